@@ -1,0 +1,145 @@
+package fake
+
+import (
+	"context"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+)
+
+// node is a connection to a Machine.
+type node struct {
+	machine *Machine
+}
+
+var _ talosclient.Node = &node{}
+
+// answer is the result of a reading call: a fault, or what read finds.
+func answer[T any](n *node, method string, read func(State) T) (T, error) {
+	if err := n.machine.fault(method); err != nil {
+		var none T
+		return none, err
+	}
+	return read(n.machine.Snapshot()), nil
+}
+
+func (n *node) Fingerprint() string { return n.machine.Snapshot().Fingerprint }
+
+func (n *node) Close() error { return nil }
+
+func (n *node) Version(context.Context) (string, error) {
+	return answer(n, "Version", func(s State) string { return s.Version })
+}
+
+func (n *node) MachineStatus(context.Context) (talosclient.MachineStatus, error) {
+	return answer(n, "MachineStatus", func(s State) talosclient.MachineStatus { return s.Status })
+}
+
+func (n *node) WatchMachineStatus(ctx context.Context, fn func(talosclient.MachineStatus)) error {
+	if err := n.machine.fault("WatchMachineStatus"); err != nil {
+		return err
+	}
+	changes := make(chan talosclient.MachineStatus, 16)
+	n.machine.mu.Lock()
+	n.machine.watchers[changes] = struct{}{}
+	present := n.machine.state.Status
+	n.machine.mu.Unlock()
+	defer func() {
+		n.machine.mu.Lock()
+		delete(n.machine.watchers, changes)
+		n.machine.mu.Unlock()
+	}()
+
+	fn(present)
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case status := <-changes:
+			fn(status)
+		}
+	}
+}
+
+func (n *node) Hardware(context.Context) (talosclient.Hardware, error) {
+	return answer(n, "Hardware", func(s State) talosclient.Hardware { return s.Hardware })
+}
+
+func (n *node) Volumes(context.Context) ([]talosclient.Volume, error) {
+	return answer(n, "Volumes", func(s State) []talosclient.Volume { return s.Volumes })
+}
+
+func (n *node) Addresses(context.Context) ([]string, error) {
+	return answer(n, "Addresses", func(s State) []string { return s.Addresses })
+}
+
+func (n *node) Hostname(context.Context) (string, error) {
+	return answer(n, "Hostname", func(s State) string { return s.Hostname })
+}
+
+func (n *node) ApplyConfiguration(_ context.Context, configuration []byte) error {
+	if err := n.machine.fault("ApplyConfiguration"); err != nil {
+		return err
+	}
+	n.machine.mu.Lock()
+	n.machine.applied = append(n.machine.applied, configuration)
+	n.machine.mu.Unlock()
+	if n.machine.OnApply == nil {
+		return nil
+	}
+	return n.machine.OnApply(n.machine, configuration)
+}
+
+func (n *node) Reset(_ context.Context, options talosclient.ResetOptions) error {
+	if err := n.machine.fault("Reset"); err != nil {
+		return err
+	}
+	n.machine.mu.Lock()
+	n.machine.resets = append(n.machine.resets, options)
+	n.machine.mu.Unlock()
+	if n.machine.OnReset == nil {
+		return nil
+	}
+	return n.machine.OnReset(n.machine, options)
+}
+
+func (n *node) Bootstrap(context.Context) error {
+	if err := n.machine.fault("Bootstrap"); err != nil {
+		return err
+	}
+	n.machine.mu.Lock()
+	n.machine.boots++
+	data := n.machine.state.EtcdData
+	n.machine.mu.Unlock()
+	if data {
+		return talosclient.ErrAlreadyBootstrapped
+	}
+	if n.machine.OnBootstrap == nil {
+		n.machine.Update(func(s *State) { s.EtcdData = true })
+		return nil
+	}
+	return n.machine.OnBootstrap(n.machine)
+}
+
+func (n *node) EtcdDataExists(context.Context) (bool, error) {
+	return answer(n, "EtcdDataExists", func(s State) bool { return s.EtcdData })
+}
+
+func (n *node) EtcdMembers(context.Context) ([]talosclient.EtcdMember, error) {
+	return answer(n, "EtcdMembers", func(s State) []talosclient.EtcdMember { return s.Members })
+}
+
+func (n *node) EtcdStatus(context.Context) (talosclient.EtcdStatus, error) {
+	return answer(n, "EtcdStatus", func(s State) talosclient.EtcdStatus { return s.EtcdStatus })
+}
+
+func (n *node) EtcdAlarms(context.Context) ([]talosclient.EtcdAlarm, error) {
+	return answer(n, "EtcdAlarms", func(s State) []talosclient.EtcdAlarm { return s.Alarms })
+}
+
+func (n *node) Services(context.Context) ([]talosclient.Service, error) {
+	return answer(n, "Services", func(s State) []talosclient.Service { return s.Services })
+}
+
+func (n *node) StaticPods(context.Context) ([]talosclient.StaticPod, error) {
+	return answer(n, "StaticPods", func(s State) []talosclient.StaticPod { return s.StaticPods })
+}

@@ -1,0 +1,257 @@
+// Package talosclient is the one door of the managers to the Talos API.
+//
+// A connection reaches exactly one node: the Talos SDK shuffles several
+// endpoints, so a call for one node would answer for another (design D12).
+package talosclient
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// Port is the TCP port of the Talos API (apid, and the maintenance service).
+const Port = 50000
+
+// DefaultCallTimeout bounds every unary call that the caller has not bounded
+// itself.
+const DefaultCallTimeout = 10 * time.Second
+
+// Errors that callers tell apart. Everything else a Node returns is a
+// transport or server error and means "unknown", never "absent".
+var (
+	// ErrNotInMaintenance says that a node answered, but not with the
+	// anonymous maintenance service: it has a machine configuration.
+	ErrNotInMaintenance = errors.New("node is not in maintenance mode")
+	// ErrFingerprintMismatch says that the certificate of the maintenance
+	// service is not the one the caller demanded. Nothing was sent.
+	ErrFingerprintMismatch = errors.New("maintenance certificate does not match the expected fingerprint")
+	// ErrUntrusted says that a node answered with a certificate, or refused
+	// ours, under another CA: it belongs to another cluster, or is in
+	// maintenance mode.
+	ErrUntrusted = errors.New("node does not belong to the expected cluster")
+	// ErrAlreadyBootstrapped says that etcd on that node has data already.
+	ErrAlreadyBootstrapped = errors.New("etcd is already bootstrapped on this node")
+	// ErrInvalidConfiguration says that Talos refused a machine configuration;
+	// its message carries Talos' own words.
+	ErrInvalidConfiguration = errors.New("machine configuration refused")
+)
+
+// Credentials authenticate against the Talos API of a configured node. All
+// fields are PEM.
+type Credentials struct {
+	CA   []byte
+	Cert []byte
+	Key  []byte
+}
+
+// Dialer opens connections, each to one node. Connections are pooled: closing
+// a Node gives it back, and an idle connection is closed after a while.
+type Dialer interface {
+	// Maintenance connects anonymously to a machine in maintenance mode at
+	// address (host without port). fingerprint, when not empty, must equal the
+	// SHA-256 fingerprint of the server's certificate (see Fingerprint).
+	// Errors: ErrNotInMaintenance, ErrFingerprintMismatch, or a transport error.
+	Maintenance(ctx context.Context, address, fingerprint string) (Node, error)
+	// Secure connects by mutual TLS to a configured node at address. The
+	// connection is verified before it is returned. Errors: ErrUntrusted, or a
+	// transport error.
+	Secure(ctx context.Context, address string, creds Credentials) (Node, error)
+}
+
+// Node is a connection to exactly one Talos node. Unary calls are bounded by
+// DefaultCallTimeout when ctx has no earlier deadline.
+type Node interface {
+	// Fingerprint is the SHA-256 fingerprint of the certificate that the node
+	// presented, as talosctl prints it (base64). A maintenance service makes a
+	// new certificate at each boot, so there it identifies the boot.
+	Fingerprint() string
+
+	// Version is the Talos release that the node runs, with its "v".
+	Version(ctx context.Context) (string, error)
+	// MachineStatus is the stage of the node and what keeps it from being ready.
+	MachineStatus(ctx context.Context) (MachineStatus, error)
+	// WatchMachineStatus calls fn with the present status and then at each
+	// change, until ctx ends or the connection breaks (the error says which).
+	// It has no deadline of its own.
+	WatchMachineStatus(ctx context.Context, fn func(MachineStatus)) error
+	// Hardware is what the node found about itself. In a container disks and
+	// SMBIOS are empty.
+	Hardware(ctx context.Context) (Hardware, error)
+	// Volumes are the volumes that Talos manages on this node.
+	Volumes(ctx context.Context) ([]Volume, error)
+	// Addresses are the node's addresses as Talos reports them for Kubernetes
+	// (the "current" NodeAddress), without link-local, loopback and VIP ones.
+	Addresses(ctx context.Context) ([]string, error)
+	// Hostname is the node's host name.
+	Hostname(ctx context.Context) (string, error)
+
+	// ApplyConfiguration hands a complete machine configuration over. In
+	// maintenance mode it starts the installation. ErrInvalidConfiguration
+	// wraps Talos' refusal.
+	ApplyConfiguration(ctx context.Context, configuration []byte) error
+	// Reset wipes the node and reboots it: always graceful=false, because a
+	// graceful reset drains and leaves etcd by itself (design D8, D10).
+	Reset(ctx context.Context, options ResetOptions) error
+
+	// Bootstrap makes this node the first member of a new etcd cluster. It must
+	// be called once in the life of a cluster; ErrAlreadyBootstrapped when
+	// etcd's data directory has content. Talos does not protect against a
+	// second node.
+	Bootstrap(ctx context.Context) error
+	// EtcdDataExists tells whether etcd's data directory has content.
+	EtcdDataExists(ctx context.Context) (bool, error)
+	// EtcdMembers is the member list as this node's etcd knows it.
+	EtcdMembers(ctx context.Context) ([]EtcdMember, error)
+	// EtcdStatus is the state of this node's own member.
+	EtcdStatus(ctx context.Context) (EtcdStatus, error)
+	// EtcdAlarms are the alarms raised in the etcd cluster.
+	EtcdAlarms(ctx context.Context) ([]EtcdAlarm, error)
+	// Services are the Talos system services of this node.
+	Services(ctx context.Context) ([]Service, error)
+	// StaticPods are the static Pods of this node as its kubelet reports them.
+	StaticPods(ctx context.Context) ([]StaticPod, error)
+
+	// Close gives the connection back.
+	Close() error
+}
+
+// Machine stages, as in runtime.MachineStatus of the Talos API.
+const (
+	StageUnknown      = "unknown"
+	StageBooting      = "booting"
+	StageInstalling   = "installing"
+	StageMaintenance  = "maintenance"
+	StageRunning      = "running"
+	StageRebooting    = "rebooting"
+	StageShuttingDown = "shutting down"
+	StageResetting    = "resetting"
+	StageUpgrading    = "upgrading"
+)
+
+// MachineStatus is runtime.MachineStatus of the Talos API.
+type MachineStatus struct {
+	// Stage is one of the Stage constants.
+	Stage string
+	// Ready tells that nothing is unmet at this stage.
+	Ready bool
+	// Unmet names what is missing, as "name: reason", sorted.
+	Unmet []string
+}
+
+// Hardware is what a machine tells about itself.
+type Hardware struct {
+	// Platform is the Talos platform ("metal", "container", …).
+	Platform string
+	// Mode is the platform's mode ("metal", "container", "cloud").
+	Mode string
+	// Architecture as in GOARCH; empty when unknown.
+	Architecture string
+	// SystemUUID and SerialNumber come from SMBIOS; empty in a container.
+	SystemUUID   string
+	SerialNumber string
+	Manufacturer string
+	ProductName  string
+	// CPUs is the number of processor cores.
+	CPUs int32
+	// MemoryBytes is the main memory.
+	MemoryBytes int64
+	Disks       []Disk
+	Links       []Link
+}
+
+// Disk is a block device on which Talos could be installed.
+type Disk struct {
+	// DevPath is the path under /dev.
+	DevPath string
+	// SizeBytes is the capacity.
+	SizeBytes  int64
+	Model      string
+	Serial     string
+	WWID       string
+	BusPath    string
+	Transport  string
+	Rotational bool
+	ReadOnly   bool
+	CDROM      bool
+	Symlinks   []string
+}
+
+// Link is a physical network link.
+type Link struct {
+	Name string
+	// HardwareAddress is the permanent address where there is one, else the
+	// current one, in lower case.
+	HardwareAddress string
+	Up              bool
+}
+
+// Volume is block.VolumeStatus of the Talos API.
+type Volume struct {
+	ID string
+	// Phase is the volume's phase ("ready", "waiting", "missing", …).
+	Phase string
+	// Location is the device or partition; empty for volumes that have none
+	// (directories, tmpfs, everything in a container).
+	Location string
+	// Filesystem is what was found on it; empty or "none" when nothing.
+	Filesystem string
+}
+
+// ResetOptions say what a reset wipes.
+type ResetOptions struct {
+	// SystemLabels are the partitions to wipe (STATE, EPHEMERAL, user, raw and
+	// swap volumes). Empty wipes the whole system disk on metal; a container
+	// takes none.
+	SystemLabels []string
+}
+
+// EtcdMember is one entry of etcd's member list.
+type EtcdMember struct {
+	ID         uint64
+	Hostname   string
+	PeerURLs   []string
+	ClientURLs []string
+	Learner    bool
+}
+
+// EtcdStatus is the state of one etcd member.
+type EtcdStatus struct {
+	MemberID         uint64
+	Leader           uint64
+	RaftTerm         uint64
+	RaftIndex        uint64
+	RaftAppliedIndex uint64
+	DBSizeBytes      int64
+	DBSizeInUseBytes int64
+	Learner          bool
+	Errors           []string
+}
+
+// EtcdAlarm is an alarm of one member ("NOSPACE", "CORRUPT").
+type EtcdAlarm struct {
+	MemberID uint64
+	Alarm    string
+}
+
+// Service is a Talos system service.
+type Service struct {
+	ID string
+	// State is the service's state ("Running", "Waiting", "Preparing", …).
+	State string
+	// HealthKnown tells that Healthy was measured.
+	HealthKnown bool
+	Healthy     bool
+	// LastMessage is the last event of the service.
+	LastMessage string
+}
+
+// StaticPod is a static Pod of a control plane node.
+type StaticPod struct {
+	// Name is the Pod's name without namespace ("kube-apiserver-node1").
+	Name string
+	// Phase is the Pod's phase ("Running", …).
+	Phase string
+	// Ready is the Pod's Ready condition.
+	Ready bool
+}

@@ -1,0 +1,190 @@
+// Package startup is what the mains of our managers share: flags, logging,
+// caches, health checks, leader election.
+package startup
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/pflag"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/leaderelection/resourcelock"
+	cliflag "k8s.io/component-base/cli/flag"
+	logsv1 "k8s.io/component-base/logs/api/v1"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/core/setup"
+	"sigs.k8s.io/cluster-api/util/apiwarnings"
+	"sigs.k8s.io/cluster-api/util/flags"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+)
+
+// cacheSyncTimeout leaves a manager of a large management cluster time to fill
+// its caches (controller-runtime's default is 2 minutes).
+const cacheSyncTimeout = 5 * time.Minute
+
+// Environment is what a manager's controllers and webhooks are built on.
+type Environment struct {
+	// WatchFilterValue is the value of the watch label, empty for all objects.
+	WatchFilterValue string
+	// Concurrency is the number of objects of a kind reconciled at a time.
+	Concurrency int
+	// Dialer opens connections to Talos nodes.
+	Dialer talosclient.Dialer
+	// SecretCachingClient reads the Secrets that carry the cluster name label
+	// from a cache.
+	SecretCachingClient client.Client
+	// ClusterCache is set when the program asked for it.
+	ClusterCache clustercache.ClusterCache
+}
+
+// Program is one manager.
+type Program struct {
+	// Name is the manager's name in logs and user agents; the leader election
+	// lease is named after it.
+	Name string
+	// NeedsClusterCache asks for connections to workload clusters.
+	NeedsClusterCache bool
+	// AddToScheme adds the kinds of the provider.
+	AddToScheme func(*runtime.Scheme) error
+	// Setup registers controllers and webhooks.
+	Setup func(context.Context, ctrl.Manager, Environment) error
+}
+
+// Main runs the program until it is told to stop, and ends the process with
+// exit code 1 when it fails.
+func Main(program Program) {
+	opts := &options{}
+	fs := pflag.CommandLine
+	opts.addTo(fs)
+	fs.SetNormalizeFunc(cliflag.WordSepNormalizeFunc)
+	fs.AddGoFlagSet(flag.CommandLine)
+	if err := fs.Set("v", "2"); err != nil {
+		fail(program.Name, err)
+	}
+	pflag.Parse()
+
+	if err := run(ctrl.SetupSignalHandler(), program, opts); err != nil {
+		fail(program.Name, err)
+	}
+}
+
+func fail(name string, err error) {
+	fmt.Fprintf(os.Stderr, "%s: %v\n", name, err)
+	os.Exit(1)
+}
+
+func run(ctx context.Context, program Program, opts *options) error {
+	if err := logsv1.ValidateAndApply(opts.logs, nil); err != nil {
+		return fmt.Errorf("reading the log flags: %w", err)
+	}
+	ctrl.SetLogger(klog.Background())
+
+	mgr, err := newManager(program, opts)
+	if err != nil {
+		return err
+	}
+	pool := talosclient.New()
+	defer pool.Close()
+
+	env, err := newEnvironment(ctx, program, opts, mgr, pool)
+	if err != nil {
+		return err
+	}
+	if err := program.Setup(ctx, mgr, env); err != nil {
+		return fmt.Errorf("setting up: %w", err)
+	}
+	if err := mgr.AddReadyzCheck("webhook", mgr.GetWebhookServer().StartedChecker()); err != nil {
+		return fmt.Errorf("adding the ready check: %w", err)
+	}
+	if err := mgr.AddHealthzCheck("webhook", mgr.GetWebhookServer().StartedChecker()); err != nil {
+		return fmt.Errorf("adding the health check: %w", err)
+	}
+	ctrl.Log.Info("Starting manager", "manager", program.Name)
+	return mgr.Start(ctx)
+}
+
+func newScheme(program Program) (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, program.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("building the scheme: %w", err)
+		}
+	}
+	return scheme, nil
+}
+
+func newManager(program Program, opts *options) (ctrl.Manager, error) {
+	scheme, err := newScheme(program)
+	if err != nil {
+		return nil, err
+	}
+	tlsOptions, metricsOptions, err := flags.GetManagerOptions(opts.manager)
+	if err != nil {
+		return nil, fmt.Errorf("reading the flags: %w", err)
+	}
+	restConfig, err := ctrl.GetConfig()
+	if err != nil {
+		return nil, fmt.Errorf("finding the management cluster: %w", err)
+	}
+	restConfig.QPS, restConfig.Burst, restConfig.UserAgent = opts.qps, opts.burst, program.Name
+	restConfig.WarningHandler = apiwarnings.DefaultHandler(klog.Background().WithName("API Server Warning"))
+
+	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
+		Scheme:                     scheme,
+		Controller:                 config.Controller{UsePriorityQueue: ptr.To(true), CacheSyncTimeout: cacheSyncTimeout},
+		LeaderElection:             opts.leaderElect,
+		LeaderElectionID:           program.Name + "-leader-election",
+		LeaderElectionResourceLock: resourcelock.LeasesResourceLock,
+		LeaseDuration:              &opts.leaseDuration,
+		RenewDeadline:              &opts.renewDeadline,
+		RetryPeriod:                &opts.retryPeriod,
+		HealthProbeBindAddress:     opts.healthAddress,
+		Metrics:                    *metricsOptions,
+		Cache:                      cacheOptions(scheme, program, opts),
+		Client:                     setup.ManagerClientOptions(),
+		WebhookServer:              webhook.NewServer(webhook.Options{Port: opts.webhookPort, CertDir: opts.webhookCertDir, TLSOpts: tlsOptions}),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("creating the manager: %w", err)
+	}
+	return mgr, nil
+}
+
+func newEnvironment(ctx context.Context, program Program, opts *options, mgr ctrl.Manager, dialer talosclient.Dialer) (Environment, error) {
+	secrets, err := setup.CreateSecretCachingClient(mgr)
+	if err != nil {
+		return Environment{}, fmt.Errorf("creating the client that caches Secrets: %w", err)
+	}
+	env := Environment{
+		WatchFilterValue:    opts.watchFilter,
+		Concurrency:         opts.concurrency,
+		Dialer:              dialer,
+		SecretCachingClient: secrets,
+	}
+	if !program.NeedsClusterCache {
+		return env, nil
+	}
+	env.ClusterCache, err = clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
+		SecretClient:     secrets,
+		Cache:            setup.ClusterCacheCacheOptions(),
+		Client:           setup.ClusterCacheClientOptions(program.Name, opts.clusterQPS, opts.clusterBurst),
+		WatchFilterValue: opts.watchFilter,
+	}, controller.Options{MaxConcurrentReconciles: opts.concurrency})
+	if err != nil {
+		return Environment{}, fmt.Errorf("creating the cluster cache: %w", err)
+	}
+	return env, nil
+}
