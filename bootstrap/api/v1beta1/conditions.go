@@ -1,0 +1,79 @@
+package v1beta1
+
+import clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+// Condition types of a TalosConfig. Paused is Cluster API's own.
+const (
+	// TalosConfigReadyCondition is True when the bootstrap data Secret exists. It
+	// is mirrored into the Machine as BootstrapConfigReady. Certificates that are
+	// missed later do not change it: the machine has its configuration.
+	TalosConfigReadyCondition = clusterv1.ReadyCondition
+
+	// TalosConfigCertificatesAvailableCondition tells whether the secrets
+	// bundle of the cluster is there and is the one the cluster began with.
+	TalosConfigCertificatesAvailableCondition = "CertificatesAvailable"
+
+	// TalosConfigDataSecretAvailableCondition tells whether the machine
+	// configuration is rendered and stored in the bootstrap data Secret.
+	TalosConfigDataSecretAvailableCondition = "DataSecretAvailable"
+
+	// TalosConfigClientConfigAvailableCondition tells whether the
+	// <cluster>-talosconfig Secret is there and current. It is set on the
+	// TalosConfigs of control plane Machines only.
+	TalosConfigClientConfigAvailableCondition = "ClientConfigAvailable"
+)
+
+// Reasons of CertificatesAvailable.
+const (
+	// CertificatesAvailableReason: the bundle is there.
+	CertificatesAvailableReason = clusterv1.AvailableReason
+	// CertificatesWaitingReason: the bundle is made once the infrastructure of
+	// the cluster is provisioned.
+	CertificatesWaitingReason = "WaitingForClusterInfrastructure"
+	// BundleMissingReason: the cluster is initialized and its bundle is gone.
+	// No new one is ever made; restore the Secret from a backup.
+	BundleMissingReason = "BundleMissing"
+	// BundleChangedReason: the bundle is another one than the cluster began
+	// with; restore the former content.
+	BundleChangedReason = "BundleChanged"
+	// BundleInvalidReason: the Secret's content is no Talos secrets bundle.
+	BundleInvalidReason = "BundleInvalid"
+)
+
+// Reasons of DataSecretAvailable.
+const (
+	// DataSecretAvailableReason: the Secret exists.
+	DataSecretAvailableReason = clusterv1.AvailableReason
+	// WaitingForClusterInfrastructureReason: the Cluster's infrastructure is
+	// not provisioned yet.
+	WaitingForClusterInfrastructureReason = "WaitingForClusterInfrastructure"
+	// WaitingForControlPlaneEndpointReason: the Cluster has no control plane
+	// endpoint yet; set it on the TalosCluster.
+	WaitingForControlPlaneEndpointReason = "WaitingForControlPlaneEndpoint"
+	// WaitingForCertificatesReason: the secrets bundle is not usable.
+	WaitingForCertificatesReason = "WaitingForCertificates"
+	// PatchFailedReason: a patch does not apply; the message names it.
+	PatchFailedReason = "PatchFailed"
+	// InvalidConfigurationReason: Talos would refuse the configuration; the
+	// message carries its words.
+	InvalidConfigurationReason = "InvalidConfiguration"
+	// DataSecretForeignReason: a Secret of that name belongs to somebody else.
+	DataSecretForeignReason = "DataSecretNotOwned"
+	// DataSecretErrorReason: the Kubernetes API refused a call; it is retried.
+	DataSecretErrorReason = clusterv1.InternalErrorReason
+)
+
+// Reasons of ClientConfigAvailable.
+const (
+	// ClientConfigAvailableReason: the Secret exists and is current.
+	ClientConfigAvailableReason = clusterv1.AvailableReason
+	// ClientConfigWaitingReason: the secrets bundle is not usable.
+	ClientConfigWaitingReason = WaitingForCertificatesReason
+	// ClientConfigErrorReason: the Secret could not be written; it is retried.
+	ClientConfigErrorReason = clusterv1.InternalErrorReason
+)
+
+// BundleDigestAnnotation on a Cluster's `<cluster>-ca` Secret records the
+// digest of the secrets bundle that the cluster began with, so that a changed
+// bundle is found (design D6).
+const BundleDigestAnnotation = "bootstrap.cluster.x-k8s.io/talos-bundle-digest"

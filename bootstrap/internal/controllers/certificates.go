@@ -1,0 +1,215 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/secret"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+)
+
+// errConflictingCA says that the user made two Secrets that do not fit.
+var errConflictingCA = errors.New("it holds another Kubernetes CA than the Secret with the CA; delete the one that is wrong")
+
+// reconcileCertificates finds the secrets bundle of the cluster, and makes it
+// where it may: once, and never again (design D6).
+func (r *Reconciler) reconcileCertificates(ctx context.Context, s *scope) error {
+	if !ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false) {
+		s.certificates = isFalse(bootstrapv1.CertificatesWaitingReason, "Waiting for the infrastructure of the Cluster to be provisioned")
+		return nil
+	}
+	ca, err := r.getSecret(ctx, s, secrets.CAName(s.cluster.Name))
+	if err != nil {
+		return err
+	}
+	bundle, err := secrets.GetBundle(ctx, r.secrets(), client.ObjectKeyFromObject(s.cluster))
+	if errors.Is(err, secrets.ErrBundleMissing) {
+		if bundle, err = r.createBundle(ctx, s, ca); bundle == nil {
+			return err
+		}
+	}
+	switch recorded := recordedDigest(ca); {
+	case errors.Is(err, secrets.ErrBundleInvalid):
+		s.certificates = isFalse(bootstrapv1.BundleInvalidReason, "Secret %s holds no Talos secrets bundle; restore its content, or delete it before the cluster is initialized",
+			secrets.BundleName(s.cluster.Name))
+		return nil
+	case err != nil:
+		return err
+	case recorded != "" && recorded != bundle.Digest():
+		s.certificates = isFalse(bootstrapv1.BundleChangedReason, "Secret %s is not the one that the cluster began with; restore its former content",
+			secrets.BundleName(s.cluster.Name))
+		return nil
+	case recorded == "":
+		if err := r.recordBundle(ctx, s, ca, bundle); err != nil {
+			return err
+		}
+	}
+	if s.certificates.status == "" {
+		s.bundle = bundle
+		s.certificates = isTrue(bootstrapv1.CertificatesAvailableReason)
+	}
+
+	return nil
+}
+
+// createBundle makes the bundle of a new cluster. It returns nil, and says in
+// the condition why, when it must not.
+func (r *Reconciler) createBundle(ctx context.Context, s *scope, ca *corev1.Secret) (*secrets.Bundle, error) {
+	name := secrets.BundleName(s.cluster.Name)
+	begun, err := r.hasBegun(ctx, s, ca)
+	if err != nil {
+		return nil, err
+	}
+	if begun {
+		s.certificates = isFalse(bootstrapv1.BundleMissingReason,
+			"Secret %s is missing, and the cluster has begun with it: no other is ever made. Restore it from a backup", name)
+		return nil, nil
+	}
+	if !s.controlPlane && s.cluster.Spec.ControlPlaneRef.IsDefined() {
+		s.certificates = isFalse(bootstrapv1.CertificatesWaitingReason, "Waiting for Secret %s, which is made with the first control plane Machine", name)
+		return nil, nil
+	}
+	bundle, err := r.newBundle(s, ca)
+	if err != nil {
+		s.certificates = isFalse(bootstrapv1.BundleInvalidReason, "No secrets bundle can be made: %v", err)
+		return nil, nil //nolint:nilerr // Only the user can mend it; the Secret is watched.
+	}
+	made := &corev1.Secret{
+		ObjectMeta: clusterSecretMeta(s, name),
+		Type:       clusterv1.ClusterSecretType,
+		Data:       map[string][]byte{secrets.BundleKey: bundle.YAML()},
+	}
+	if err := r.Client.Create(ctx, made); err != nil {
+		if apierrors.IsAlreadyExists(err) {
+			// Another config of the cluster was faster: its bundle is the one.
+			return secrets.GetBundle(ctx, r.APIReader, client.ObjectKeyFromObject(s.cluster))
+		}
+		return nil, fmt.Errorf("creating Secret %s: %w", name, err)
+	}
+	r.Recorder.Eventf(s.config, s.cluster, corev1.EventTypeNormal, "BundleCreated", "Create", "Made the secrets of the cluster: Secret %s", name)
+
+	return bundle, nil
+}
+
+// newBundle makes key material: from a user's complete configuration, else
+// anew, with the CA that the user made beforehand.
+func (r *Reconciler) newBundle(s *scope, ca *corev1.Secret) (*secrets.Bundle, error) {
+	if s.config.Spec.GenerateType == bootstrapv1.GenerateTypeNone {
+		return secrets.BundleOf([]byte(s.config.Spec.Data))
+	}
+	var users map[string][]byte
+	if ca != nil {
+		users = ca.Data
+	}
+
+	return secrets.NewBundle(r.Clock.Now(), s.config.Spec.TalosVersion, users)
+}
+
+// hasBegun tells that a bundle was in use: then it is missed, and never
+// replaced.
+func (r *Reconciler) hasBegun(ctx context.Context, s *scope, ca *corev1.Secret) (bool, error) {
+	if ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false) || recordedDigest(ca) != "" {
+		return true, nil
+	}
+	list := &bootstrapv1.TalosConfigList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(s.cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name}); err != nil {
+		return false, fmt.Errorf("listing the TalosConfigs of the Cluster: %w", err)
+	}
+	for i := range list.Items {
+		config := &list.Items[i]
+		if config.Spec.GenerateType != bootstrapv1.GenerateTypeNone && ptr.Deref(config.Status.Initialization.DataSecretCreated, false) {
+			return true, nil
+		}
+	}
+
+	return false, nil
+}
+
+// recordedDigest is the digest of the bundle that the cluster began with; empty
+// while it has not begun.
+func recordedDigest(ca *corev1.Secret) string {
+	if ca == nil {
+		return ""
+	}
+
+	return ca.Annotations[bootstrapv1.BundleDigestAnnotation]
+}
+
+// recordBundle makes the Secret with the Kubernetes CA, which other tools and
+// Cluster API read, and records there which bundle the cluster began with.
+func (r *Reconciler) recordBundle(ctx context.Context, s *scope, ca *corev1.Secret, bundle *secrets.Bundle) error {
+	digest := map[string]string{bootstrapv1.BundleDigestAnnotation: bundle.Digest()}
+	if ca == nil {
+		made := &corev1.Secret{
+			ObjectMeta: clusterSecretMeta(s, secrets.CAName(s.cluster.Name)),
+			Type:       clusterv1.ClusterSecretType,
+			Data:       bundle.CASecretData(),
+		}
+		made.Annotations = digest
+		if err := r.Client.Create(ctx, made); err != nil {
+			return fmt.Errorf("creating Secret %s: %w", made.Name, err)
+		}
+		return nil
+	}
+	certificate, _ := bundle.KubernetesCA()
+	if string(ca.Data[secret.TLSCrtDataName]) != string(certificate) {
+		s.certificates = isFalse(bootstrapv1.BundleInvalidReason, "Secret %s: %v", secrets.BundleName(s.cluster.Name), errConflictingCA)
+		return nil
+	}
+	before := ca.DeepCopy()
+	ca.Annotations = digest
+	for key, value := range before.Annotations {
+		ca.Annotations[key] = value
+	}
+	if ca.Labels == nil {
+		ca.Labels = map[string]string{}
+	}
+	ca.Labels[clusterv1.ClusterNameLabel] = s.cluster.Name
+	if err := r.Client.Patch(ctx, ca, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("recording the secrets bundle on Secret %s: %w", ca.Name, err)
+	}
+
+	return nil
+}
+
+// getSecret reads a Secret of the cluster; nil when there is none.
+func (r *Reconciler) getSecret(ctx context.Context, s *scope, name string) (*corev1.Secret, error) {
+	found := &corev1.Secret{}
+	if err := r.secrets().Get(ctx, client.ObjectKey{Namespace: s.cluster.Namespace, Name: name}, found); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		return nil, fmt.Errorf("reading Secret %s: %w", name, err)
+	}
+
+	return found, nil
+}
+
+// secretReader reads a Secret from the cache, and live when the cache lacks it:
+// the cache lags behind, and holds only what carries the label of a cluster.
+type secretReader struct {
+	client.Reader
+	live client.Reader
+}
+
+// Get implements client.Reader.
+func (s secretReader) Get(ctx context.Context, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+	err := s.Reader.Get(ctx, key, into, opts...)
+	if apierrors.IsNotFound(err) {
+		return s.live.Get(ctx, key, into, opts...)
+	}
+
+	return err
+}
+
+func (r *Reconciler) secrets() client.Reader {
+	return secretReader{Reader: r.SecretCachingClient, live: r.APIReader}
+}

@@ -1,0 +1,129 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
+)
+
+// dataKey is the key of the machine configuration in the bootstrap data Secret.
+const dataKey = "value"
+
+// errForeignSecret says that a Secret of the name belongs to somebody else.
+var errForeignSecret = errors.New("the Secret belongs to somebody else")
+
+// reconcileDataSecret renders the machine configuration once. A Secret that
+// exists is never written again: a machine may have consumed it.
+func (r *Reconciler) reconcileDataSecret(ctx context.Context, s *scope) error {
+	err := r.findDataSecret(ctx, s)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, errForeignSecret):
+		s.dataSecret = isFalse(bootstrapv1.DataSecretForeignReason, "Secret %s belongs to somebody else; delete or rename it", s.config.Name)
+		return nil
+	case !apierrors.IsNotFound(err):
+		s.dataSecret = isFalse(bootstrapv1.DataSecretErrorReason, "The Secret with the machine configuration cannot be read")
+		return fmt.Errorf("reading the bootstrap data Secret: %w", err)
+	}
+
+	if s.dataSecret = waitingFor(s); s.dataSecret.status != "" {
+		return nil
+	}
+	configuration, err := render(s)
+	if err != nil {
+		s.dataSecret = refusal(err)
+		return nil
+	}
+	if err := r.createDataSecret(ctx, s, configuration); err != nil {
+		s.dataSecret = isFalse(bootstrapv1.DataSecretErrorReason, "The Secret with the machine configuration cannot be created")
+		return err
+	}
+	s.found()
+
+	return nil
+}
+
+func (s *scope) found() {
+	s.stored = true
+	s.dataSecret = isTrue(bootstrapv1.DataSecretAvailableReason)
+}
+
+// findDataSecret looks for the Secret of this config. One whose owner has the
+// name of this config but another UID came with it from another management
+// cluster, or out of a backup, and is taken over.
+func (r *Reconciler) findDataSecret(ctx context.Context, s *scope) error {
+	stored := &corev1.Secret{}
+	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(s.config), stored); err != nil {
+		return err
+	}
+	owner := metav1.GetControllerOf(stored)
+	if owner == nil || owner.Kind != bootstrapv1.TalosConfigKind || owner.Name != s.config.Name || groupOf(owner) != bootstrapv1.GroupVersion.Group {
+		return errForeignSecret
+	}
+	if owner.UID != s.config.UID {
+		before := stored.DeepCopy()
+		for i := range stored.OwnerReferences {
+			if stored.OwnerReferences[i].UID == owner.UID {
+				stored.OwnerReferences[i] = controllerOwner(s.config)
+			}
+		}
+		if err := r.Client.Patch(ctx, stored, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+			return fmt.Errorf("taking Secret %s over: %w", stored.Name, err)
+		}
+	}
+	s.found()
+
+	return nil
+}
+
+func groupOf(owner *metav1.OwnerReference) string {
+	version, err := schema.ParseGroupVersion(owner.APIVersion)
+	if err != nil {
+		return ""
+	}
+
+	return version.Group
+}
+
+func controllerOwner(config *bootstrapv1.TalosConfig) metav1.OwnerReference {
+	return *metav1.NewControllerRef(config, bootstrapv1.GroupVersion.WithKind(bootstrapv1.TalosConfigKind))
+}
+
+func (r *Reconciler) createDataSecret(ctx context.Context, s *scope, configuration []byte) error {
+	made := &corev1.Secret{
+		ObjectMeta: objectMeta(s.config.Namespace, s.config.Name),
+		Type:       clusterv1.ClusterSecretType,
+		Data:       map[string][]byte{dataKey: configuration},
+	}
+	made.Labels = map[string]string{clusterv1.ClusterNameLabel: s.cluster.Name}
+	made.OwnerReferences = []metav1.OwnerReference{controllerOwner(s.config)}
+	if err := r.Client.Create(ctx, made); err != nil {
+		return fmt.Errorf("creating the bootstrap data Secret: %w", err)
+	}
+	r.Recorder.Eventf(s.config, s.machine, corev1.EventTypeNormal, "DataSecretCreated", "Create", "Rendered the machine configuration")
+
+	return nil
+}
+
+// refusal is what the condition says about a configuration that cannot be made.
+func refusal(err error) finding {
+	message := strings.TrimSpace(err.Error())
+	var patchError *configgen.PatchError
+	if errors.As(err, &patchError) {
+		return isFalse(bootstrapv1.PatchFailedReason, "%s", message)
+	}
+
+	return isFalse(bootstrapv1.InvalidConfigurationReason, "%s", message)
+}

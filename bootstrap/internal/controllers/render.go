@@ -1,0 +1,107 @@
+package controllers
+
+import (
+	"errors"
+	"fmt"
+
+	"k8s.io/utils/ptr"
+
+	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+)
+
+// waitingFor says what a configuration still lacks; a finding without status
+// when nothing.
+func waitingFor(s *scope) finding {
+	switch {
+	case !ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false):
+		return isFalse(bootstrapv1.WaitingForClusterInfrastructureReason, "Waiting for the infrastructure of the Cluster to be provisioned")
+	case !s.cluster.Spec.ControlPlaneEndpoint.IsValid():
+		return isFalse(bootstrapv1.WaitingForControlPlaneEndpointReason, "Waiting for the control plane endpoint of the Cluster to be set")
+	case s.bundle == nil && s.config.Spec.GenerateType != bootstrapv1.GenerateTypeNone,
+		s.bundle == nil && s.controlPlane:
+		return isFalse(bootstrapv1.WaitingForCertificatesReason, "Waiting for the secrets of the cluster; see condition CertificatesAvailable")
+	}
+
+	return finding{}
+}
+
+// render makes the machine configuration without what only its host knows.
+func render(s *scope) ([]byte, error) {
+	if err := checkRole(s); err != nil {
+		return nil, &configgen.InvalidError{Err: err}
+	}
+	input, err := configgen.FromSpec(&s.config.Spec)
+	if err != nil {
+		return nil, err
+	}
+	input.ClusterName = s.cluster.Name
+	input.Endpoint = "https://" + s.cluster.Spec.ControlPlaneEndpoint.String()
+	input.KubernetesVersion = s.machine.Spec.Version
+	input.APIServerPort = s.cluster.Spec.ClusterNetwork.APIServerPort
+	input.PodCIDRs = s.cluster.Spec.ClusterNetwork.Pods.CIDRBlocks
+	input.ServiceCIDRs = s.cluster.Spec.ClusterNetwork.Services.CIDRBlocks
+	input.ServiceDomain = s.cluster.Spec.ClusterNetwork.ServiceDomain
+	input.Hostname = hostname(s)
+	if s.bundle != nil {
+		input.Secrets = s.bundle.Machinery()
+	}
+
+	return configgen.Render(input)
+}
+
+// checkRole refuses a configuration for another role than the Machine's.
+func checkRole(s *scope) error {
+	want := configgen.RoleWorker
+	if s.controlPlane {
+		want = configgen.RoleControlPlane
+	}
+	spec := &s.config.Spec
+	if spec.GenerateType != bootstrapv1.GenerateTypeNone {
+		if string(spec.GenerateType) != string(want) {
+			return fmt.Errorf("generateType is %q, but the Machine is a %s", spec.GenerateType, want)
+		}
+		if s.machine.Spec.Version == "" {
+			return errors.New("the Machine has no version, which tells the Kubernetes version to configure: set spec.version of what makes the Machine")
+		}
+		return nil
+	}
+	described, err := configgen.Describe([]byte(spec.Data))
+	if err != nil {
+		return err
+	}
+	if described.Role != want {
+		return fmt.Errorf("data configures a %s, but the Machine is a %s", described.Role, want)
+	}
+	if !s.controlPlane {
+		return nil
+	}
+	its, err := secrets.BundleOf([]byte(spec.Data))
+	if err != nil {
+		return err
+	}
+	if its.Digest() != s.bundle.Digest() {
+		return fmt.Errorf("data has other certificates than Secret %s: it belongs to another cluster", secrets.BundleName(s.cluster.Name))
+	}
+
+	return nil
+}
+
+// hostname is the host name that a configuration states; empty when it leaves
+// the name to patches and platform. Talos removes an etcd member of the name
+// with which a node joins, so control plane machines are always named like
+// their Machine (design D3), but where the configuration is all the user's.
+func hostname(s *scope) string {
+	if s.controlPlane && s.config.Spec.GenerateType != bootstrapv1.GenerateTypeNone {
+		return s.machine.Name
+	}
+	switch s.config.Spec.Hostname.Source {
+	case bootstrapv1.HostnameSourceMachineName:
+		return s.machine.Name
+	case bootstrapv1.HostnameSourceInfrastructureName:
+		return s.machine.Spec.InfrastructureRef.Name
+	}
+
+	return ""
+}

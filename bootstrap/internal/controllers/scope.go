@@ -1,0 +1,65 @@
+package controllers
+
+import (
+	"fmt"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+)
+
+// scope is what one pass knows about one TalosConfig.
+type scope struct {
+	cluster      *clusterv1.Cluster
+	machine      *clusterv1.Machine
+	config       *bootstrapv1.TalosConfig
+	controlPlane bool
+
+	// bundle is nil while there is none that may be used.
+	bundle *secrets.Bundle
+	// stored tells that the bootstrap data Secret is there.
+	stored bool
+	// renewAfter is when the client configuration is to be looked at again.
+	renewAfter time.Duration
+
+	// certificates, dataSecret and clientConfig are what the conditions say. A
+	// finding without status was not made.
+	certificates, dataSecret, clientConfig finding
+}
+
+// finding is the content of a condition.
+type finding struct {
+	status  metav1.ConditionStatus
+	reason  string
+	message string
+}
+
+func isTrue(reason string) finding {
+	return finding{status: metav1.ConditionTrue, reason: reason}
+}
+
+func isFalse(reason, format string, args ...any) finding {
+	return finding{status: metav1.ConditionFalse, reason: reason, message: fmt.Sprintf(format, args...)}
+}
+
+func objectMeta(namespace, name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{Namespace: namespace, Name: name}
+}
+
+// clusterSecretMeta is the metadata of a Secret that belongs to the Cluster.
+func clusterSecretMeta(s *scope, name string) metav1.ObjectMeta {
+	meta := objectMeta(s.cluster.Namespace, name)
+	meta.Labels = map[string]string{clusterv1.ClusterNameLabel: s.cluster.Name}
+	meta.OwnerReferences = []metav1.OwnerReference{clusterOwner(s)}
+
+	return meta
+}
+
+func clusterOwner(s *scope) metav1.OwnerReference {
+	return metav1.OwnerReference{
+		APIVersion: clusterv1.GroupVersion.String(), Kind: clusterv1.ClusterKind, Name: s.cluster.Name, UID: s.cluster.UID,
+	}
+}

@@ -1,0 +1,51 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/cluster-api/util/patch"
+
+	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+)
+
+// reconcileStatus derives the status from what the pass has found, and writes
+// it. reconcileErr is how the pass ended.
+func (r *Reconciler) reconcileStatus(ctx context.Context, s *scope, helper *patch.Helper, reconcileErr error) error {
+	if s.stored {
+		s.config.Status.DataSecretName = s.config.Name
+		s.config.Status.Initialization.DataSecretCreated = ptr.To(true)
+	}
+	setCondition(s, bootstrapv1.TalosConfigCertificatesAvailableCondition, s.certificates)
+	setCondition(s, bootstrapv1.TalosConfigDataSecretAvailableCondition, s.dataSecret)
+	setCondition(s, bootstrapv1.TalosConfigClientConfigAvailableCondition, s.clientConfig)
+	// Only what the Machine needs of the config decides whether it is ready.
+	setCondition(s, bootstrapv1.TalosConfigReadyCondition, s.dataSecret)
+
+	options := []patch.Option{patch.WithOwnedConditions{Conditions: []string{
+		clusterv1.PausedCondition,
+		bootstrapv1.TalosConfigReadyCondition,
+		bootstrapv1.TalosConfigCertificatesAvailableCondition,
+		bootstrapv1.TalosConfigDataSecretAvailableCondition,
+		bootstrapv1.TalosConfigClientConfigAvailableCondition,
+	}}}
+	if reconcileErr == nil {
+		options = append(options, patch.WithStatusObservedGeneration{})
+	}
+	if err := helper.Patch(ctx, s.config, options...); err != nil {
+		return fmt.Errorf("writing the TalosConfig: %w", err)
+	}
+
+	return nil
+}
+
+func setCondition(s *scope, conditionType string, found finding) {
+	if found.status == "" {
+		return
+	}
+	conditions.Set(s.config, metav1.Condition{Type: conditionType, Status: found.status, Reason: found.reason, Message: found.message})
+}

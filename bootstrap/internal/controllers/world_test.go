@@ -1,0 +1,216 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/siderolabs/talos/pkg/machinery/config"
+	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+)
+
+const (
+	namespace   = "fleet"
+	clusterName = "one"
+	cpName      = "one-cp-abcde"
+	workerName  = "one-md-fghij"
+)
+
+var (
+	testTime  = time.Date(2026, time.June, 1, 12, 0, 0, 0, time.UTC)
+	errKilled = errors.New("the manager was killed")
+
+	// sharedBundle spares the tests the making of keys.
+	sharedBundle = sync.OnceValue(func() *secrets.Bundle {
+		bundle, err := secrets.NewBundle(testTime, "v1.13", nil)
+		if err != nil {
+			panic(err)
+		}
+		return bundle
+	})
+)
+
+// world is a management cluster in which the test plays everybody else.
+type world struct {
+	*WithT
+	t      *testing.T
+	client client.Client
+	clock  *clocktesting.FakePassiveClock
+
+	// killAt is the number of the write at which the manager dies; 0 is never.
+	killAt, writes int
+	dead           bool
+}
+
+func newWorld(t *testing.T, objects ...client.Object) *world {
+	t.Helper()
+	w := &world{WithT: NewWithT(t), t: t, clock: clocktesting.NewFakePassiveClock(testTime)}
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, bootstrapv1.AddToScheme} {
+		w.Expect(add(scheme)).To(Succeed())
+	}
+	w.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
+		WithStatusSubresource(&bootstrapv1.TalosConfig{}, &clusterv1.Machine{}, &clusterv1.Cluster{}).
+		WithInterceptorFuncs(w.killer()).Build()
+	return w
+}
+
+// killer lets the manager die at a write: from then on every call fails.
+func (w *world) killer() interceptor.Funcs {
+	write := func() error {
+		w.writes++
+		if w.dead = w.dead || w.writes == w.killAt; w.dead {
+			return errKilled
+		}
+		return nil
+	}
+	return interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if err := write(); err != nil {
+				return err
+			}
+			return c.Create(ctx, o, opts...)
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			if err := write(); err != nil {
+				return err
+			}
+			return c.Patch(ctx, o, p, opts...)
+		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+			if err := write(); err != nil {
+				return err
+			}
+			return c.SubResource(sub).Patch(ctx, o, p, opts...)
+		},
+	}
+}
+
+func (w *world) reconcile(name string) (ctrl.Result, error) {
+	r := &Reconciler{
+		Client: w.client, APIReader: w.client, SecretCachingClient: w.client,
+		Clock: w.clock, Recorder: events.NewFakeRecorder(100),
+	}
+	return r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Namespace: namespace, Name: name}})
+}
+
+// settle reconciles until nothing is written any more.
+func (w *world) settle(names ...string) {
+	w.t.Helper()
+	const passes = 10
+	for range passes {
+		before := w.writes
+		for _, name := range names {
+			_, err := w.reconcile(name)
+			w.Expect(err).NotTo(HaveOccurred())
+		}
+		if w.writes == before {
+			return
+		}
+	}
+	w.t.Fatalf("still writing after %d passes", passes)
+}
+
+func (w *world) get(object client.Object, name string) {
+	w.t.Helper()
+	w.Expect(w.client.Get(w.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, object)).To(Succeed())
+}
+
+func (w *world) secret(name string) *corev1.Secret {
+	w.t.Helper()
+	found := &corev1.Secret{}
+	w.get(found, name)
+	return found
+}
+
+func (w *world) expectNoSecret(name string) {
+	w.t.Helper()
+	err := w.client.Get(w.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, &corev1.Secret{})
+	w.Expect(client.IgnoreNotFound(err)).To(Succeed())
+	w.Expect(err).To(HaveOccurred())
+}
+
+// expect compares a condition of a config.
+func (w *world) expect(name, conditionType string, status metav1.ConditionStatus, reason, message string) {
+	w.t.Helper()
+	config := &bootstrapv1.TalosConfig{}
+	w.get(config, name)
+	found := conditions.Get(config, conditionType)
+	w.Expect(found).NotTo(BeNil(), conditionType)
+	w.Expect(string(found.Status) + " " + found.Reason + " " + found.Message).To(And(HavePrefix(string(status)+" "+reason), ContainSubstring(message)))
+}
+
+func newCluster() *clusterv1.Cluster {
+	return &clusterv1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: clusterName, UID: "cluster"},
+		Spec: clusterv1.ClusterSpec{
+			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "10.0.0.1", Port: 6443},
+			ControlPlaneRef:      clusterv1.ContractVersionedObjectReference{APIGroup: "controlplane.cluster.x-k8s.io", Kind: "TalosControlPlane", Name: "one-cp"},
+			ClusterNetwork: clusterv1.ClusterNetwork{
+				Pods:          clusterv1.NetworkRanges{CIDRBlocks: []string{"10.50.0.0/16"}},
+				Services:      clusterv1.NetworkRanges{CIDRBlocks: []string{"10.60.0.0/16"}},
+				ServiceDomain: "test.local",
+				APIServerPort: 7443,
+			},
+		},
+		Status: clusterv1.ClusterStatus{Initialization: clusterv1.ClusterInitializationStatus{InfrastructureProvisioned: ptr.To(true)}},
+	}
+}
+
+// newMachine is a Machine and its config, which have the same name.
+func newMachine(name string, controlPlane bool) (*clusterv1.Machine, *bootstrapv1.TalosConfig) {
+	labels := map[string]string{clusterv1.ClusterNameLabel: clusterName}
+	generate := bootstrapv1.GenerateTypeWorker
+	if controlPlane {
+		labels[clusterv1.MachineControlPlaneLabel] = ""
+		generate = bootstrapv1.GenerateTypeControlPlane
+	}
+	machine := &clusterv1.Machine{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "m", Labels: labels},
+		Spec: clusterv1.MachineSpec{
+			ClusterName: clusterName, Version: "v1.36.3",
+			Bootstrap:         clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{APIGroup: bootstrapv1.GroupVersion.Group, Kind: "TalosConfig", Name: name}},
+			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "TalosMachine", Name: "infra-" + name},
+		},
+	}
+	return machine, &bootstrapv1.TalosConfig{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: namespace, Name: name, UID: "c", Labels: map[string]string{clusterv1.ClusterNameLabel: clusterName},
+			OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: name, UID: "m"}},
+		},
+		Spec: bootstrapv1.TalosConfigSpec{GenerateType: generate, TalosVersion: "v1.13"},
+	}
+}
+
+// usersBundle is the Secret of a user who brings key material.
+func usersBundle() *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: secrets.BundleName(clusterName)},
+		Data:       map[string][]byte{secrets.BundleKey: sharedBundle().YAML()},
+	}
+}
+
+func loaded(w *world, name string) config.Provider {
+	w.t.Helper()
+	provider, err := configloader.NewFromBytes(w.secret(name).Data["value"])
+	w.Expect(err).NotTo(HaveOccurred())
+	return provider
+}

@@ -1,0 +1,172 @@
+package configgen_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	coreconfig "github.com/siderolabs/talos/pkg/machinery/config"
+	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+)
+
+var contracts = []string{"v1.12", "v1.13", "v1.14"}
+
+func input(g Gomega, contract string, role configgen.Role) configgen.Input {
+	bundle, err := secrets.NewBundle(time.Unix(1<<30, 0), contract, nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	in := configgen.Input{
+		Role: role, Contract: contract, ClusterName: "demo", Endpoint: "https://10.0.0.1:6443", KubernetesVersion: "v1.36.3",
+		Secrets: bundle.Machinery(),
+	}
+	if role == configgen.RoleControlPlane {
+		in.Hostname = "demo-abcde"
+	}
+	return in
+}
+
+func parse(g Gomega, configuration []byte) coreconfig.Provider {
+	cfg, err := configloader.NewFromBytes(configuration)
+	g.Expect(err).NotTo(HaveOccurred())
+	return cfg
+}
+
+func TestRenderCarriesWhatTheClusterSays(t *testing.T) {
+	for _, contract := range contracts {
+		for _, role := range []configgen.Role{configgen.RoleControlPlane, configgen.RoleWorker} {
+			t.Run(contract+" "+string(role), func(t *testing.T) {
+				g := NewWithT(t)
+				in := input(g, contract, role)
+				in.PodCIDRs, in.ServiceCIDRs, in.ServiceDomain = []string{"10.100.0.0/16"}, []string{"10.101.0.0/16"}, "corp.local"
+				in.Hostname = "demo-abcde"
+
+				rendered, err := configgen.Render(in)
+				g.Expect(err).NotTo(HaveOccurred())
+
+				cfg := parse(g, rendered)
+				g.Expect(cfg.K8sNetworkConfig().PodCIDRs()).To(ConsistOf(HaveField("String()", "10.100.0.0/16")))
+				g.Expect(cfg.NetworkHostnameConfig().Hostname()).To(Equal("demo-abcde"))
+				g.Expect(configgen.Describe(rendered)).To(Equal(configgen.Description{
+					Role: role, Hostname: "demo-abcde", KubernetesVersion: "v1.36.3",
+				}))
+			})
+		}
+	}
+}
+
+func TestPatchesApplyInOrder(t *testing.T) {
+	for _, contract := range contracts {
+		t.Run(contract, func(t *testing.T) {
+			g := NewWithT(t)
+			in := input(g, contract, configgen.RoleWorker)
+			in.JSONPatches = [][]byte{[]byte(`{"op":"add","path":"/machine/certSANs","value":["a.example"]}`)}
+			in.StrategicPatches = []string{"machine:\n  certSANs: [b.example]\n", "apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: of-the-user\nauto: off\n"}
+
+			rendered, err := configgen.Render(in)
+			g.Expect(err).NotTo(HaveOccurred())
+			cfg := parse(g, rendered)
+			g.Expect(cfg.Machine().Security().CertSANs()).To(Equal([]string{"a.example", "b.example"}))
+			g.Expect(cfg.NetworkHostnameConfig().Hostname()).To(Equal("of-the-user"))
+		})
+	}
+}
+
+func TestBrokenPatchesAreNamed(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*configgen.Input)
+		want   string
+	}{
+		"a JSON patch of a path that is not there": {
+			func(in *configgen.Input) {
+				in.JSONPatches = [][]byte{[]byte(`{"op":"add","path":"/machine/certSANs","value":[]}`), []byte(`{"op":"replace","path":"/machine/nope/nil","value":1}`)}
+			}, `configPatches[1] (path /machine/nope/nil) does not apply`,
+		},
+		"a JSON patch that makes an unknown field": {
+			func(in *configgen.Input) {
+				in.JSONPatches = [][]byte{[]byte(`{"op":"add","path":"/machine/nope","value":1}`)}
+			}, `configPatches[0] (path /machine/nope) does not apply`,
+		},
+		"a strategic patch that is no YAML": {
+			func(in *configgen.Input) { in.StrategicPatches = []string{"machine: {}\n", "machine:\n  a: [\n"} },
+			`strategicPatches[1] line`,
+		},
+		"a strategic patch with an unknown field": {
+			func(in *configgen.Input) { in.StrategicPatches = []string{"machine:\n  nope: 1\n"} },
+			`strategicPatches[0] line 1 does not apply`,
+		},
+		"a control plane host name": {
+			func(in *configgen.Input) {
+				in.StrategicPatches = []string{"machine:\n  network:\n    hostname: mine\n"}
+			},
+			`strategicPatches[0] does not apply: it sets the host name of a control plane machine`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			in := input(g, "v1.13", configgen.RoleControlPlane)
+			c.change(&in)
+
+			_, err := configgen.Render(in)
+			var patchError *configgen.PatchError
+			g.Expect(errors.As(err, &patchError)).To(BeTrue(), "%v", err)
+			g.Expect(err).To(MatchError(ContainSubstring(c.want)))
+		})
+	}
+}
+
+func TestDataIsPassedThroughAndMustBeAConfiguration(t *testing.T) {
+	g := NewWithT(t)
+	rendered, err := configgen.Render(input(g, "v1.13", configgen.RoleWorker))
+	g.Expect(err).NotTo(HaveOccurred())
+
+	again, err := configgen.Render(configgen.Input{Data: rendered})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(string(again)).To(Equal(string(rendered)))
+
+	for _, data := range []string{"a: b", "machine: {}", "version: v1alpha1\nmachine:\n  type: unknown\n"} {
+		_, err := configgen.Render(configgen.Input{Data: []byte(data)})
+		g.Expect(err).To(MatchError(ContainSubstring("the machine configuration is not valid")), data)
+	}
+}
+
+func TestOverlayUsesTheFormOfTheConfiguration(t *testing.T) {
+	for _, contract := range contracts {
+		t.Run(contract, func(t *testing.T) {
+			g := NewWithT(t)
+			rendered, err := configgen.Render(input(g, contract, configgen.RoleControlPlane))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(configgen.Describe(rendered)).To(HaveField("HasInstallDisk", false))
+
+			for name, host := range map[string]configgen.HostOverlay{
+				"a disk":     {InstallDisk: "/dev/sda"},
+				"a selector": {InstallDiskSelector: &configgen.DiskSelector{MinSizeBytes: 1 << 30, Type: "nvme"}},
+			} {
+				host.ProviderID, host.InstallImage = "talos://6f1", "registry.example/installer:v1.13.9"
+				host.StrategicPatches = []string{"machine:\n  certSANs: [h.example]\n"}
+				host.Network = &configgen.StaticNetwork{
+					HardwareAddress: "02:00:00:00:00:01", Addresses: []string{"10.0.0.5/24"}, Gateway: "10.0.0.1", Nameservers: []string{"10.0.0.2"},
+				}
+				final, err := configgen.Overlay(rendered, host)
+				g.Expect(err).NotTo(HaveOccurred(), name)
+
+				cfg := parse(g, final)
+				g.Expect(cfg.K8sKubeletConfig().ExtraArgs()).To(HaveKeyWithValue("provider-id", []string{"talos://6f1"}), name)
+				g.Expect(configgen.Describe(final)).To(HaveField("HasInstallDisk", true), name)
+				g.Expect(cfg.Machine().Security().CertSANs()).To(ContainElement("h.example"), name)
+				g.Expect(cfg.NetworkLinkAliasConfigs()).To(HaveLen(1), name)
+			}
+		})
+	}
+}
+
+func TestOverlayRefusesToRenameAControlPlane(t *testing.T) {
+	g := NewWithT(t)
+	rendered, err := configgen.Render(input(g, "v1.13", configgen.RoleControlPlane))
+	g.Expect(err).NotTo(HaveOccurred())
+
+	_, err = configgen.Overlay(rendered, configgen.HostOverlay{StrategicPatches: []string{"apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: other\n"}})
+	g.Expect(err).To(MatchError(ContainSubstring("strategicPatches of the host[0] does not apply")))
+}
