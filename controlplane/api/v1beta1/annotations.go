@@ -1,0 +1,66 @@
+package v1beta1
+
+import (
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+)
+
+const (
+	// TalosControlPlaneFinalizer keeps a TalosControlPlane until its Machines
+	// are gone.
+	TalosControlPlaneFinalizer = "talos.controlplane.cluster.x-k8s.io"
+
+	// EtcdPreTerminateHookAnnotation is the pre-terminate hook that the
+	// provider puts on each control plane Machine: the Machine's infrastructure
+	// is not deleted before its etcd member was taken care of. It goes
+	// unconditionally when the whole control plane is deleted.
+	EtcdPreTerminateHookAnnotation = clusterv1.PreTerminateDeleteHookAnnotationPrefix + "/talos-etcd"
+
+	// EtcdPreTerminateHookOverrideAnnotation, put on a control plane Machine by
+	// a person, lets the Machine go without any care for its etcd member. Its
+	// value does not matter. Use it only when the member is lost anyway, or the
+	// loss of the cluster's data is accepted.
+	EtcdPreTerminateHookOverrideAnnotation = "controlplane.cluster.x-k8s.io/talos-etcd-hook-override"
+
+	// BootstrapIntentAnnotation is the durable record on a TalosControlPlane of
+	// the one Machine on which etcd is, or was, bootstrapped. Its value is a
+	// JSON object (see BootstrapIntent). It is written before etcd is
+	// bootstrapped and never removed; it belongs to the provider.
+	BootstrapIntentAnnotation = "controlplane.cluster.x-k8s.io/talos-bootstrap-intent"
+
+	// BootstrapOverrideAnnotation, put on a TalosControlPlane by a person, names
+	// the Machine on which etcd may be bootstrapped instead of the one in the
+	// bootstrap intent. It says that the data of the earlier etcd cluster, if
+	// there was any, is given up. The rename happens only when every control
+	// plane node has answered that it has no etcd data and nothing answers at
+	// the control plane endpoint; the annotation is removed with it.
+	BootstrapOverrideAnnotation = "controlplane.cluster.x-k8s.io/talos-bootstrap-override"
+
+	// BundleDigestAnnotation is the digest of the secrets bundle with which the
+	// cluster was bootstrapped. A bundle with another digest is not used. It
+	// belongs to the provider.
+	BundleDigestAnnotation = "controlplane.cluster.x-k8s.io/talos-bundle-digest"
+
+	// NextMachineAnnotation is the name of the Machine that the provider is
+	// about to create. It is written before the first of the objects of that
+	// name (infrastructure machine, TalosConfig, Machine), so that a provider
+	// that died in between goes on with the same name. It belongs to the
+	// provider.
+	NextMachineAnnotation = "controlplane.cluster.x-k8s.io/talos-next-machine"
+)
+
+// BootstrapIntent is the value of BootstrapIntentAnnotation, as JSON. It names
+// the Machine without its UID, because a move to another management cluster
+// gives every object a new one.
+type BootstrapIntent struct {
+	// Kind is the kind of the named object, always Machine.
+	Kind string `json:"kind"`
+	// Namespace is the Machine's namespace.
+	Namespace string `json:"namespace"`
+	// Name is the Machine's name.
+	Name string `json:"name"`
+	// ProviderID is the Machine's spec.providerID.
+	ProviderID string `json:"providerID"`
+	// Bootstrapped tells that etcd was seen running there after the bootstrap,
+	// so that nodes without data can only mean that the data was lost.
+	Bootstrapped bool `json:"bootstrapped,omitempty"`
+}

@@ -1,0 +1,90 @@
+package v1beta1
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apimachinery/pkg/util/json"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"sigs.k8s.io/yaml"
+)
+
+// crdFolder is where the generated CRDs of the provider are.
+const crdFolder = "../../../config/controlplane/crd/bases"
+
+// schemaOf is the schema of a kind, as it is generated from the markers.
+func schemaOf(t *testing.T, file string) *structuralschema.Structural {
+	t.Helper()
+	g := NewWithT(t)
+	raw, err := os.ReadFile(filepath.Join(crdFolder, file)) //nolint:gosec // The names are those of this test.
+	if os.IsNotExist(err) {
+		t.Skipf("the CRDs are not generated: run make generate")
+	}
+	g.Expect(err).NotTo(HaveOccurred())
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	g.Expect(yaml.UnmarshalStrict(raw, crd)).To(Succeed())
+	internal := &apiextensions.JSONSchemaProps{}
+	g.Expect(apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(crd.Spec.Versions[0].Schema.OpenAPIV3Schema, internal, nil)).To(Succeed())
+	structural, err := structuralschema.NewStructural(internal)
+	g.Expect(err).NotTo(HaveOccurred())
+
+	return structural
+}
+
+// object is a TalosControlPlane with the given spec in YAML.
+func object(t *testing.T, spec string) map[string]any {
+	t.Helper()
+	g, parsed := NewWithT(t), map[string]any{}
+	raw, err := yaml.YAMLToJSON([]byte(spec))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(json.Unmarshal(raw, &parsed)).To(Succeed())
+
+	return map[string]any{
+		"apiVersion": GroupVersion.String(), "kind": TalosControlPlaneKind, "metadata": map[string]any{"name": "one-cp"}, "spec": parsed,
+	}
+}
+
+func TestRulesOfTheSchema(t *testing.T) {
+	structural := schemaOf(t, "controlplane.cluster.x-k8s.io_taloscontrolplanes.yaml")
+	validator := cel.NewValidator(structural, true, celconfig.PerCallLimit)
+	for name, tc := range map[string]struct {
+		spec, want string // want is part of the refusal; empty when allowed.
+	}{
+		"one replica":                     {"replicas: 1", ""},
+		"three replicas":                  {"replicas: 3", ""},
+		"an even number of replicas":      {"replicas: 2", "must be an odd number"},
+		"a version":                       {"version: v1.36.3", ""},
+		"a version with build metadata":   {"version: v1.36.3+build.1", ""},
+		"a version without v":             {"version: 1.36.3", "prefix v"},
+		"a version without patch":         {"version: v1.36", "prefix v"},
+		"a version with a leading zero":   {"version: v1.036.3", "prefix v"},
+		"a control plane configuration":   {"talosConfigSpec: {generateType: controlplane, talosVersion: v1.13}", ""},
+		"a configuration of the user":     {"talosConfigSpec: {generateType: none, talosVersion: v1.13, data: a}", ""},
+		"a worker configuration":          {"talosConfigSpec: {generateType: worker, talosVersion: v1.13}", "generateType must be controlplane"},
+		"host names of Machines":          {"talosConfigSpec: {talosVersion: v1.13, generateType: controlplane, hostname: {source: MachineName}}", ""},
+		"host names of the machine":       {"talosConfigSpec: {talosVersion: v1.13, generateType: controlplane, hostname: {source: InfrastructureName}}", "must be MachineName"},
+		"a naming template":               {"machineNaming: {template: 'a-{{ .random }}'}", ""},
+		"a naming template of a constant": {"machineNaming: {template: 'a'}", "must contain"},
+		"a rolling update":                {"rollout: {strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 0}}}", ""},
+		"a surge of two":                  {"rollout: {strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 2}}}", "must be 0 or 1"},
+		"a surge in percent":              {"rollout: {strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 1%}}}", "must be 0 or 1"},
+		"the strategy OnDelete":           {"rollout: {strategy: {type: OnDelete}}", ""},
+		"a surge with OnDelete":           {"rollout: {strategy: {type: OnDelete, rollingUpdate: {maxSurge: 1}}}", "only be set with type RollingUpdate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			errs, _ := validator.Validate(t.Context(), nil, structural, object(t, tc.spec), nil, celconfig.RuntimeCELCostBudget)
+			if tc.want == "" {
+				g.Expect(errs).To(BeEmpty())
+			} else {
+				g.Expect(errs.ToAggregate()).To(MatchError(ContainSubstring(tc.want)))
+			}
+		})
+	}
+}

@@ -1,0 +1,100 @@
+package controllers
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+)
+
+// errIntentChanged says that the record is not, or not any more, what the
+// decision rests on.
+var errIntentChanged = errors.New("the bootstrap intent has changed meanwhile")
+
+// recordIntent records the Machine of the decision as the one on which etcd is
+// bootstrapped, or was. With it the bundle is recorded that the cluster is made
+// with. The override that allowed the record, if any, is used up.
+func (r *Reconciler) recordIntent(ctx context.Context, s *scope, bootstrapped bool) error {
+	machine := s.machine(s.decision.Machine)
+	if machine == nil || machine.Spec.ProviderID == "" || s.bundle == nil {
+		return fmt.Errorf("recording the bootstrap intent for Machine %s: %w", s.decision.Machine, errIntentChanged)
+	}
+	value, err := json.Marshal(controlplanev1.BootstrapIntent{
+		Kind:         "Machine",
+		Namespace:    machine.Namespace,
+		Name:         machine.Name,
+		ProviderID:   machine.Spec.ProviderID,
+		Bootstrapped: bootstrapped,
+	})
+	if err != nil {
+		return fmt.Errorf("encoding the bootstrap intent: %w", err)
+	}
+	annotations := map[string]string{
+		controlplanev1.BootstrapIntentAnnotation: string(value),
+		controlplanev1.BundleDigestAnnotation:    s.bundle.Digest(),
+	}
+	override := s.controlPlane.Annotations[controlplanev1.BootstrapOverrideAnnotation]
+	if !bootstrapped && override != "" {
+		annotations[controlplanev1.BootstrapOverrideAnnotation] = ""
+	}
+	if err := r.annotate(ctx, s, annotations); err != nil {
+		return fmt.Errorf("recording the bootstrap intent for Machine %s: %w", machine.Name, err)
+	}
+
+	log := ctrl.LoggerFrom(ctx).WithValues("Machine", logMachine(s, machine.Name))
+	switch {
+	case bootstrapped:
+		log.Info("Recorded that etcd is bootstrapped")
+		r.event(s, normal, "EtcdBootstrapped", "RecordBootstrapped", "etcd runs on Machine %s", machine.Name)
+	case override != "":
+		log.Info("Recorded where etcd will be bootstrapped, as a person has allowed")
+		r.event(s, warning, "BootstrapIntentRenamed", "RecordBootstrapIntent", "etcd will be bootstrapped anew on Machine %s, as the annotation says", machine.Name)
+	default:
+		log.Info("Recorded where etcd will be bootstrapped")
+		r.event(s, normal, "BootstrapIntentRecorded", "RecordBootstrapIntent", "etcd will be bootstrapped on Machine %s", machine.Name)
+	}
+
+	return nil
+}
+
+// bootstrap bootstraps etcd on the recorded Machine. The record is read live
+// once more: a stale cache must not revive an intent that was renamed.
+func (r *Reconciler) bootstrap(ctx context.Context, s *scope) error {
+	machine := s.machine(s.decision.Machine)
+	live := &controlplanev1.TalosControlPlane{}
+	if err := r.liveGet(ctx, client.ObjectKeyFromObject(s.controlPlane), live); err != nil {
+		return fmt.Errorf("reading the bootstrap intent: %w", err)
+	}
+	intent := bootstrapIntent(live)
+	if machine == nil || intent == nil || intent.Bootstrapped || live.UID != s.controlPlane.UID || !live.DeletionTimestamp.IsZero() ||
+		intent.Name != machine.Name || intent.ProviderID != machine.Spec.ProviderID {
+		return fmt.Errorf("bootstrapping etcd on Machine %s: %w", s.decision.Machine, errIntentChanged)
+	}
+
+	credentials, err := s.bundle.ClientCredentials(secrets.RoleAdmin, r.Clock.Now(), credentialLife)
+	if err != nil {
+		return fmt.Errorf("making a client certificate for the Talos API: %w", err)
+	}
+	node, err := health.Connect(ctx, r.Dialer, credentials, target(s.controlPlane, machine))
+	if err != nil {
+		return fmt.Errorf("bootstrapping etcd on Machine %s: %w", machine.Name, err)
+	}
+	defer func() { _ = node.Close() }() // Closing gives the connection back; there is nothing to lose.
+
+	err = node.Bootstrap(ctx)
+	if err != nil && !errors.Is(err, talosclient.ErrAlreadyBootstrapped) {
+		return fmt.Errorf("bootstrapping etcd on Machine %s: %w", machine.Name, err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Asked the node to bootstrap etcd", "Machine", logMachine(s, machine.Name))
+	r.event(s, normal, "EtcdBootstrapRequested", "Bootstrap", "Asked the node of Machine %s to bootstrap etcd", machine.Name)
+
+	return nil
+}

@@ -1,0 +1,85 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+)
+
+// isClusterSecret tells that a Secret is one on which a control plane depends.
+func isClusterSecret(cluster, name string) bool {
+	return slices.Contains([]string{
+		secrets.BundleName(cluster), secrets.CAName(cluster), secrets.TalosconfigName(cluster), kubeconfigName(cluster),
+	}, name)
+}
+
+// secretReader reads a Secret from the cache, and live when the cache lacks it:
+// the cache lags behind, and holds only what carries the label of a cluster.
+type secretReader struct {
+	client.Reader
+	live client.Reader
+}
+
+// Get implements client.Reader.
+func (s secretReader) Get(ctx context.Context, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+	err := s.Reader.Get(ctx, key, into, opts...)
+	if apierrors.IsNotFound(err) {
+		return s.live.Get(ctx, key, into, opts...)
+	}
+
+	return err
+}
+
+// secrets reads Secrets of clusters.
+func (r *Reconciler) secrets() client.Reader {
+	return secretReader{Reader: r.SecretCachingClient, live: r.APIReader}
+}
+
+// reconcileCertificates reads the secrets of the cluster. The bootstrap provider
+// creates them with the first control plane TalosConfig; nothing is created
+// here, so that a cluster never gets a second set.
+func (r *Reconciler) reconcileCertificates(ctx context.Context, s *scope) error {
+	s.certificates = rollout.CertificatesMissing
+	cluster := client.ObjectKeyFromObject(s.cluster)
+
+	bundle, err := secrets.GetBundle(ctx, r.secrets(), cluster)
+	switch {
+	case errors.Is(err, secrets.ErrBundleMissing):
+		s.missingSecrets = append(s.missingSecrets, secrets.BundleName(cluster.Name))
+	case errors.Is(err, secrets.ErrBundleInvalid):
+		s.invalidBundle = true
+		return nil
+	case err != nil:
+		s.certificatesErr = err
+		return err
+	default:
+		recorded := s.controlPlane.Annotations[controlplanev1.BundleDigestAnnotation]
+		if recorded != "" && recorded != bundle.Digest() {
+			s.certificates = rollout.CertificatesChanged
+			return nil
+		}
+		s.certificates = rollout.CertificatesPresent
+		s.bundle = bundle
+	}
+
+	for _, name := range []string{secrets.CAName(cluster.Name), secrets.TalosconfigName(cluster.Name)} {
+		err := r.secrets().Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, &corev1.Secret{})
+		switch {
+		case apierrors.IsNotFound(err):
+			s.missingSecrets = append(s.missingSecrets, name)
+		case err != nil:
+			s.certificatesErr = err
+			return err
+		}
+	}
+
+	return nil
+}

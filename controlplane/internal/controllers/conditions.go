@@ -1,0 +1,382 @@
+package controllers
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/collections"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/etcd"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+)
+
+func setInitializedCondition(s *scope) {
+	if ptr.Deref(s.controlPlane.Status.Initialization.ControlPlaneInitialized, false) {
+		set(s, controlplanev1.InitializedCondition, metav1.ConditionTrue, controlplanev1.InitializedReason, "")
+		return
+	}
+	reason, message := controlplanev1.NotInitializedReason, "The control plane was not looked at yet"
+	switch {
+	case s.deleting():
+		message = "The control plane is being deleted"
+	case s.decision.Action != "":
+		reason, message = s.decision.Reason, s.decision.Message
+	case s.gatherErr != nil:
+		message = "The state of the control plane could not be read: " + explain(s.gatherErr)
+	}
+	if explained := explain(s.effectErr); explained != "" {
+		message += "; it failed: " + explained
+	}
+	set(s, controlplanev1.InitializedCondition, metav1.ConditionFalse, reason, message)
+}
+
+// explain says why a step failed, if the words stay the same from pass to
+// pass: a refusal of the management cluster. All else is in the log.
+func explain(err error) string {
+	switch {
+	case err == nil:
+		return ""
+	case apierrors.IsConflict(err):
+		return "somebody has changed an object meanwhile"
+	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsNotFound(err), apierrors.IsBadRequest(err):
+		return err.Error()
+	default:
+		return "it is tried again, see the log of the manager"
+	}
+}
+
+func setCertificatesCondition(s *scope) {
+	const conditionType = controlplanev1.CertificatesAvailableCondition
+	begun := s.initialized() || s.intent() != nil
+	missing := strings.Join(s.missingSecrets, ", ")
+	switch {
+	case s.deleting() && s.decision.Action == "":
+		if !conditions.Has(s.controlPlane, conditionType) {
+			set(s, conditionType, metav1.ConditionUnknown, controlplanev1.CertificatesInternalErrorReason, "The control plane is being deleted")
+		}
+	case s.certificatesErr != nil:
+		set(s, conditionType, metav1.ConditionUnknown, controlplanev1.CertificatesInternalErrorReason, "The Secrets of the cluster cannot be read, see the log of the manager")
+	case s.invalidBundle:
+		set(s, conditionType, metav1.ConditionFalse, controlplanev1.CertificatesNotAvailableReason,
+			"Secret "+secrets.BundleName(s.cluster.Name)+" holds no valid secrets bundle; correct it")
+	case s.certificates == rollout.CertificatesChanged:
+		set(s, conditionType, metav1.ConditionFalse, controlplanev1.CertificatesChangedReason,
+			"The secrets bundle is not the one with which the cluster was bootstrapped; restore the original")
+	case len(s.missingSecrets) > 0 && begun:
+		set(s, conditionType, metav1.ConditionFalse, controlplanev1.CertificatesNotAvailableReason, "Secrets of the cluster were lost: "+missing+"; restore them")
+	case s.certificates == rollout.CertificatesMissing || len(s.missingSecrets) > 0:
+		message := "Waiting for the bootstrap provider to create the Secrets of the cluster"
+		if missing != "" {
+			message += ": " + missing
+		}
+		set(s, conditionType, metav1.ConditionFalse, controlplanev1.CertificatesNotAvailableReason, message)
+	default:
+		set(s, conditionType, metav1.ConditionTrue, controlplanev1.CertificatesAvailableReason, "")
+	}
+}
+
+func setEtcdCondition(s *scope) {
+	const conditionType = controlplanev1.EtcdClusterHealthyCondition
+	views := s.views()
+	if len(views) == 0 {
+		status, reason, message := machineSummary(s, []string{controlplanev1.MachineEtcdMemberHealthyCondition})
+		if status == metav1.ConditionTrue {
+			status, reason, message = metav1.ConditionUnknown, controlplanev1.EtcdClusterHealthUnknownReason, "No etcd member answers"
+		}
+		set(s, conditionType, status, reason, message)
+		return
+	}
+	judged := etcd.Judge(views)
+	problems := append(slices.Clone(judged.Problems), strangers(s, judged)...)
+	if len(problems) > 0 {
+		set(s, conditionType, metav1.ConditionFalse, controlplanev1.EtcdClusterNotHealthyReason, bullets(problems))
+		return
+	}
+	status, reason, message := machineSummary(s, []string{controlplanev1.MachineEtcdMemberHealthyCondition})
+	set(s, conditionType, status, reason, message)
+}
+
+// strangers are the members that belong to no Machine of which the node
+// answers. Only when all nodes answer it is known that there are any.
+func strangers(s *scope, judged etcd.Health) []string {
+	own := map[uint64]bool{}
+	for _, machine := range s.machines {
+		facts := s.nodes[machine.Name]
+		if facts.Etcd == nil && facts.EtcdData != health.EtcdDataAbsent {
+			return nil
+		}
+		if facts.Etcd != nil {
+			own[facts.Etcd.Self] = true
+		}
+	}
+	var found []string
+	for _, member := range judged.Members {
+		if !own[member.ID] {
+			found = append(found, "member "+etcd.Describe(member)+" belongs to no Machine")
+		}
+	}
+
+	return found
+}
+
+func setComponentsCondition(s *scope) {
+	status, reason, message := machineSummary(s, health.ComponentConditionTypes())
+	set(s, controlplanev1.ControlPlaneComponentsHealthyCondition, status, reason, message)
+}
+
+// machineSummary sums up conditions of all Machines: False if any is false, else
+// Unknown if any is unknown. The reasons are those that the conditions
+// EtcdClusterHealthy and ControlPlaneComponentsHealthy have in common.
+func machineSummary(s *scope, types []string) (metav1.ConditionStatus, string, string) {
+	if len(s.machines) == 0 {
+		return metav1.ConditionUnknown, controlplanev1.EtcdClusterHealthUnknownReason, "There are no control plane Machines"
+	}
+	var bad, unknown []string
+	for _, machine := range s.machines {
+		for _, conditionType := range types {
+			condition := conditions.Get(machine, conditionType)
+			switch {
+			case condition == nil:
+				unknown = append(unknown, "Machine "+machine.Name+": "+conditionType+" is not known yet")
+			case condition.Status == metav1.ConditionFalse:
+				bad = append(bad, "Machine "+machine.Name+": "+condition.Message)
+			case condition.Status == metav1.ConditionUnknown:
+				unknown = append(unknown, "Machine "+machine.Name+": "+condition.Message)
+			}
+		}
+	}
+	switch {
+	case len(bad) > 0:
+		return metav1.ConditionFalse, controlplanev1.EtcdClusterNotHealthyReason, bullets(bad)
+	case len(unknown) > 0:
+		return metav1.ConditionUnknown, controlplanev1.EtcdClusterHealthUnknownReason, bullets(unknown)
+	default:
+		return metav1.ConditionTrue, controlplanev1.EtcdClusterHealthyReason, ""
+	}
+}
+
+// bullets lists sentences, each once.
+func bullets(sentences []string) string {
+	var lines []string
+	for _, sentence := range sentences {
+		line := "* " + sentence
+		if !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+
+	return strings.Join(lines, "\n")
+}
+
+func setMachinesReadyCondition(ctx context.Context, s *scope) {
+	if len(s.machines) == 0 {
+		set(s, controlplanev1.MachinesReadyCondition, metav1.ConditionTrue, controlplanev1.MachinesReadyNoReplicasReason, "")
+		return
+	}
+	aggregate(ctx, s, clusterv1.MachineReadyCondition, controlplanev1.MachinesReadyCondition,
+		controlplanev1.MachinesNotReadyReason, controlplanev1.MachinesReadyUnknownReason, controlplanev1.MachinesReadyReason)
+}
+
+func setMachinesUpToDateCondition(ctx context.Context, s *scope) {
+	if len(s.machines) == 0 {
+		set(s, controlplanev1.MachinesUpToDateCondition, metav1.ConditionTrue, controlplanev1.MachinesUpToDateNoReplicasReason, "")
+		return
+	}
+	aggregate(ctx, s, clusterv1.MachineUpToDateCondition, controlplanev1.MachinesUpToDateCondition,
+		controlplanev1.MachinesNotUpToDateReason, controlplanev1.MachinesUpToDateUnknownReason, controlplanev1.MachinesUpToDateReason)
+}
+
+// aggregate sums up one condition of all Machines as core Cluster API does.
+func aggregate(ctx context.Context, s *scope, from, to, issueReason, unknownReason, goodReason string) {
+	condition, err := conditions.NewAggregateCondition(s.machines, from,
+		conditions.TargetConditionType(to),
+		conditions.CustomMergeStrategy{MergeStrategy: conditions.DefaultMergeStrategy(
+			conditions.ComputeReasonFunc(conditions.GetDefaultComputeMergeReasonFunc(issueReason, unknownReason, goodReason)),
+		)},
+	)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to sum up a condition of the Machines", "condition", from)
+		set(s, to, metav1.ConditionUnknown, clusterv1.InternalErrorReason, "The condition could not be summed up, see the log of the manager")
+		return
+	}
+	conditions.Set(s.controlPlane, *condition)
+}
+
+func setRollingOutCondition(s *scope) {
+	var outdated []string
+	for _, machine := range s.machines {
+		if conditions.IsFalse(machine, clusterv1.MachineUpToDateCondition) {
+			outdated = append(outdated, "Machine "+machine.Name+": "+strings.Join(s.outdated[machine.Name], ", "))
+		}
+	}
+	if len(outdated) == 0 {
+		set(s, controlplanev1.RollingOutCondition, metav1.ConditionFalse, controlplanev1.NotRollingOutReason, "")
+		return
+	}
+	set(s, controlplanev1.RollingOutCondition, metav1.ConditionTrue, controlplanev1.RollingOutReason,
+		bullets(append(outdated, "this release does not replace outdated Machines")))
+}
+
+func setScalingConditions(s *scope) {
+	if s.controlPlane.Spec.Replicas == nil {
+		for _, conditionType := range []string{controlplanev1.ScalingUpCondition, controlplanev1.ScalingDownCondition} {
+			set(s, conditionType, metav1.ConditionUnknown, controlplanev1.WaitingForReplicasSetReason, "Waiting for spec.replicas to be set")
+		}
+		return
+	}
+	wanted, present := int(*s.controlPlane.Spec.Replicas), len(s.machines)
+	if s.deleting() {
+		wanted = 0
+	}
+	if present < wanted {
+		set(s, controlplanev1.ScalingUpCondition, metav1.ConditionTrue, controlplanev1.ScalingUpReason, s.decision.Message)
+	} else {
+		set(s, controlplanev1.ScalingUpCondition, metav1.ConditionFalse, controlplanev1.NotScalingUpReason, "")
+	}
+	if present > wanted {
+		set(s, controlplanev1.ScalingDownCondition, metav1.ConditionTrue, controlplanev1.ScalingDownReason, s.decision.Message)
+	} else {
+		set(s, controlplanev1.ScalingDownCondition, metav1.ConditionFalse, controlplanev1.NotScalingDownReason, "")
+	}
+}
+
+func setRemediatingCondition(s *scope) {
+	var waiting []string
+	for _, machine := range s.machines {
+		if collections.IsUnhealthyAndOwnerRemediated(machine) {
+			waiting = append(waiting, "Machine "+machine.Name+": "+conditions.GetMessage(machine, clusterv1.MachineOwnerRemediatedCondition))
+		}
+	}
+	if len(waiting) == 0 {
+		set(s, controlplanev1.RemediatingCondition, metav1.ConditionFalse, controlplanev1.NotRemediatingReason, "")
+		return
+	}
+	set(s, controlplanev1.RemediatingCondition, metav1.ConditionTrue, controlplanev1.RemediatingReason, bullets(waiting))
+}
+
+func setDeletingCondition(s *scope, reconcileErr error) {
+	const conditionType = controlplanev1.DeletingCondition
+	switch {
+	case s.controlPlane.DeletionTimestamp.IsZero():
+		set(s, conditionType, metav1.ConditionFalse, controlplanev1.NotDeletingReason, "")
+	case s.deletion.Action == "" || (reconcileErr != nil && s.effectErr == nil):
+		set(s, conditionType, metav1.ConditionTrue, controlplanev1.DeletingInternalErrorReason, "The deletion is tried again, see the log of the manager")
+	default:
+		set(s, conditionType, metav1.ConditionTrue, s.deletion.Reason, s.deletion.Message)
+	}
+}
+
+// setAvailableCondition sums everything up. It comes last, from the conditions
+// that were set before.
+func setAvailableCondition(s *scope) {
+	const conditionType = controlplanev1.AvailableCondition
+	switch {
+	case !s.controlPlane.DeletionTimestamp.IsZero():
+		set(s, conditionType, metav1.ConditionFalse, controlplanev1.NotAvailableReason, "* The control plane is being deleted")
+		return
+	case !ptr.Deref(s.controlPlane.Status.Initialization.ControlPlaneInitialized, false):
+		set(s, conditionType, metav1.ConditionFalse, controlplanev1.NotAvailableReason,
+			"* The control plane is not initialized: "+conditions.GetMessage(s.controlPlane, controlplanev1.InitializedCondition))
+		return
+	}
+
+	var bad, unknown []string
+	note := func(status metav1.ConditionStatus, sentence string) {
+		switch status {
+		case metav1.ConditionFalse:
+			bad = append(bad, sentence)
+		case metav1.ConditionUnknown:
+			unknown = append(unknown, sentence)
+		case metav1.ConditionTrue:
+		}
+	}
+	if condition := conditions.Get(s.controlPlane, controlplanev1.CertificatesAvailableCondition); condition != nil {
+		note(condition.Status, condition.Message)
+	}
+	note(apiServerStatus(s))
+	note(quorumStatus(s))
+	note(healthyMachineStatus(s))
+	switch {
+	case len(bad) > 0:
+		set(s, conditionType, metav1.ConditionFalse, controlplanev1.NotAvailableReason, bullets(append(bad, unknown...)))
+	case len(unknown) > 0:
+		set(s, conditionType, metav1.ConditionUnknown, controlplanev1.AvailableUnknownReason, bullets(unknown))
+	default:
+		set(s, conditionType, metav1.ConditionTrue, controlplanev1.AvailableReason, "")
+	}
+}
+
+func apiServerStatus(s *scope) (metav1.ConditionStatus, string) {
+	switch s.apiServer {
+	case health.APIServerReady:
+		return metav1.ConditionTrue, ""
+	case health.APIServerNotReady:
+		return metav1.ConditionFalse, "The API server answers at the control plane endpoint, and is not ready"
+	case health.APIServerStranger:
+		return metav1.ConditionFalse, "What answers at the control plane endpoint is no API server of this cluster"
+	case health.APIServerSilent:
+		return metav1.ConditionFalse, "Nothing answers at the control plane endpoint"
+	default:
+		return metav1.ConditionUnknown, "The API server was not asked"
+	}
+}
+
+func quorumStatus(s *scope) (metav1.ConditionStatus, string) {
+	views := s.views()
+	switch {
+	case len(views) == 0:
+		return conditionStatus(s, controlplanev1.EtcdClusterHealthyCondition), "etcd: no member answers"
+	case etcd.Judge(views).HasQuorum():
+		return metav1.ConditionTrue, ""
+	default:
+		return metav1.ConditionFalse, "etcd: the voting members that answer are no majority"
+	}
+}
+
+// healthyMachineStatus is true when at least one Machine has only healthy
+// components.
+func healthyMachineStatus(s *scope) (metav1.ConditionStatus, string) {
+	status := metav1.ConditionFalse
+	for _, machine := range s.machines {
+		switch worst := worstStatus(machine); {
+		case worst == metav1.ConditionTrue:
+			return metav1.ConditionTrue, ""
+		case worst == metav1.ConditionUnknown:
+			status = metav1.ConditionUnknown
+		}
+	}
+
+	return status, "No Machine is known to have only healthy control plane components"
+}
+
+func worstStatus(machine *clusterv1.Machine) metav1.ConditionStatus {
+	worst := metav1.ConditionTrue
+	for _, conditionType := range health.MachineConditionTypes() {
+		switch {
+		case conditions.IsFalse(machine, conditionType):
+			return metav1.ConditionFalse
+		case !conditions.IsTrue(machine, conditionType):
+			worst = metav1.ConditionUnknown
+		}
+	}
+
+	return worst
+}
+
+func conditionStatus(s *scope, conditionType string) metav1.ConditionStatus {
+	if condition := conditions.Get(s.controlPlane, conditionType); condition != nil {
+		return condition.Status
+	}
+
+	return metav1.ConditionUnknown
+}

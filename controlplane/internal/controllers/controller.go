@@ -1,0 +1,221 @@
+// Package controllers reconciles TalosControlPlanes: it gathers facts, has
+// package rollout decide, carries the decision out, and reports.
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	kerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util"
+	capicontroller "sigs.k8s.io/cluster-api/util/controller"
+	"sigs.k8s.io/cluster-api/util/finalizers"
+	"sigs.k8s.io/cluster-api/util/patch"
+	"sigs.k8s.io/cluster-api/util/paused"
+	"sigs.k8s.io/cluster-api/util/predicates"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/controlplane/internal/naming"
+)
+
+// controllerName names the controller in logs, events and metrics.
+const controllerName = "taloscontrolplane"
+
+// remoteGracePeriod is how long what was known about a node, and was not seen
+// to change, is kept while the node does not answer.
+const remoteGracePeriod = 2 * time.Minute
+
+// Reconciler reconciles TalosControlPlanes. All fields but WatchFilterValue are
+// required.
+type Reconciler struct {
+	// Client reads from the cache of the management cluster, but Secrets live.
+	Client client.Client
+	// APIReader reads live.
+	APIReader client.Reader
+	// SecretCachingClient reads Secrets from the cache.
+	SecretCachingClient client.Client
+	// ClusterCache tells when the API servers of clusters come and go.
+	ClusterCache clustercache.ClusterCache
+	// Dialer opens connections to Talos nodes.
+	Dialer talosclient.Dialer
+	// Prober asks API servers.
+	Prober health.APIServerProber
+	// Clock tells the time.
+	Clock clock.PassiveClock
+	// Random is the source of names and of jitter.
+	Random naming.Random
+	// Recorder records events.
+	Recorder events.EventRecorder
+	// WatchFilterValue restricts the controller to objects with this value of
+	// the watch-filter label; empty means all.
+	WatchFilterValue string
+
+	applier     *applier
+	credentials *credentialStore
+	silence     *silenceTracker
+	controller  capicontroller.Controller
+}
+
+// +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=taloscontrolplanes,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=taloscontrolplanes/status,verbs=get;patch
+// +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=taloscontrolplanes/finalizers,verbs=update
+// +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=talosconfigs,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=*,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines/status,verbs=get;patch
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machinepools,verbs=get;list;watch
+// +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups="";events.k8s.io,resources=events,verbs=create;patch
+
+// SetupWithManager registers the controller with mgr.
+func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
+	if r.Client == nil || r.APIReader == nil || r.SecretCachingClient == nil || r.ClusterCache == nil || r.Dialer == nil ||
+		r.Prober == nil || r.Clock == nil || r.Random == nil || r.Recorder == nil {
+		return errors.New("setting up the TalosControlPlane controller: a required field is nil")
+	}
+	r.init(ctx)
+
+	log := ctrl.LoggerFrom(ctx).WithValues("controller", controllerName)
+	filter := predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)
+	c, err := capicontroller.NewControllerManagedBy(mgr, log).
+		For(&controlplanev1.TalosControlPlane{}).
+		Owns(&clusterv1.Machine{}).
+		WithOptions(options).
+		WithEventFilter(filter).
+		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToControlPlane)).
+		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.secretToControlPlane)).
+		WatchesRawSource(r.ClusterCache.GetClusterSource(controllerName, r.clusterToControlPlane,
+			clustercache.WatchForProbeFailure(remoteGracePeriod))).
+		Build(ctx, r)
+	if err != nil {
+		return fmt.Errorf("setting up the TalosControlPlane controller: %w", err)
+	}
+	r.controller = c
+
+	return nil
+}
+
+// init makes what the Reconciler keeps between passes. None of it is needed to
+// be right: it saves work and holds conditions still.
+func (r *Reconciler) init(ctx context.Context) {
+	r.applier = newApplier(ctx, r.Client)
+	r.credentials = newCredentialStore(r.Clock)
+	r.silence = newSilenceTracker(r.Clock)
+}
+
+// Reconcile is one pass over one TalosControlPlane.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, reterr error) {
+	controlPlane := &controlplanev1.TalosControlPlane{}
+	if err := r.Client.Get(ctx, req.NamespacedName, controlPlane); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	cluster, err := util.GetOwnerCluster(ctx, r.Client, controlPlane.ObjectMeta)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("reading the owner Cluster: %w", err)
+	}
+	if cluster == nil {
+		ctrl.LoggerFrom(ctx).Info("Waiting for the Cluster controller to set the owner reference")
+		return ctrl.Result{}, nil
+	}
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx).WithValues("Cluster", klog.KObj(cluster)))
+
+	if isPaused, requeue, err := paused.EnsurePausedCondition(ctx, r.Client, cluster, controlPlane); err != nil || isPaused || requeue {
+		return ctrl.Result{}, err
+	}
+	if added, err := finalizers.EnsureFinalizer(ctx, r.Client, controlPlane, controlplanev1.TalosControlPlaneFinalizer); err != nil || added {
+		return ctrl.Result{}, err
+	}
+	helper, err := patch.NewHelper(controlPlane, r.Client)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("preparing the patch: %w", err)
+	}
+
+	s := &scope{cluster: cluster, controlPlane: controlPlane, counted: ptr.Deref(controlPlane.Status.Replicas, 0) > 0}
+	defer func() {
+		if err := r.reconcileStatus(ctx, s, helper, reterr); err != nil {
+			reterr = kerrors.NewAggregate([]error{reterr, err})
+		}
+		if reterr != nil {
+			result = ctrl.Result{}
+		}
+	}()
+
+	if !controlPlane.DeletionTimestamp.IsZero() {
+		return r.reconcileDelete(ctx, s)
+	}
+
+	return r.reconcileNormal(ctx, s)
+}
+
+// reconcileNormal gathers the facts, then acts on them. No decision is made on
+// facts that could not be gathered.
+func (r *Reconciler) reconcileNormal(ctx context.Context, s *scope) (ctrl.Result, error) {
+	for _, gather := range []func(context.Context, *scope) error{
+		r.reconcileMachineList,
+		r.reconcileInfrastructureTemplate,
+		r.reconcileCertificates,
+		r.reconcileKubeconfig,
+		r.reconcileNodes,
+		r.reconcileEndpoint,
+		r.reconcileMachines,
+		r.reconcileUpToDate,
+	} {
+		if err := gather(ctx, s); err != nil {
+			s.gatherErr = err
+			return ctrl.Result{}, err
+		}
+	}
+	s.decision = decide(s)
+
+	return r.reconcileDecision(ctx, s)
+}
+
+// clusterToControlPlane maps a Cluster to its TalosControlPlane.
+func (r *Reconciler) clusterToControlPlane(_ context.Context, object client.Object) []ctrl.Request {
+	cluster, ok := object.(*clusterv1.Cluster)
+	if !ok {
+		return nil
+	}
+	ref := cluster.Spec.ControlPlaneRef
+	if ref.Kind != controlplanev1.TalosControlPlaneKind || ref.APIGroup != controlplanev1.GroupVersion.Group {
+		return nil
+	}
+
+	return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: cluster.Namespace, Name: ref.Name}}}
+}
+
+// secretToControlPlane maps the Secrets of a cluster on which the control plane
+// depends to the TalosControlPlane.
+func (r *Reconciler) secretToControlPlane(ctx context.Context, object client.Object) []ctrl.Request {
+	name := object.GetLabels()[clusterv1.ClusterNameLabel]
+	if name == "" || !isClusterSecret(name, object.GetName()) {
+		return nil
+	}
+	cluster := &clusterv1.Cluster{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: object.GetNamespace(), Name: name}, cluster); err != nil {
+		if !apierrors.IsNotFound(err) {
+			ctrl.LoggerFrom(ctx).Error(err, "Failed to read the Cluster of a Secret", "Secret", klog.KObj(object))
+		}
+		return nil
+	}
+
+	return r.clusterToControlPlane(ctx, cluster)
+}

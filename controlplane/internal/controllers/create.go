@@ -1,0 +1,201 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/external"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/naming"
+)
+
+// createFirstMachine creates the infrastructure machine, the TalosConfig and the
+// Machine, in this order and under one name. The name is recorded before the
+// first of them, so that after a crash the next pass goes on where this one
+// ended.
+func (r *Reconciler) createFirstMachine(ctx context.Context, s *scope) error {
+	// The cache may not have seen the Machine that the last pass created.
+	live := &scope{cluster: s.cluster, controlPlane: s.controlPlane}
+	if err := listMachines(ctx, r.APIReader, live); err != nil {
+		return err
+	}
+	if len(live.machines) > 0 || live.foreign {
+		return nil
+	}
+	template, err := r.template(ctx, s)
+	if err != nil {
+		return fmt.Errorf("reading the infrastructure machine template: %w", err)
+	}
+	name, err := r.nextName(ctx, s)
+	if err != nil {
+		return err
+	}
+	infraRef, err := r.ensureInfraMachine(ctx, s, template, name)
+	if err != nil {
+		return err
+	}
+	if err := r.ensureTalosConfig(ctx, s, name); err != nil {
+		return err
+	}
+
+	machine := desiredMachine(s, name)
+	machine.Spec.Version = s.controlPlane.Spec.Version
+	machine.Spec.InfrastructureRef = infraRef
+	machine.Spec.Bootstrap.ConfigRef = clusterv1.ContractVersionedObjectReference{
+		APIGroup: bootstrapv1.GroupVersion.Group, Kind: "TalosConfig", Name: name,
+	}
+	u, err := toApply(machine, clusterv1.GroupVersion.WithKind("Machine"))
+	if err != nil {
+		return err
+	}
+	if err := r.applier.apply(ctx, specManager, u, nil); err != nil {
+		return err
+	}
+	ctrl.LoggerFrom(ctx).Info("Created the first control plane Machine", "Machine", name)
+	r.event(s, normal, "MachineCreated", "CreateMachine", "Created Machine %s", name)
+
+	return nil
+}
+
+// nextName is the recorded name of the next Machine, or a new one, recorded.
+func (r *Reconciler) nextName(ctx context.Context, s *scope) (string, error) {
+	if name := s.controlPlane.Annotations[controlplanev1.NextMachineAnnotation]; name != "" {
+		return name, nil
+	}
+	name, err := naming.MachineName(s.controlPlane.Spec.MachineNaming.Template, s.cluster.Name, s.controlPlane.Name, r.Random)
+	if err != nil {
+		return "", fmt.Errorf("naming the first Machine: %w", err)
+	}
+	if err := r.annotate(ctx, s, map[string]string{controlplanev1.NextMachineAnnotation: name}); err != nil {
+		return "", fmt.Errorf("recording the name of the next Machine: %w", err)
+	}
+
+	return name, nil
+}
+
+// errTaken says that the recorded name belongs to somebody else's object.
+var errTaken = errors.New("an object of this name exists that does not belong to the control plane")
+
+// ensureInfraMachine creates the infrastructure machine, unless a pass that was
+// cut off has done so.
+func (r *Reconciler) ensureInfraMachine(ctx context.Context, s *scope, from *unstructured.Unstructured, name string) (clusterv1.ContractVersionedObjectReference, error) {
+	owner := nonControllerRef(s.controlPlane)
+	desired, err := external.GenerateTemplate(&external.GenerateTemplateInput{
+		Template: from,
+		TemplateRef: &corev1.ObjectReference{
+			APIVersion: from.GetAPIVersion(), Kind: from.GetKind(), Name: from.GetName(), Namespace: from.GetNamespace(),
+		},
+		Namespace:   s.controlPlane.Namespace,
+		Name:        name,
+		ClusterName: s.cluster.Name,
+		OwnerRef:    &owner,
+		Labels:      identityLabels(s),
+	})
+	if err != nil {
+		return clusterv1.ContractVersionedObjectReference{}, fmt.Errorf("making the infrastructure machine %s: %w", name, err)
+	}
+	found := &unstructured.Unstructured{}
+	found.SetGroupVersionKind(desired.GroupVersionKind())
+	if err := r.ensureObject(ctx, s, desired, found); err != nil {
+		return clusterv1.ContractVersionedObjectReference{}, err
+	}
+
+	return clusterv1.ContractVersionedObjectReference{
+		APIGroup: desired.GroupVersionKind().Group, Kind: desired.GetKind(), Name: name,
+	}, nil
+}
+
+// ensureTalosConfig creates the TalosConfig, unless a pass that was cut off has
+// done so.
+func (r *Reconciler) ensureTalosConfig(ctx context.Context, s *scope, name string) error {
+	config := &bootstrapv1.TalosConfig{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:       s.controlPlane.Namespace,
+			Name:            name,
+			Labels:          identityLabels(s),
+			OwnerReferences: []metav1.OwnerReference{nonControllerRef(s.controlPlane)},
+		},
+		Spec: *s.controlPlane.Spec.TalosConfigSpec.DeepCopy(),
+	}
+	desired, err := toApply(config, bootstrapv1.GroupVersion.WithKind("TalosConfig"))
+	if err != nil {
+		return err
+	}
+
+	return r.ensureObject(ctx, s, desired, &bootstrapv1.TalosConfig{})
+}
+
+// ensureObject creates desired unless it exists. An object of that name that is
+// not ours makes the recorded name useless: it is given up.
+func (r *Reconciler) ensureObject(ctx context.Context, s *scope, desired *unstructured.Unstructured, found client.Object) error {
+	err := r.liveGet(ctx, client.ObjectKeyFromObject(desired), found)
+	switch {
+	case apierrors.IsNotFound(err):
+		return r.applier.apply(ctx, specManager, desired, nil)
+	case err != nil:
+		return fmt.Errorf("reading %s %s: %w", desired.GetKind(), desired.GetName(), err)
+	}
+	if isReferenced(found.GetOwnerReferences(), s.controlPlane) && found.GetDeletionTimestamp().IsZero() {
+		return nil
+	}
+	if err := r.annotate(ctx, s, map[string]string{controlplanev1.NextMachineAnnotation: ""}); err != nil {
+		return fmt.Errorf("giving up the name %s: %w", desired.GetName(), err)
+	}
+
+	return fmt.Errorf("creating %s %s: %w; another name is chosen", desired.GetKind(), desired.GetName(), errTaken)
+}
+
+func (r *Reconciler) liveGet(ctx context.Context, key client.ObjectKey, into client.Object) error {
+	return r.APIReader.Get(ctx, key, into)
+}
+
+// identityLabels are the labels without which an object would not be known as
+// part of the control plane. The user's labels come with syncMetadata.
+func identityLabels(s *scope) map[string]string {
+	labels := machineLabels(s)
+	for name := range labels {
+		switch name {
+		case clusterv1.ClusterNameLabel, clusterv1.MachineControlPlaneLabel, clusterv1.MachineControlPlaneNameLabel:
+		default:
+			delete(labels, name)
+		}
+	}
+
+	return labels
+}
+
+// nonControllerRef owns what a Machine will be the controller of.
+func nonControllerRef(controlPlane *controlplanev1.TalosControlPlane) metav1.OwnerReference {
+	return metav1.OwnerReference{
+		APIVersion: controlplanev1.GroupVersion.String(),
+		Kind:       controlplanev1.TalosControlPlaneKind,
+		Name:       controlPlane.Name,
+		UID:        controlPlane.UID,
+	}
+}
+
+func isReferenced(refs []metav1.OwnerReference, controlPlane *controlplanev1.TalosControlPlane) bool {
+	for _, ref := range refs {
+		if ref.Kind == controlplanev1.TalosControlPlaneKind && ref.UID == controlPlane.UID {
+			return true
+		}
+	}
+
+	return false
+}
+
+// trimTemplate is the kind that a template is for.
+func trimTemplate(kind string) string {
+	return strings.TrimSuffix(kind, clusterv1.TemplateSuffix)
+}

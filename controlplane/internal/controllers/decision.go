@@ -1,0 +1,154 @@
+package controllers
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+)
+
+// How often the nodes are asked. What Talos says is not watched (yet), so this
+// is the only way to learn of it; all of it gets jitter.
+const (
+	// bringUpInterval is for nodes that are about to come up.
+	bringUpInterval = 5 * time.Second
+	// unhealthyInterval is for control planes that are not initialized, or not
+	// healthy.
+	unhealthyInterval = 20 * time.Second
+	// healthyInterval is for healthy control planes.
+	healthyInterval = 2 * time.Minute
+)
+
+// jitterPercent is by how much an interval is lengthened at most.
+const jitterPercent = 20
+
+// Event types.
+const (
+	normal  = corev1.EventTypeNormal
+	warning = corev1.EventTypeWarning
+)
+
+// reconcileDecision carries the decision out.
+func (r *Reconciler) reconcileDecision(ctx context.Context, s *scope) (ctrl.Result, error) {
+	ctrl.LoggerFrom(ctx).V(3).Info("Decided", "action", s.decision.Action, "Machine", s.decision.Machine, "message", s.decision.Message)
+
+	switch s.decision.Action {
+	case rollout.CreateFirstMachine:
+		s.effectErr = r.createFirstMachine(ctx, s)
+	case rollout.RecordBootstrapIntent:
+		s.effectErr = r.recordIntent(ctx, s, false)
+	case rollout.RecordBootstrapped:
+		s.effectErr = r.recordIntent(ctx, s, true)
+	case rollout.Bootstrap:
+		s.effectErr = r.bootstrap(ctx, s)
+	default:
+	}
+	if s.effectErr != nil {
+		return ctrl.Result{}, s.effectErr
+	}
+
+	return ctrl.Result{RequeueAfter: r.jitter(interval(s))}, nil
+}
+
+// interval is when to look again; 0 when only an event can change anything.
+func interval(s *scope) time.Duration {
+	switch s.decision.Action {
+	case rollout.WaitForInfrastructure, rollout.WaitForEndpoint, rollout.WaitForClusterDeletion, rollout.CreateFirstMachine:
+		return 0
+	case rollout.WaitForMachine:
+		if machine := s.machine(s.decision.Machine); machine != nil && !isProvisioned(machine) {
+			return 0
+		}
+	case rollout.RecordBootstrapIntent, rollout.Bootstrap, rollout.RecordBootstrapped, rollout.WaitForEtcd, rollout.WaitForAPIServer:
+		return bringUpInterval
+	case rollout.Stable:
+		if isHealthy(s) {
+			return healthyInterval
+		}
+	default:
+	}
+	if !s.initialized() && s.decision.Action == rollout.WaitForMachine {
+		return bringUpInterval
+	}
+
+	return unhealthyInterval
+}
+
+func isHealthy(s *scope) bool {
+	if s.apiServer != health.APIServerReady {
+		return false
+	}
+	for _, machine := range s.machines {
+		for _, condition := range health.Conditions(s.nodes[machine.Name]) {
+			if condition.Status != metav1.ConditionTrue {
+				return false
+			}
+		}
+	}
+
+	return true
+}
+
+func (r *Reconciler) jitter(d time.Duration) time.Duration {
+	if d == 0 {
+		return 0
+	}
+
+	return d + d*time.Duration(r.Random.IntN(jitterPercent))/100
+}
+
+// annotate writes annotations of the control plane at once, unless somebody has
+// changed the control plane since it was read. An empty value removes one.
+func (r *Reconciler) annotate(ctx context.Context, s *scope, annotations map[string]string) error {
+	before := s.controlPlane.DeepCopy()
+	if s.written != "" {
+		before.ResourceVersion = s.written
+	}
+	after := before.DeepCopy()
+	setAnnotations(after, annotations)
+	if err := patchIfChanged(ctx, r.Client, before, after); err != nil {
+		return err
+	}
+	// The object in hand keeps its resource version, because the patch at the
+	// end of the pass would send a changed one, and its status, which is newer.
+	setAnnotations(s.controlPlane, annotations)
+	s.written = after.ResourceVersion
+
+	return nil
+}
+
+func setAnnotations(controlPlane *controlplanev1.TalosControlPlane, annotations map[string]string) {
+	for name, value := range annotations {
+		if value == "" {
+			delete(controlPlane.Annotations, name)
+			continue
+		}
+		if controlPlane.Annotations == nil {
+			controlPlane.Annotations = map[string]string{}
+		}
+		controlPlane.Annotations[name] = value
+	}
+}
+
+// event records what was done.
+func (r *Reconciler) event(s *scope, eventType, reason, action, note string, args ...any) {
+	r.Recorder.Eventf(s.controlPlane, nil, eventType, reason, action, note, args...)
+}
+
+// clusterKey is the key of the Cluster of a scope.
+func (s *scope) clusterKey() client.ObjectKey {
+	return client.ObjectKeyFromObject(s.cluster)
+}
+
+// logMachine names a Machine in logs.
+func logMachine(s *scope, name string) klog.ObjectRef {
+	return klog.KRef(s.controlPlane.Namespace, name)
+}

@@ -1,0 +1,191 @@
+package controllers
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+)
+
+func newFalse(conditionType string) metav1.Condition {
+	return metav1.Condition{Type: conditionType, Status: metav1.ConditionFalse, Reason: "Test"}
+}
+
+func newWorker(name string) *clusterv1.Machine {
+	return &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{
+		Namespace: testNamespace, Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: testCluster},
+	}}
+}
+
+// hold makes deleted Machines stay, as the Machine controller does.
+func (w *world) hold() {
+	w.t.Helper()
+	for _, machine := range w.machines() {
+		machine.Finalizers = []string{clusterv1.MachineFinalizer}
+		NewWithT(w.t).Expect(w.client.Update(w.t.Context(), machine)).To(Succeed())
+	}
+}
+
+// release lets deleted Machines go, as the Machine controller does once no hook
+// is left.
+func (w *world) release() {
+	w.t.Helper()
+	for _, machine := range w.machines() {
+		_, hooked := machine.Annotations[controlplanev1.EtcdPreTerminateHookAnnotation]
+		if machine.DeletionTimestamp.IsZero() || hooked {
+			continue
+		}
+		machine.Finalizers = nil
+		NewWithT(w.t).Expect(w.client.Update(w.t.Context(), machine)).To(Succeed())
+	}
+}
+
+func TestDeletionWaitsForWorkersThenDropsHooksThenGoes(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(t)
+	r := w.manager()
+	w.settle(r)
+	w.hold()
+	worker := newWorker("worker-1")
+	g.Expect(w.client.Create(t.Context(), worker)).To(Succeed())
+	g.Expect(w.client.Delete(t.Context(), w.controlPlane())).To(Succeed())
+
+	g.Expect(w.reconcile(r)).To(Succeed())
+	deleting := conditions.Get(w.controlPlane(), controlplanev1.DeletingCondition)
+	g.Expect(deleting.Reason).To(Equal(controlplanev1.DeletingWaitingForWorkersDeletionReason))
+	g.Expect(deleting.Message).To(ContainSubstring("Machine worker-1"))
+	g.Expect(w.cpMachine().DeletionTimestamp.IsZero()).To(BeTrue())
+
+	g.Expect(w.client.Delete(t.Context(), worker)).To(Succeed())
+	g.Expect(w.reconcile(r)).To(Succeed())
+	g.Expect(w.cpMachine().DeletionTimestamp.IsZero()).To(BeFalse())
+	g.Expect(w.cpMachine().Annotations).NotTo(HaveKey(controlplanev1.EtcdPreTerminateHookAnnotation))
+	g.Expect(conditions.GetReason(w.controlPlane(), controlplanev1.DeletingCondition)).To(Equal(controlplanev1.DeletingWaitingForMachineDeletionReason))
+	g.Expect(conditions.IsFalse(w.controlPlane(), controlplanev1.AvailableCondition)).To(BeTrue())
+
+	w.release()
+	g.Expect(w.reconcile(r)).To(Succeed())
+	g.Expect(client.IgnoreNotFound(w.client.Get(t.Context(), testKey, &controlplanev1.TalosControlPlane{}))).To(Succeed())
+	g.Expect(w.client.Get(t.Context(), testKey, &controlplanev1.TalosControlPlane{})).NotTo(Succeed())
+	g.Expect(w.bootstraps()).To(Equal(1))
+}
+
+func TestDeletionBeforeAnythingExists(t *testing.T) {
+	g := NewWithT(t)
+	controlPlane := newControlPlane()
+	controlPlane.Finalizers = []string{controlplanev1.TalosControlPlaneFinalizer}
+	w := newWorld(t, newCluster(), controlPlane)
+	g.Expect(w.client.Delete(t.Context(), controlPlane)).To(Succeed())
+	r := w.manager()
+
+	for range 2 {
+		g.Expect(w.reconcile(r)).To(Succeed())
+	}
+
+	g.Expect(w.client.Get(t.Context(), testKey, &controlplanev1.TalosControlPlane{})).NotTo(Succeed())
+	g.Expect(w.machines()).To(BeEmpty())
+}
+
+func TestDeletionRemovesWhatAnAbortedCreationLeft(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(t)
+	r := w.manager()
+	for len(w.talosConfigs()) == 0 {
+		if len(w.infraMachines()) == 1 {
+			w.killAt = w.writes + 2 // After the TalosConfig, before the Machine.
+		}
+		w.step(r)
+	}
+	w.dead, w.killAt = false, 0
+	machines := w.machines()
+	for _, machine := range machines {
+		g.Expect(w.client.Delete(t.Context(), machine)).To(Succeed())
+	}
+	w.change(func(controlPlane *controlplanev1.TalosControlPlane) {
+		if controlPlane.Annotations == nil {
+			controlPlane.Annotations = map[string]string{}
+		}
+		controlPlane.Annotations[controlplanev1.NextMachineAnnotation] = w.talosConfigs()[0].Name
+	})
+	g.Expect(w.client.Delete(t.Context(), w.controlPlane())).To(Succeed())
+
+	for range 3 {
+		w.step(w.manager())
+	}
+
+	g.Expect(w.infraMachines()).To(BeEmpty())
+	g.Expect(w.talosConfigs()).To(BeEmpty())
+	g.Expect(w.client.Get(t.Context(), testKey, &controlplanev1.TalosControlPlane{})).NotTo(Succeed())
+}
+
+func TestDeletedMachineWithAnEtcdMemberIsHeld(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(t)
+	r := w.manager()
+	w.settle(r)
+	w.hold()
+	g.Expect(w.client.Delete(t.Context(), w.machines()[0])).To(Succeed())
+
+	w.settle(r)
+	w.release()
+
+	g.Expect(w.machines()).To(HaveLen(1))
+	machine := w.machines()[0]
+	g.Expect(machine.Annotations).To(HaveKey(controlplanev1.EtcdPreTerminateHookAnnotation))
+	condition := conditions.Get(machine, controlplanev1.MachineEtcdMemberHealthyCondition)
+	g.Expect(condition.Reason).To(Equal(controlplanev1.MachineEtcdMemberDeletingReason))
+	g.Expect(condition.Message).To(ContainSubstring(controlplanev1.EtcdPreTerminateHookOverrideAnnotation))
+
+	machine.Annotations[controlplanev1.EtcdPreTerminateHookOverrideAnnotation] = ""
+	g.Expect(w.client.Update(t.Context(), machine)).To(Succeed())
+	g.Expect(w.reconcile(r)).To(Succeed())
+	g.Expect(w.machines()[0].Annotations).NotTo(HaveKey(controlplanev1.EtcdPreTerminateHookAnnotation))
+}
+
+func TestDeletedMachineThatNeverBecameANodeIsReplaced(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(t)
+	r := w.manager()
+	for len(w.machines()) == 0 {
+		g.Expect(w.reconcile(r)).To(Succeed())
+	}
+	w.hold()
+	old := w.machines()[0]
+	g.Expect(w.client.Delete(t.Context(), old)).To(Succeed())
+
+	for range 3 {
+		g.Expect(w.reconcile(r)).To(Succeed())
+		w.release()
+	}
+	w.settle(r)
+
+	g.Expect(w.machines()).To(HaveLen(1))
+	g.Expect(w.machines()[0].Name).NotTo(Equal(old.Name))
+	g.Expect(w.bootstraps()).To(Equal(1))
+}
+
+// step is a pass of which the outcome does not matter.
+func (w *world) step(r *Reconciler) {
+	if err := w.reconcile(r); err != nil {
+		w.t.Log(err)
+	}
+	w.dead = false
+}
+
+// cpMachine is the control plane Machine.
+func (w *world) cpMachine() *clusterv1.Machine {
+	w.t.Helper()
+	for _, machine := range w.machines() {
+		if _, ok := machine.Labels[clusterv1.MachineControlPlaneLabel]; ok {
+			return machine
+		}
+	}
+	w.t.Fatal("no control plane Machine")
+
+	return nil
+}

@@ -1,0 +1,46 @@
+package controllers
+
+import (
+	"context"
+
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+)
+
+// releaseHook tells whether our pre-terminate hook goes from a Machine that is
+// being deleted. The care for an etcd member
+// that the hook is for comes with scaling; until then the hook fails closed: it
+// goes only when a person says so, or when the node never had a member.
+func (r *Reconciler) releaseHook(ctx context.Context, s *scope, machine *clusterv1.Machine) bool {
+	if s.deleting() {
+		return true
+	}
+	if _, override := machine.Annotations[controlplanev1.EtcdPreTerminateHookOverrideAnnotation]; override {
+		r.event(s, warning, "EtcdMemberAbandoned", "ReleaseHook", "Letting Machine %s go without care for its etcd member, as its annotation says", machine.Name)
+		return true
+	}
+	if !neverHadMember(s, machine) {
+		return false
+	}
+	ctrl.LoggerFrom(ctx).Info("Letting a Machine go that never had an etcd member", "Machine", machine.Name)
+
+	return true
+}
+
+// neverHadMember tells that etcd never ran on a Machine's node: the bootstrap
+// intent does not name it, and either there was no bootstrap at all, or the
+// Machine never became a node, or its node says that it has no data.
+func neverHadMember(s *scope, machine *clusterv1.Machine) bool {
+	intent := s.intent()
+	if intent == nil {
+		return !s.initialized() && s.nodes[machine.Name].EtcdData != health.EtcdDataPresent
+	}
+	if intent.Name == machine.Name {
+		return false
+	}
+
+	return machine.Spec.ProviderID == "" || s.nodes[machine.Name].EtcdData == health.EtcdDataAbsent
+}

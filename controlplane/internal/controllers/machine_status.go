@@ -1,0 +1,179 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/blang/semver/v4"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/collections"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/cluster-api/util/patch"
+	"sigs.k8s.io/cluster-api/util/version"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+)
+
+// reconcileMachineConditions writes the conditions of the Machines about their
+// components, their etcd member and their being up to date.
+func (r *Reconciler) reconcileMachineConditions(ctx context.Context, s *scope) error {
+	kept := r.silence.observe(client.ObjectKeyFromObject(s.controlPlane), silentMachines(s))
+	owned := append(health.MachineConditionTypes(), clusterv1.MachineUpToDateCondition, clusterv1.MachineOwnerRemediatedCondition)
+
+	var errs []error
+	for _, machine := range s.machines {
+		helper, err := patch.NewHelper(machine, r.Client)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("preparing the patch of Machine %s: %w", machine.Name, err))
+			continue
+		}
+		setHealthConditions(s, machine, kept[machine.Name] < remoteGracePeriod)
+		if s.outdated != nil {
+			setUpToDateCondition(s, machine)
+		}
+		setOwnerRemediatedCondition(machine)
+		if err := helper.Patch(ctx, machine, patch.WithOwnedConditions{Conditions: owned}); client.IgnoreNotFound(err) != nil {
+			errs = append(errs, fmt.Errorf("writing the conditions of Machine %s: %w", machine.Name, err))
+		}
+	}
+
+	return errors.Join(errs...)
+}
+
+// silentMachines are the Machines of which not everything was observed.
+func silentMachines(s *scope) []string {
+	var silent []string
+	for _, machine := range s.machines {
+		unknown := func(condition metav1.Condition) bool { return condition.Status == metav1.ConditionUnknown }
+		if slices.ContainsFunc(health.Conditions(s.nodes[machine.Name]), unknown) {
+			silent = append(silent, machine.Name)
+		}
+	}
+
+	return silent
+}
+
+// setHealthConditions sets the conditions about components. What is not
+// observed now keeps, for a while, what is known.
+func setHealthConditions(s *scope, machine *clusterv1.Machine, keep bool) {
+	for _, condition := range machineHealth(s, machine) {
+		known := conditions.Get(machine, condition.Type)
+		if condition.Status == metav1.ConditionUnknown && keep && known != nil && known.Status != metav1.ConditionUnknown {
+			continue
+		}
+		conditions.Set(machine, condition)
+	}
+}
+
+func machineHealth(s *scope, machine *clusterv1.Machine) []metav1.Condition {
+	if !machine.DeletionTimestamp.IsZero() {
+		return deletingConditions(s, machine)
+	}
+	if !isProvisioned(machine) {
+		return health.Unknown("Waiting for the infrastructure of the Machine to be provisioned")
+	}
+	if s.bundle == nil {
+		return health.Unknown("The node cannot be asked without the secrets of the cluster")
+	}
+
+	return health.Conditions(s.nodes[machine.Name])
+}
+
+// deletingConditions say that a Machine goes, and what holds it.
+func deletingConditions(s *scope, machine *clusterv1.Machine) []metav1.Condition {
+	message := "The Machine is being deleted"
+	if _, held := machine.Annotations[controlplanev1.EtcdPreTerminateHookAnnotation]; held && !s.deleting() {
+		message += "; this release does not remove its etcd member, so it is held. To let it go, and lose what etcd has on it, set the annotation " +
+			controlplanev1.EtcdPreTerminateHookOverrideAnnotation + " on the Machine"
+	}
+	found := health.Unknown(message)
+	for i := range found {
+		found[i].Status = metav1.ConditionFalse
+		found[i].Reason = controlplanev1.MachinePodDeletingReason
+	}
+
+	return found
+}
+
+func setUpToDateCondition(s *scope, machine *clusterv1.Machine) {
+	condition := metav1.Condition{Type: clusterv1.MachineUpToDateCondition, Status: metav1.ConditionTrue, Reason: clusterv1.MachineUpToDateReason}
+	if differences := s.outdated[machine.Name]; len(differences) > 0 {
+		condition.Status = metav1.ConditionFalse
+		condition.Reason = clusterv1.MachineNotUpToDateReason
+		condition.Message = "* " + strings.Join(differences, "\n* ")
+	}
+	conditions.Set(machine, condition)
+}
+
+// setOwnerRemediatedCondition answers a MachineHealthCheck: the only control
+// plane Machine is not replaced, because its etcd data would be lost.
+func setOwnerRemediatedCondition(machine *clusterv1.Machine) {
+	switch {
+	case collections.IsUnhealthyAndOwnerRemediated(machine):
+		conditions.Set(machine, metav1.Condition{
+			Type: clusterv1.MachineOwnerRemediatedCondition, Status: metav1.ConditionFalse,
+			Reason:  controlplanev1.MachineCannotBeRemediatedReason,
+			Message: "The only control plane machine cannot be replaced without losing the data of the cluster",
+		})
+	case !collections.IsUnhealthy(machine) && conditions.Has(machine, clusterv1.MachineOwnerRemediatedCondition):
+		conditions.Delete(machine, clusterv1.MachineOwnerRemediatedCondition)
+	}
+}
+
+// setVersions lists the Kubernetes versions of the Machines, oldest first.
+func setVersions(s *scope) {
+	counts := map[string]int32{}
+	for _, machine := range s.machines {
+		if present := machineVersion(machine); present != "" {
+			counts[present]++
+		}
+	}
+	var versions []clusterv1.StatusVersion
+	for name, count := range counts {
+		versions = append(versions, clusterv1.StatusVersion{Version: name, Replicas: count})
+	}
+	slices.SortFunc(versions, func(a, b clusterv1.StatusVersion) int { return compareVersions(a.Version, b.Version) })
+
+	s.controlPlane.Status.Versions = versions
+	s.controlPlane.Status.Version = ""
+	if len(versions) > 0 {
+		s.controlPlane.Status.Version = versions[0].Version
+	}
+}
+
+// machineVersion is what a Machine's kubelet says, else what it should be.
+func machineVersion(machine *clusterv1.Machine) string {
+	if machine.Status.NodeInfo != nil && machine.Status.NodeInfo.KubeletVersion != "" {
+		return machine.Status.NodeInfo.KubeletVersion
+	}
+
+	return machine.Spec.Version
+}
+
+// compareVersions orders versions, also those with build metadata; what is no
+// version comes first, in the order of its text.
+func compareVersions(a, b string) int {
+	left, leftErr := semver.ParseTolerant(a)
+	right, rightErr := semver.ParseTolerant(b)
+	switch {
+	case leftErr != nil || rightErr != nil:
+		if (leftErr == nil) != (rightErr == nil) {
+			if leftErr != nil {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a, b)
+	default:
+		if order := version.Compare(left, right, version.WithBuildTags()); order != 0 {
+			return order
+		}
+		return strings.Compare(a, b)
+	}
+}

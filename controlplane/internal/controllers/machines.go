@@ -1,0 +1,231 @@
+package controllers
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/external"
+	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/labels/format"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+)
+
+// reconcileMachineList finds the Machines of the control plane.
+func (r *Reconciler) reconcileMachineList(ctx context.Context, s *scope) error {
+	return listMachines(ctx, r.Client, s)
+}
+
+// listMachines finds the control plane Machines of the Cluster through reader,
+// and tells the own ones from the others. A Machine that lost its owner
+// reference is still known by its label, and gets the reference back.
+func listMachines(ctx context.Context, reader client.Reader, s *scope) error {
+	list := &clusterv1.MachineList{}
+	if err := reader.List(ctx, list, client.InNamespace(s.cluster.Namespace), client.MatchingLabels{
+		clusterv1.ClusterNameLabel:         s.cluster.Name,
+		clusterv1.MachineControlPlaneLabel: "",
+	}); err != nil {
+		return fmt.Errorf("listing the control plane Machines: %w", err)
+	}
+	s.machines, s.foreign = nil, false
+	for i := range list.Items {
+		machine := &list.Items[i]
+		if isOwn(s.controlPlane, machine) {
+			s.machines = append(s.machines, machine)
+		} else {
+			s.foreign = true
+		}
+	}
+	slices.SortFunc(s.machines, func(a, b *clusterv1.Machine) int { return cmp.Compare(a.Name, b.Name) })
+	s.machinesListed = true
+
+	return nil
+}
+
+func isOwn(controlPlane *controlplanev1.TalosControlPlane, machine *clusterv1.Machine) bool {
+	controller := metav1.GetControllerOf(machine)
+	if controller == nil {
+		return machine.Labels[clusterv1.MachineControlPlaneNameLabel] == format.MustFormatValue(controlPlane.Name)
+	}
+
+	return util.IsControlledBy(machine, controlPlane, controlplanev1.GroupVersion.WithKind(controlplanev1.TalosControlPlaneKind).GroupKind())
+}
+
+// reconcileInfrastructureTemplate makes the Cluster an owner of the
+// infrastructure machine template, so that the template moves with it.
+func (r *Reconciler) reconcileInfrastructureTemplate(ctx context.Context, s *scope) error {
+	template, err := r.template(ctx, s)
+	if apierrors.IsNotFound(err) {
+		return nil // Said where the template is needed.
+	}
+	if err != nil {
+		return fmt.Errorf("reading the infrastructure machine template: %w", err)
+	}
+	updated := template.DeepCopy()
+	updated.SetOwnerReferences(util.EnsureOwnerRef(updated.GetOwnerReferences(), metav1.OwnerReference{
+		APIVersion: clusterv1.GroupVersion.String(),
+		Kind:       "Cluster",
+		Name:       s.cluster.Name,
+		UID:        s.cluster.UID,
+	}))
+	if err := patchIfChanged(ctx, r.Client, template, updated); err != nil {
+		return fmt.Errorf("setting the owner of the infrastructure machine template: %w", err)
+	}
+
+	return nil
+}
+
+func (r *Reconciler) template(ctx context.Context, s *scope) (*unstructured.Unstructured, error) {
+	return external.GetObjectFromContractVersionedRef(ctx, r.Client, s.controlPlane.Spec.MachineTemplate.Spec.InfrastructureRef, s.controlPlane.Namespace)
+}
+
+// reconcileMachines brings what may change in place to all Machines and to
+// their infrastructure machines and TalosConfigs.
+func (r *Reconciler) reconcileMachines(ctx context.Context, s *scope) error {
+	for _, machine := range s.machines {
+		sync := r.syncMachine
+		if !machine.DeletionTimestamp.IsZero() {
+			sync = r.syncDeletingMachine
+		}
+		if err := sync(ctx, s, machine); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// syncDeletingMachine lets a Machine that goes have the present time limits, and
+// takes our hook from it when nothing holds it any more.
+func (r *Reconciler) syncDeletingMachine(ctx context.Context, s *scope, machine *clusterv1.Machine) error {
+	before := machine.DeepCopy()
+	machine.Spec.Deletion = desiredMachine(s, machine.Name).Spec.Deletion
+	if _, held := machine.Annotations[controlplanev1.EtcdPreTerminateHookAnnotation]; held && r.releaseHook(ctx, s, machine) {
+		delete(machine.Annotations, controlplanev1.EtcdPreTerminateHookAnnotation)
+	}
+	// The Machine may be gone by now.
+	if err := patchIfChanged(ctx, r.Client, before, machine); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("updating Machine %s, which is being deleted: %w", machine.Name, err)
+	}
+
+	return nil
+}
+
+func (r *Reconciler) syncMachine(ctx context.Context, s *scope, machine *clusterv1.Machine) error {
+	desired := desiredMachine(s, machine.Name)
+	desired.Spec.Version = machine.Spec.Version
+	desired.Spec.Bootstrap.ConfigRef = machine.Spec.Bootstrap.ConfigRef
+	desired.Spec.InfrastructureRef = machine.Spec.InfrastructureRef
+	u, err := toApply(desired, clusterv1.GroupVersion.WithKind("Machine"))
+	if err != nil {
+		return err
+	}
+	if err := r.applier.apply(ctx, specManager, u, machine); err != nil {
+		return err
+	}
+
+	infraMachine, err := external.GetObjectFromContractVersionedRef(ctx, r.Client, machine.Spec.InfrastructureRef, machine.Namespace)
+	if err := r.syncMetadata(ctx, s, infraMachine, err); err != nil {
+		return fmt.Errorf("keeping the metadata of the infrastructure machine: %w", err)
+	}
+	config := &bootstrapv1.TalosConfig{}
+	err = r.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.Bootstrap.ConfigRef.Name}, config)
+	config.SetGroupVersionKind(bootstrapv1.GroupVersion.WithKind("TalosConfig"))
+	if err := r.syncMetadata(ctx, s, config, err); err != nil {
+		return fmt.Errorf("keeping the metadata of the TalosConfig: %w", err)
+	}
+
+	return nil
+}
+
+// syncMetadata brings labels and annotations to an object that was read with
+// readErr. An object that is gone, or going, is left alone.
+func (r *Reconciler) syncMetadata(ctx context.Context, s *scope, object client.Object, readErr error) error {
+	if apierrors.IsNotFound(readErr) {
+		return nil
+	}
+	if readErr != nil {
+		return readErr
+	}
+	if !object.GetDeletionTimestamp().IsZero() {
+		return nil
+	}
+	desired := &unstructured.Unstructured{}
+	desired.SetGroupVersionKind(object.GetObjectKind().GroupVersionKind())
+	desired.SetNamespace(object.GetNamespace())
+	desired.SetName(object.GetName())
+	desired.SetLabels(machineLabels(s))
+	desired.SetAnnotations(maps.Clone(s.controlPlane.Spec.MachineTemplate.ObjectMeta.Annotations))
+
+	return r.applier.apply(ctx, metadataManager, desired, object)
+}
+
+// machineLabels are the labels of a Machine, its infrastructure machine and its
+// TalosConfig.
+func machineLabels(s *scope) map[string]string {
+	labels := maps.Clone(s.controlPlane.Spec.MachineTemplate.ObjectMeta.Labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[clusterv1.ClusterNameLabel] = s.cluster.Name
+	labels[clusterv1.MachineControlPlaneLabel] = ""
+	labels[clusterv1.MachineControlPlaneNameLabel] = format.MustFormatValue(s.controlPlane.Name)
+
+	return labels
+}
+
+// desiredMachine is a Machine of the control plane without its version and its
+// references.
+func desiredMachine(s *scope, name string) *clusterv1.Machine {
+	template := s.controlPlane.Spec.MachineTemplate
+	annotations := maps.Clone(template.ObjectMeta.Annotations)
+	if annotations == nil {
+		annotations = map[string]string{}
+	}
+	annotations[controlplanev1.EtcdPreTerminateHookAnnotation] = ""
+
+	return &clusterv1.Machine{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace:       s.controlPlane.Namespace,
+			Name:            name,
+			Labels:          machineLabels(s),
+			Annotations:     annotations,
+			OwnerReferences: []metav1.OwnerReference{ownerRef(s.controlPlane)},
+		},
+		Spec: clusterv1.MachineSpec{
+			ClusterName:    s.cluster.Name,
+			ReadinessGates: readinessGates(template.Spec.ReadinessGates),
+			Deletion: clusterv1.MachineDeletionSpec{
+				NodeDrainTimeoutSeconds:        template.Spec.Deletion.NodeDrainTimeoutSeconds,
+				NodeVolumeDetachTimeoutSeconds: template.Spec.Deletion.NodeVolumeDetachTimeoutSeconds,
+				NodeDeletionTimeoutSeconds:     template.Spec.Deletion.NodeDeletionTimeoutSeconds,
+			},
+			Taints: template.Spec.Taints,
+		},
+	}
+}
+
+// readinessGates are the provider's own gates and the user's.
+func readinessGates(users []clusterv1.MachineReadinessGate) []clusterv1.MachineReadinessGate {
+	var gates []clusterv1.MachineReadinessGate
+	for _, conditionType := range health.MachineConditionTypes() {
+		gates = append(gates, clusterv1.MachineReadinessGate{ConditionType: conditionType})
+	}
+	for _, gate := range users {
+		if !slices.ContainsFunc(gates, func(known clusterv1.MachineReadinessGate) bool { return known.ConditionType == gate.ConditionType }) {
+			gates = append(gates, gate)
+		}
+	}
+
+	return gates
+}

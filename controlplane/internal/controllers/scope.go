@@ -1,0 +1,191 @@
+package controllers
+
+import (
+	"encoding/json"
+	"slices"
+
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/etcd"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+)
+
+// scope is what one pass knows about one control plane.
+type scope struct {
+	cluster      *clusterv1.Cluster
+	controlPlane *controlplanev1.TalosControlPlane
+
+	// written is the resource version of the control plane after the last write
+	// in this pass; empty when there was none.
+	written string
+
+	// machinesListed tells that machines and foreign are known.
+	machinesListed bool
+	// counted tells that the control plane, as it was read, counts a Machine.
+	counted bool
+	// machines are the Machines of this control plane, in the order of names.
+	machines []*clusterv1.Machine
+	// foreign tells that the Cluster has other control plane Machines.
+	foreign bool
+
+	// bundle is nil when it is missing, changed or could not be read.
+	bundle *secrets.Bundle
+	// certificates is the state of the secrets of the cluster.
+	certificates rollout.CertificatesState
+	// certificatesErr says why the state is not known.
+	certificatesErr error
+	// invalidBundle tells that there is a Secret without a usable bundle.
+	invalidBundle bool
+	// missingSecrets are the names of the Secrets that are missing.
+	missingSecrets []string
+	// kubeconfig is nil until there is one.
+	kubeconfig []byte
+
+	// nodes are the facts about nodes by the name of the Machine.
+	nodes map[string]health.Facts
+	// apiServer is what answers at the endpoint.
+	apiServer health.APIServerState
+	// outdated says by the name of the Machine why it is not up to date.
+	outdated map[string][]string
+
+	// gatherErr is why the facts could not be gathered.
+	gatherErr error
+	// decision is what was decided; its Action is empty when nothing was.
+	decision rollout.Decision
+	// deletion is what was decided about the deletion.
+	deletion rollout.Decision
+	// effectErr is why the decision could not be carried out.
+	effectErr error
+}
+
+// initialized tells that the API server has answered before.
+func (s *scope) initialized() bool {
+	return ptr.Deref(s.controlPlane.Status.Initialization.ControlPlaneInitialized, false) ||
+		ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false)
+}
+
+// deleting tells that the whole control plane goes.
+func (s *scope) deleting() bool {
+	return !s.controlPlane.DeletionTimestamp.IsZero() || !s.cluster.DeletionTimestamp.IsZero()
+}
+
+// machine finds a Machine by name; nil when there is none.
+func (s *scope) machine(name string) *clusterv1.Machine {
+	for _, machine := range s.machines {
+		if machine.Name == name {
+			return machine
+		}
+	}
+
+	return nil
+}
+
+// views are what the nodes that answered say about etcd.
+func (s *scope) views() []etcd.View {
+	var views []etcd.View
+	for _, machine := range s.machines {
+		if facts := s.nodes[machine.Name]; facts.Etcd != nil {
+			views = append(views, *facts.Etcd)
+		}
+	}
+
+	return views
+}
+
+// intent is the recorded bootstrap intent; nil when there is none. An intent
+// that cannot be read names no Machine that exists, so nothing is bootstrapped.
+func (s *scope) intent() *controlplanev1.BootstrapIntent {
+	return bootstrapIntent(s.controlPlane)
+}
+
+func bootstrapIntent(controlPlane *controlplanev1.TalosControlPlane) *controlplanev1.BootstrapIntent {
+	value, found := controlPlane.Annotations[controlplanev1.BootstrapIntentAnnotation]
+	if !found {
+		return nil
+	}
+	intent := &controlplanev1.BootstrapIntent{}
+	if err := json.Unmarshal([]byte(value), intent); err != nil {
+		return &controlplanev1.BootstrapIntent{}
+	}
+
+	return intent
+}
+
+// decide has the next step decided from the facts of the scope.
+func decide(s *scope) rollout.Decision {
+	facts := rollout.Facts{
+		ClusterDeleting:           !s.cluster.DeletionTimestamp.IsZero(),
+		InfrastructureProvisioned: ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false),
+		EndpointSet:               s.cluster.Spec.ControlPlaneEndpoint.IsValid(),
+		ForeignMachines:           s.foreign,
+		Replicas:                  ptr.Deref(s.controlPlane.Spec.Replicas, controlplanev1.DefaultReplicas),
+		Certificates:              s.certificates,
+		Initialized:               s.initialized(),
+		Intent:                    s.intent(),
+		Override:                  s.controlPlane.Annotations[controlplanev1.BootstrapOverrideAnnotation],
+		APIServer:                 s.apiServer,
+	}
+	for _, machine := range s.machines {
+		facts.Machines = append(facts.Machines, machineFacts(machine, s.nodes[machine.Name]))
+	}
+
+	return rollout.Decide(facts)
+}
+
+func machineFacts(machine *clusterv1.Machine, node health.Facts) rollout.MachineFacts {
+	facts := rollout.MachineFacts{
+		Name:        machine.Name,
+		ProviderID:  machine.Spec.ProviderID,
+		Provisioned: isProvisioned(machine),
+		Deleting:    !machine.DeletionTimestamp.IsZero(),
+		Answers:     node.Err == nil,
+		EtcdData:    node.EtcdData,
+	}
+	if node.Etcd == nil {
+		facts.MemberProblem = "the etcd member does not answer"
+	} else {
+		facts.MemberProblem = health.MemberProblem(*node.Etcd)
+	}
+
+	return facts
+}
+
+// isProvisioned tells that the Machine's node can be reached: its
+// infrastructure is provisioned and it has an address.
+func isProvisioned(machine *clusterv1.Machine) bool {
+	return ptr.Deref(machine.Status.Initialization.InfrastructureProvisioned, false) && len(nodeAddresses(machine)) > 0
+}
+
+// nodeAddresses are the addresses of a Machine's Talos API: the internal ones,
+// and only without them the external ones.
+func nodeAddresses(machine *clusterv1.Machine) []string {
+	for _, kind := range []clusterv1.MachineAddressType{clusterv1.MachineInternalIP, clusterv1.MachineExternalIP} {
+		var addresses []string
+		for _, address := range machine.Status.Addresses {
+			if address.Type == kind && !slices.Contains(addresses, address.Address) {
+				addresses = append(addresses, address.Address)
+			}
+		}
+		if len(addresses) > 0 {
+			return addresses
+		}
+	}
+
+	return nil
+}
+
+// target is how a Machine's node is reached, and recognized. A node whose
+// configuration is all the user's may have any host name.
+func target(controlPlane *controlplanev1.TalosControlPlane, machine *clusterv1.Machine) health.Target {
+	target := health.Target{Addresses: nodeAddresses(machine), Hostname: machine.Name}
+	if controlPlane.Spec.TalosConfigSpec.GenerateType == bootstrapv1.GenerateTypeNone {
+		target.Hostname = ""
+	}
+
+	return target
+}

@@ -1,0 +1,444 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/contract"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+)
+
+const (
+	testNamespace = "fleet"
+	testCluster   = "one"
+	testName      = "one-cp"
+)
+
+var (
+	testKey         = client.ObjectKey{Namespace: testNamespace, Name: testName}
+	infraMachineGVK = schema.GroupVersionKind{Group: "infrastructure.cluster.x-k8s.io", Version: "v1alpha1", Kind: "PlainMachine"}
+	templateGVK     = schema.GroupVersionKind{Group: "infrastructure.cluster.x-k8s.io", Version: "v1alpha1", Kind: "PlainMachineTemplate"}
+	testTime        = time.Date(2026, time.June, 1, 12, 0, 0, 0, time.UTC)
+	errKilled       = errors.New("the manager was killed")
+)
+
+// world is a management cluster with everything around our controller played by
+// the test: core Cluster API, the other providers, and Talos machines.
+type world struct {
+	t      *testing.T
+	client client.Client
+	dialer *talosfake.Dialer
+	talos  map[string]*talosfake.Machine
+	prober *proberStub
+	clock  *clocktesting.FakePassiveClock
+	random *rand.Rand
+	events *events.FakeRecorder
+
+	// killAt is the number of the write at which the manager dies; 0 is never.
+	killAt int
+	writes int
+	dead   bool
+}
+
+// proberStub answers for the API server.
+type proberStub struct {
+	mu    sync.Mutex
+	state health.APIServerState
+}
+
+func (p *proberStub) set(state health.APIServerState) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.state = state
+}
+
+func (p *proberStub) Probe(context.Context, []byte) (health.APIServerState, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	return p.state, nil
+}
+
+func testScheme(t *testing.T) *runtime.Scheme {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme,
+	} {
+		NewWithT(t).Expect(add(scheme)).To(Succeed())
+	}
+
+	return scheme
+}
+
+func newWorld(t *testing.T, objects ...client.Object) *world {
+	t.Helper()
+	w := &world{
+		t:      t,
+		dialer: talosfake.NewDialer(),
+		talos:  map[string]*talosfake.Machine{},
+		prober: &proberStub{state: health.APIServerSilent},
+		clock:  clocktesting.NewFakePassiveClock(testTime),
+		random: rand.New(rand.NewPCG(1, 2)), //nolint:gosec // A seed makes the test repeatable.
+		events: events.NewFakeRecorder(1000),
+	}
+	if len(objects) == 0 {
+		objects = []client.Object{newCluster(), newControlPlane()}
+	}
+	objects = append(objects, newTemplate(), newCRD(templateGVK), newCRD(infraMachineGVK), newCRD(bootstrapv1.GroupVersion.WithKind("TalosConfig")))
+	w.client = fake.NewClientBuilder().
+		WithScheme(testScheme(t)).
+		WithObjects(objects...).
+		WithStatusSubresource(&controlplanev1.TalosControlPlane{}, &clusterv1.Machine{}, &clusterv1.Cluster{}).
+		WithInterceptorFuncs(w.killer()).
+		Build()
+
+	return w
+}
+
+// killer lets the manager die at a write: from then on every call fails, until
+// the world starts a new one.
+func (w *world) killer() interceptor.Funcs {
+	write := func() error {
+		if w.dead {
+			return errKilled
+		}
+		w.writes++
+		if w.killAt > 0 && w.writes >= w.killAt {
+			w.dead = true
+			return errKilled
+		}
+		return nil
+	}
+
+	return interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			if err := write(); err != nil {
+				return err
+			}
+			return c.Create(ctx, o, opts...)
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			if err := write(); err != nil {
+				return err
+			}
+			return c.Patch(ctx, o, p, opts...)
+		},
+		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+			if err := write(); err != nil {
+				return err
+			}
+			return c.Apply(ctx, o, opts...)
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			if err := write(); err != nil {
+				return err
+			}
+			return c.Delete(ctx, o, opts...)
+		},
+		SubResourcePatch: func(ctx context.Context, c client.Client, name string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
+			if err := write(); err != nil {
+				return err
+			}
+			return c.SubResource(name).Patch(ctx, o, p, opts...)
+		},
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+			if w.dead {
+				return errKilled
+			}
+			return c.Get(ctx, key, o, opts...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, o client.ObjectList, opts ...client.ListOption) error {
+			if w.dead {
+				return errKilled
+			}
+			return c.List(ctx, o, opts...)
+		},
+	}
+}
+
+// manager starts a manager anew, with empty memory.
+func (w *world) manager() *Reconciler {
+	r := &Reconciler{
+		Client: w.client, APIReader: w.client, SecretCachingClient: w.client,
+		Dialer: mortalDialer{Dialer: w.dialer, world: w}, Prober: w.prober,
+		Clock: w.clock, Random: w.random, Recorder: w.events,
+	}
+	r.init(w.t.Context())
+
+	return r
+}
+
+// mortalDialer is a dialer of a manager that may be dead, and that may die at a
+// bootstrap.
+type mortalDialer struct {
+	*talosfake.Dialer
+	world *world
+}
+
+// Secure implements talosclient.Dialer.
+func (d mortalDialer) Secure(ctx context.Context, address string, creds talosclient.Credentials) (talosclient.Node, error) {
+	if d.world.dead {
+		return nil, errKilled
+	}
+	node, err := d.Dialer.Secure(ctx, address, creds)
+
+	return mortalNode{Node: node, world: d.world}, err
+}
+
+type mortalNode struct {
+	talosclient.Node
+	world *world
+}
+
+// Bootstrap counts as two writes: the manager may die before it, and after it.
+func (n mortalNode) Bootstrap(ctx context.Context) error {
+	die := func() bool {
+		n.world.writes++
+		n.world.dead = n.world.dead || (n.world.killAt > 0 && n.world.writes >= n.world.killAt)
+		return n.world.dead
+	}
+	if die() {
+		return errKilled
+	}
+	err := n.Node.Bootstrap(ctx)
+	if die() {
+		return errKilled
+	}
+
+	return err
+}
+
+// reconcile is one pass of a manager.
+func (w *world) reconcile(r *Reconciler) error {
+	_, err := r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: testKey})
+
+	return err
+}
+
+// settle lets a manager and the others take turns, as often as is surely enough.
+func (w *world) settle(r *Reconciler) {
+	w.t.Helper()
+	for range 12 {
+		NewWithT(w.t).Expect(w.reconcile(r)).To(Succeed())
+		w.others()
+	}
+}
+
+// others play core Cluster API, the bootstrap provider, the infrastructure
+// provider and the machines for a moment.
+func (w *world) others() {
+	w.t.Helper()
+	w.dead = false
+	killAt := w.killAt
+	w.killAt = 0
+	defer func() { w.killAt = killAt }()
+
+	for _, machine := range w.machines() {
+		if machine.DeletionTimestamp.IsZero() && machine.Spec.ProviderID == "" {
+			w.createSecrets()
+			w.provision(machine)
+		}
+	}
+}
+
+func (w *world) createSecrets() {
+	w.t.Helper()
+	g := NewWithT(w.t)
+	for name, data := range testSecrets(w.t) {
+		secret := &corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: testCluster}},
+			Data:       data,
+		}
+		g.Expect(client.IgnoreAlreadyExists(w.client.Create(w.t.Context(), secret))).To(Succeed())
+	}
+}
+
+func (w *world) provision(machine *clusterv1.Machine) {
+	w.t.Helper()
+	g, ctx := NewWithT(w.t), w.t.Context()
+	address := fmt.Sprintf("10.0.0.%d", len(w.talos)+1)
+	w.talos[machine.Name] = w.dialer.Add(address, newTalosMachine(machine.Name, w.prober))
+
+	before := machine.DeepCopy()
+	machine.Spec.ProviderID = "talos://" + machine.Name
+	g.Expect(w.client.Patch(ctx, machine, client.MergeFrom(before))).To(Succeed())
+	before = machine.DeepCopy()
+	machine.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
+	machine.Status.Addresses = []clusterv1.MachineAddress{
+		{Type: clusterv1.MachineHostName, Address: machine.Name}, {Type: clusterv1.MachineInternalIP, Address: address},
+	}
+	g.Expect(w.client.Status().Patch(ctx, machine, client.MergeFrom(before))).To(Succeed())
+}
+
+// newTalosMachine is a control plane node that waits for the bootstrap of etcd.
+func newTalosMachine(hostname string, prober *proberStub) *talosfake.Machine {
+	machine := talosfake.NewMachine(talosfake.State{
+		Hostname: hostname,
+		Status:   talosclient.MachineStatus{Stage: talosclient.StageBooting},
+		Services: []talosclient.Service{{ID: "etcd", State: "Preparing"}},
+	})
+	machine.OnBootstrap = func(m *talosfake.Machine) error {
+		m.Update(func(state *talosfake.State) { runControlPlane(state) })
+		prober.set(health.APIServerReady)
+		return nil
+	}
+
+	return machine
+}
+
+// runControlPlane is what a node becomes by a bootstrap.
+func runControlPlane(state *talosfake.State) {
+	state.EtcdData = true
+	state.Members = []talosclient.EtcdMember{{ID: 7, Hostname: state.Hostname, PeerURLs: []string{"https://10.0.0.1:2380"}}}
+	state.EtcdStatus = talosclient.EtcdStatus{MemberID: 7, Leader: 7}
+	state.Services = []talosclient.Service{{ID: "etcd", State: "Running", HealthKnown: true, Healthy: true}}
+	for _, name := range []string{"kube-apiserver-", "kube-controller-manager-", "kube-scheduler-"} {
+		state.StaticPods = append(state.StaticPods, talosclient.StaticPod{Name: name + state.Hostname, Phase: "Running", Ready: true})
+	}
+}
+
+func (w *world) controlPlane() *controlplanev1.TalosControlPlane {
+	w.t.Helper()
+	controlPlane := &controlplanev1.TalosControlPlane{}
+	NewWithT(w.t).Expect(w.client.Get(w.t.Context(), testKey, controlPlane)).To(Succeed())
+
+	return controlPlane
+}
+
+func (w *world) machines() []*clusterv1.Machine {
+	w.t.Helper()
+	list := &clusterv1.MachineList{}
+	NewWithT(w.t).Expect(w.client.List(w.t.Context(), list)).To(Succeed())
+	var machines []*clusterv1.Machine
+	for i := range list.Items {
+		machines = append(machines, &list.Items[i])
+	}
+
+	return machines
+}
+
+func (w *world) infraMachines() []unstructured.Unstructured {
+	w.t.Helper()
+	list := &unstructured.UnstructuredList{}
+	list.SetGroupVersionKind(infraMachineGVK.GroupVersion().WithKind(infraMachineGVK.Kind + "List"))
+	NewWithT(w.t).Expect(w.client.List(w.t.Context(), list)).To(Succeed())
+
+	return list.Items
+}
+
+func (w *world) talosConfigs() []bootstrapv1.TalosConfig {
+	w.t.Helper()
+	list := &bootstrapv1.TalosConfigList{}
+	NewWithT(w.t).Expect(w.client.List(w.t.Context(), list)).To(Succeed())
+
+	return list.Items
+}
+
+// bootstraps is how often etcd was asked to bootstrap, on all machines.
+func (w *world) bootstraps() int {
+	total := 0
+	for _, machine := range w.talos {
+		total += machine.Bootstraps()
+	}
+
+	return total
+}
+
+// change edits the control plane as a user would.
+func (w *world) change(edit func(*controlplanev1.TalosControlPlane)) {
+	w.t.Helper()
+	controlPlane := w.controlPlane()
+	before := controlPlane.DeepCopy()
+	edit(controlPlane)
+	NewWithT(w.t).Expect(w.client.Patch(w.t.Context(), controlPlane, client.MergeFrom(before))).To(Succeed())
+}
+
+// loseStatus empties the status of the control plane, as a move does.
+func (w *world) loseStatus() {
+	w.t.Helper()
+	controlPlane := w.controlPlane()
+	controlPlane.Status = controlplanev1.TalosControlPlaneStatus{}
+	NewWithT(w.t).Expect(w.client.Status().Update(w.t.Context(), controlPlane)).To(Succeed())
+}
+
+func newCluster() *clusterv1.Cluster {
+	return &clusterv1.Cluster{
+		ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: testCluster, UID: "cluster-uid"},
+		Spec: clusterv1.ClusterSpec{
+			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "10.0.0.100", Port: 6443},
+			ControlPlaneRef: clusterv1.ContractVersionedObjectReference{
+				APIGroup: controlplanev1.GroupVersion.Group, Kind: "TalosControlPlane", Name: testName,
+			},
+		},
+		Status: clusterv1.ClusterStatus{Initialization: clusterv1.ClusterInitializationStatus{InfrastructureProvisioned: ptr.To(true)}},
+	}
+}
+
+func newControlPlane() *controlplanev1.TalosControlPlane {
+	return &controlplanev1.TalosControlPlane{
+		ObjectMeta: metav1.ObjectMeta{
+			Namespace: testNamespace, Name: testName, UID: "control-plane-uid",
+			Labels: map[string]string{clusterv1.ClusterNameLabel: testCluster},
+			OwnerReferences: []metav1.OwnerReference{{
+				APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: testCluster, UID: "cluster-uid",
+			}},
+		},
+		Spec: controlplanev1.TalosControlPlaneSpec{
+			Replicas: ptr.To(int32(1)),
+			Version:  "v1.36.3",
+			MachineTemplate: controlplanev1.TalosControlPlaneMachineTemplate{
+				ObjectMeta: clusterv1.ObjectMeta{Labels: map[string]string{"tier": "gold"}, Annotations: map[string]string{"note": "a"}},
+				Spec: controlplanev1.TalosControlPlaneMachineTemplateSpec{
+					InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: templateGVK.Group, Kind: templateGVK.Kind, Name: "plain"},
+				},
+			},
+			TalosConfigSpec: bootstrapv1.TalosConfigSpec{GenerateType: "controlplane", TalosVersion: "v1.13", Hostname: bootstrapv1.HostnameSpec{Source: "MachineName"}},
+		},
+	}
+}
+
+func newTemplate() *unstructured.Unstructured {
+	template := &unstructured.Unstructured{Object: map[string]any{
+		"spec": map[string]any{"template": map[string]any{"spec": map[string]any{"size": "large"}}},
+	}}
+	template.SetGroupVersionKind(templateGVK)
+	template.SetNamespace(testNamespace)
+	template.SetName("plain")
+
+	return template
+}
+
+func newCRD(gvk schema.GroupVersionKind) *apiextensionsv1.CustomResourceDefinition {
+	return &apiextensionsv1.CustomResourceDefinition{
+		ObjectMeta: metav1.ObjectMeta{
+			Name:   contract.CalculateCRDName(gvk.Group, gvk.Kind),
+			Labels: map[string]string{clusterv1.GroupVersion.Group + "/v1beta2": gvk.Version},
+		},
+	}
+}

@@ -1,0 +1,82 @@
+package etcd
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+)
+
+func members(ids ...uint64) []Member {
+	var list []Member
+	for _, id := range ids {
+		list = append(list, Member{ID: id, PeerURLs: []string{"https://10.0.0.1:2380"}})
+	}
+
+	return list
+}
+
+func view(self, leader uint64, list []Member) View {
+	return View{Self: self, Leader: leader, Members: list}
+}
+
+func TestHasQuorum(t *testing.T) {
+	three := members(1, 2, 3)
+	withLearner := append(members(1), Member{ID: 2, Learner: true})
+
+	for name, tc := range map[string]struct {
+		views []View
+		want  bool
+	}{
+		"nobody answers":                                {nil, false},
+		"a single voter that leads":                     {[]View{view(1, 1, members(1))}, true},
+		"a single voter without a leader":               {[]View{view(1, 0, members(1))}, false},
+		"a single voter that is not in its own list":    {[]View{view(9, 1, members(1))}, false},
+		"three of three answer":                         {[]View{view(1, 1, three), view(2, 1, three), view(3, 1, three)}, true},
+		"two of three answer":                           {[]View{view(1, 1, three), view(3, 1, three)}, true},
+		"one of three answers":                          {[]View{view(1, 1, three)}, false},
+		"two of three answer with different leaders":    {[]View{view(1, 1, three), view(3, 3, three)}, false},
+		"two of three answer and one knows no leader":   {[]View{view(1, 1, three), view(3, 0, three)}, false},
+		"the same node twice does not vote twice":       {[]View{view(1, 1, three), view(1, 1, three)}, false},
+		"a learner is no voter":                         {[]View{view(1, 1, withLearner)}, true},
+		"a learner that answers does not vote":          {[]View{{Self: 2, Leader: 1, Learner: true, Members: withLearner}}, false},
+		"one of four answers two, which is no majority": {[]View{view(1, 1, members(1, 2, 3, 4)), view(2, 1, members(1, 2, 3, 4))}, false},
+		"a member that one node alone knows counts":     {[]View{view(1, 1, members(1)), view(2, 1, members(1, 2, 3, 4))}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			NewWithT(t).Expect(Judge(tc.views).HasQuorum()).To(Equal(tc.want))
+		})
+	}
+}
+
+func TestMajority(t *testing.T) {
+	g := NewWithT(t)
+	for voters, want := range map[int]int{1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 7: 4} {
+		g.Expect(Majority(voters)).To(Equal(want))
+	}
+}
+
+func TestJudgeNamesProblemsInAStableOrder(t *testing.T) {
+	g := NewWithT(t)
+	list := []Member{{ID: 0x2a, Name: "cp-b", Learner: true}, {ID: 1, Name: "cp-a"}}
+	one := View{Self: 1, Leader: 1, Members: list, Alarms: []Alarm{{MemberID: 0x2a, Name: AlarmCorrupt}, {MemberID: 1, Name: "NOSPACE"}}}
+	other := View{Self: 0x2a, Leader: 1, Learner: true, Members: list, Alarms: []Alarm{{MemberID: 1, Name: "NOSPACE"}}}
+
+	want := []string{
+		"member cp-b (2a) is a learner and does not vote",
+		"alarm NOSPACE is raised by member 1",
+		"alarm CORRUPT is raised by member 2a",
+	}
+	g.Expect(Judge([]View{one, other}).Problems).To(Equal(want))
+	g.Expect(Judge([]View{other, one}).Problems).To(Equal(want))
+}
+
+func TestJudgeCountsAPromotedMemberAsVoting(t *testing.T) {
+	g := NewWithT(t)
+	stale := []Member{{ID: 1}, {ID: 2, Learner: true}}
+
+	health := Judge([]View{view(1, 1, stale), view(2, 1, members(1, 2))})
+
+	g.Expect(health.Voters).To(Equal(2))
+	g.Expect(health.Answering).To(Equal(2))
+	g.Expect(health.HasQuorum()).To(BeTrue())
+}

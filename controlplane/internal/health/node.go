@@ -1,0 +1,211 @@
+// Package health asks control plane nodes, each through the Talos API, and the
+// API server through the control plane endpoint, how they are. It gathers facts
+// and changes nothing; what cannot be observed stays unknown.
+package health
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	"github.com/capi-talos/capi-talos/controlplane/internal/etcd"
+)
+
+// DefaultTimeout bounds the questions to one node altogether.
+const DefaultTimeout = 20 * time.Second
+
+// etcdService is the Talos system service that runs etcd.
+const etcdService = "etcd"
+
+// serviceRunning is the state of a Talos system service that runs.
+const serviceRunning = "Running"
+
+// EtcdData tells whether a node has etcd data.
+type EtcdData int
+
+const (
+	// EtcdDataUnknown means that the node has not said it, which is never the
+	// same as "absent".
+	EtcdDataUnknown EtcdData = iota
+	// EtcdDataAbsent means that etcd's data directory is empty and that its
+	// service does not run.
+	EtcdDataAbsent
+	// EtcdDataPresent means that etcd's data directory has content.
+	EtcdDataPresent
+)
+
+// Target is a node to ask.
+type Target struct {
+	// Addresses are where the node may be reached, tried in order.
+	Addresses []string
+	// Hostname is the host name that the node must have; empty accepts any. It
+	// tells the nodes of one cluster apart, whose certificates are of one CA.
+	Hostname string
+}
+
+// Facts are what a node said.
+type Facts struct {
+	// Err says why the node could not be asked; nil when it answered. All other
+	// facts are unknown then.
+	Err error
+	// EtcdData tells whether the node has etcd data.
+	EtcdData EtcdData
+	// Etcd is what the node's etcd says; nil when it does not answer.
+	Etcd *etcd.View
+	// EtcdErr says why Etcd is nil.
+	EtcdErr error
+	// Services are the Talos system services by ID; nil when unknown.
+	Services map[string]talosclient.Service
+	// ServicesErr says why Services is nil.
+	ServicesErr error
+	// StaticPods are the static Pods; nil when StaticPodsErr is set.
+	StaticPods []talosclient.StaticPod
+	// StaticPodsErr says why StaticPods is nil.
+	StaticPodsErr error
+}
+
+// Inspector asks nodes.
+type Inspector struct {
+	// Dialer opens the connections.
+	Dialer talosclient.Dialer
+	// Timeout bounds the questions to one node altogether; 0 means
+	// DefaultTimeout.
+	Timeout time.Duration
+}
+
+// errNoAddress says that a machine has no address (yet).
+var errNoAddress = errors.New("the machine has no address")
+
+// errOtherNode says that an address belongs to another node of the cluster.
+var errOtherNode = errors.New("another node answers")
+
+// Inspect asks one node for all facts. It does not fail: what it could not
+// learn is marked in the facts.
+func (i Inspector) Inspect(ctx context.Context, creds talosclient.Credentials, target Target) Facts {
+	timeout := i.Timeout
+	if timeout == 0 {
+		timeout = DefaultTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+
+	node, err := Connect(ctx, i.Dialer, creds, target)
+	if err != nil {
+		return Facts{Err: err}
+	}
+	defer func() { _ = node.Close() }() // Closing gives the connection back; there is nothing to lose.
+
+	facts := Facts{}
+	facts.Services, facts.ServicesErr = services(ctx, node)
+	facts.StaticPods, facts.StaticPodsErr = node.StaticPods(ctx)
+	facts.EtcdData = etcdData(ctx, node, facts.Services)
+	facts.Etcd, facts.EtcdErr = etcdView(ctx, node, facts)
+
+	return facts
+}
+
+// Connect opens a connection to the node of target: to the first of its
+// addresses that answers as that node. The caller closes it.
+func Connect(ctx context.Context, dialer talosclient.Dialer, creds talosclient.Credentials, target Target) (talosclient.Node, error) {
+	if len(target.Addresses) == 0 {
+		return nil, errNoAddress
+	}
+	var errs []error
+	for _, address := range target.Addresses {
+		node, err := dialer.Secure(ctx, address, creds)
+		if err != nil {
+			errs = append(errs, fmt.Errorf("connecting to the Talos API at %s: %w", address, err))
+			continue
+		}
+		if err := identify(ctx, node, target.Hostname); err != nil {
+			_ = node.Close()
+			errs = append(errs, fmt.Errorf("identifying the node at %s: %w", address, err))
+			continue
+		}
+
+		return node, nil
+	}
+
+	return nil, errors.Join(errs...)
+}
+
+func identify(ctx context.Context, node talosclient.Node, want string) error {
+	if want == "" {
+		return nil
+	}
+	got, err := node.Hostname(ctx)
+	if err != nil {
+		return fmt.Errorf("reading the host name: %w", err)
+	}
+	if got != want {
+		return fmt.Errorf("%w: its host name is %q instead of %q", errOtherNode, got, want)
+	}
+
+	return nil
+}
+
+func services(ctx context.Context, node talosclient.Node) (map[string]talosclient.Service, error) {
+	list, err := node.Services(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("listing the Talos services: %w", err)
+	}
+	byID := make(map[string]talosclient.Service, len(list))
+	for _, service := range list {
+		byID[service.ID] = service
+	}
+
+	return byID, nil
+}
+
+// etcdData needs two witnesses for "absent": the data directory, and the
+// service that would write to it. A node that has not loaded the service (yet)
+// is not at the point where etcd waits for its bootstrap.
+func etcdData(ctx context.Context, node talosclient.Node, services map[string]talosclient.Service) EtcdData {
+	exists, err := node.EtcdDataExists(ctx)
+	switch {
+	case err != nil:
+		return EtcdDataUnknown
+	case exists:
+		return EtcdDataPresent
+	}
+	service, loaded := services[etcdService]
+	if !loaded || service.State == serviceRunning {
+		return EtcdDataUnknown
+	}
+
+	return EtcdDataAbsent
+}
+
+func etcdView(ctx context.Context, node talosclient.Node, facts Facts) (*etcd.View, error) {
+	if facts.EtcdData == EtcdDataAbsent {
+		return nil, errors.New("etcd has no data on this node")
+	}
+	// etcd does not answer then, and the call would only take its time.
+	if service, loaded := facts.Services[etcdService]; loaded && service.State != serviceRunning {
+		return nil, errors.New("the etcd service does not run")
+	}
+	members, err := node.EtcdMembers(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("listing the etcd members: %w", err)
+	}
+	status, err := node.EtcdStatus(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading the etcd status: %w", err)
+	}
+	alarms, err := node.EtcdAlarms(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading the etcd alarms: %w", err)
+	}
+
+	view := &etcd.View{Self: status.MemberID, Leader: status.Leader, Learner: status.Learner, Errors: status.Errors}
+	for _, m := range members {
+		view.Members = append(view.Members, etcd.Member{ID: m.ID, Name: m.Hostname, PeerURLs: m.PeerURLs, Learner: m.Learner})
+	}
+	for _, a := range alarms {
+		view.Alarms = append(view.Alarms, etcd.Alarm{MemberID: a.MemberID, Name: a.Alarm})
+	}
+
+	return view, nil
+}

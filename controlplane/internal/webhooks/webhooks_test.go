@@ -1,0 +1,274 @@
+package webhooks
+
+import (
+	"encoding/json"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	admissionv1 "k8s.io/api/admission/v1"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+)
+
+type tcp = controlplanev1.TalosControlPlane
+
+// trials renders configurations for all tests of this package.
+var trials = &configgen.Trials{}
+
+// valid is a TalosControlPlane as a user would write it, with its defaults.
+func valid() *tcp {
+	controlPlane := &tcp{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "one-cp"},
+		Spec: controlplanev1.TalosControlPlaneSpec{
+			Version: "v1.36.3",
+			MachineTemplate: controlplanev1.TalosControlPlaneMachineTemplate{
+				Spec: controlplanev1.TalosControlPlaneMachineTemplateSpec{
+					InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "TalosMachineTemplate", Name: "one"},
+				},
+			},
+			TalosConfigSpec: bootstrapv1.TalosConfigSpec{TalosVersion: "v1.13"},
+		},
+	}
+	defaultControlPlane(&controlPlane.Spec)
+
+	return controlPlane
+}
+
+func TestDefaults(t *testing.T) {
+	g := NewWithT(t)
+	controlPlane := &tcp{Spec: controlplanev1.TalosControlPlaneSpec{Version: "1.36.3"}}
+
+	g.Expect((&TalosControlPlane{Trials: trials}).Default(t.Context(), controlPlane)).To(Succeed())
+
+	spec := controlPlane.Spec
+	g.Expect(spec.Replicas).To(HaveValue(BeEquivalentTo(1)))
+	g.Expect(spec.Version).To(Equal("v1.36.3"))
+	g.Expect(spec.Rollout.Strategy.Type).To(Equal(controlplanev1.RollingUpdateStrategyType))
+	g.Expect(spec.Rollout.Strategy.RollingUpdate.MaxSurge).To(HaveValue(Equal(intstr.FromInt32(1))))
+	g.Expect(spec.TalosConfigSpec.GenerateType).To(BeEquivalentTo("controlplane"))
+	g.Expect(spec.TalosConfigSpec.Hostname.Source).To(BeEquivalentTo("MachineName"))
+	g.Expect(spec.Etcd.LeaveTimeoutSeconds).To(HaveValue(BeEquivalentTo(120)))
+
+	again := controlPlane.DeepCopy()
+	g.Expect((&TalosControlPlane{Trials: trials}).Default(t.Context(), again)).To(Succeed())
+	g.Expect(again).To(Equal(controlPlane))
+}
+
+func TestDefaultsOfATemplateAreThoseOfItsControlPlanes(t *testing.T) {
+	g := NewWithT(t)
+	template := &controlplanev1.TalosControlPlaneTemplate{}
+	g.Expect((&TalosControlPlaneTemplate{Trials: trials}).Default(t.Context(), template)).To(Succeed())
+
+	controlPlane := valid()
+	inner := template.Spec.Template.Spec
+	g.Expect(inner.Rollout).To(Equal(controlPlane.Spec.Rollout))
+	g.Expect(inner.Etcd).To(Equal(controlPlane.Spec.Etcd))
+	g.Expect(inner.TalosConfigSpec.GenerateType).To(Equal(controlPlane.Spec.TalosConfigSpec.GenerateType))
+}
+
+func TestDefaultsLeaveTheStrategyOnDeleteAlone(t *testing.T) {
+	g := NewWithT(t)
+	controlPlane := &tcp{}
+	controlPlane.Spec.Rollout.Strategy.Type = controlplanev1.OnDeleteStrategyType
+	g.Expect((&TalosControlPlane{Trials: trials}).Default(t.Context(), controlPlane)).To(Succeed())
+	g.Expect(controlPlane.Spec.Rollout.Strategy.RollingUpdate.MaxSurge).To(BeNil())
+}
+
+func TestValidateCreate(t *testing.T) {
+	for name, tc := range map[string]struct {
+		edit func(*tcp)
+		want string // Part of the refusal; empty when allowed.
+	}{
+		"a plain one": {func(*tcp) {}, ""},
+		"the strategy OnDelete": {func(c *tcp) {
+			c.Spec.Rollout.Strategy = controlplanev1.TalosControlPlaneRolloutStrategy{Type: controlplanev1.OnDeleteStrategyType}
+		}, ""},
+		"no replicas":                      {func(c *tcp) { c.Spec.Replicas = ptr.To(int32(0)) }, "odd number (1, 3, 5, ...)"},
+		"a negative number of replicas":    {func(c *tcp) { c.Spec.Replicas = ptr.To(int32(-1)) }, "at least 1"},
+		"an even number of replicas":       {func(c *tcp) { c.Spec.Replicas = ptr.To(int32(4)) }, "use 3 or 5"},
+		"three replicas":                   {func(c *tcp) { c.Spec.Replicas = ptr.To(int32(3)) }, "comes with the next one"},
+		"a version without v":              {func(c *tcp) { c.Spec.Version = "1.36.3" }, "prefix v"},
+		"a version that is none":           {func(c *tcp) { c.Spec.Version = "v1.36" }, "semantic version"},
+		"a configuration for workers":      {func(c *tcp) { c.Spec.TalosConfigSpec.GenerateType = "worker" }, "generateType"},
+		"a configuration of the user":      {func(c *tcp) { c.Spec.TalosConfigSpec.GenerateType = "none"; c.Spec.TalosConfigSpec.Data = "a: b" }, "data is no machine configuration"},
+		"a patch that does not apply":      {func(c *tcp) { c.Spec.TalosConfigSpec.StrategicPatches = []string{"machine: {colour: red}"} }, "strategicPatches[0]"},
+		"a patch that sets the host name":  {func(c *tcp) { c.Spec.TalosConfigSpec.StrategicPatches = []string{"machine: {network: {hostname: a}}"} }, "sets the host name"},
+		"no configuration of the user":     {func(c *tcp) { c.Spec.TalosConfigSpec.GenerateType = "none" }, "data"},
+		"host names of the infrastructure": {func(c *tcp) { c.Spec.TalosConfigSpec.Hostname.Source = "InfrastructureName" }, "must be MachineName"},
+		"a rollout at a time":              {func(c *tcp) { c.Spec.Rollout.After = metav1.Unix(1, 0) }, "not supported by this release"},
+		"a maxSurge of 2":                  {func(c *tcp) { c.Spec.Rollout.Strategy.RollingUpdate.MaxSurge = ptr.To(intstr.FromInt32(2)) }, "must be 0 or 1"},
+		"a maxSurge in percent":            {func(c *tcp) { c.Spec.Rollout.Strategy.RollingUpdate.MaxSurge = ptr.To(intstr.FromString("1%")) }, "must be 0 or 1"},
+		"a maxSurge of 0 with one replica": {func(c *tcp) { c.Spec.Rollout.Strategy.RollingUpdate.MaxSurge = ptr.To(intstr.FromInt32(0)) }, "fewer than 3 replicas"},
+		"a maxSurge with OnDelete":         {func(c *tcp) { c.Spec.Rollout.Strategy.Type = controlplanev1.OnDeleteStrategyType }, "only be set with type RollingUpdate"},
+		"a naming template":                {func(c *tcp) { c.Spec.MachineNaming.Template = "{{ .cluster.name }}-{{ .random }}" }, ""},
+		"a naming template with a constant": {
+			func(c *tcp) { c.Spec.MachineNaming.Template = "{{ .cluster.name }}" }, "must contain {{ .random }}"},
+		"a naming template with an unknown variable": {
+			func(c *tcp) { c.Spec.MachineNaming.Template = "{{ .machine }}-{{ .random }}" }, "executing"},
+		"a naming template that cannot be read": {
+			func(c *tcp) { c.Spec.MachineNaming.Template = "{{ .random }" }, "parsing"},
+		"a naming template with dots": {
+			func(c *tcp) { c.Spec.MachineNaming.Template = "{{ .random }}.example.com" }, "cannot be host names"},
+		"a name with dots":            {func(c *tcp) { c.Name = "one.cp" }, "cannot be host names"},
+		"a label that is no label":    {func(c *tcp) { c.Spec.MachineTemplate.ObjectMeta.Labels = map[string]string{"a b": "c"} }, "labels"},
+		"a name that fills the limit": {func(c *tcp) { c.Name = "a234567890123456789012345678901234567890123456789012345678901234567890" }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			controlPlane := valid()
+			tc.edit(controlPlane)
+			_, err := (&TalosControlPlane{Trials: trials}).ValidateCreate(t.Context(), controlPlane)
+			expect(g, err, tc.want)
+		})
+	}
+}
+
+func expect(g *WithT, err error, want string) {
+	if want == "" {
+		g.Expect(err).NotTo(HaveOccurred())
+		return
+	}
+	g.Expect(err).To(MatchError(ContainSubstring(want)))
+}
+
+func TestValidateUpdate(t *testing.T) {
+	counted := func(c *tcp) { c.Status.Replicas = ptr.To(int32(1)) }
+	version := func(c *tcp) { c.Spec.Version = "v1.36.4" }
+	for name, tc := range map[string]struct {
+		before, edit func(*tcp)
+		dryRun       bool
+		want         string
+	}{
+		"a version while there is a Machine":                {counted, version, false, "changing the Kubernetes version needs a rollout"},
+		"a version while a Machine is being created":        {func(c *tcp) { annotate(c, controlplanev1.NextMachineAnnotation) }, version, false, "needs a rollout"},
+		"a version after the bootstrap, with a lost status": {func(c *tcp) { annotate(c, controlplanev1.BootstrapIntentAnnotation) }, version, false, "needs a rollout"},
+		"a version before there is a Machine":               {func(*tcp) {}, version, false, ""},
+		"a version in a dry run of the topology":            {counted, version, true, ""},
+		"a configuration":                                   {counted, func(c *tcp) { c.Spec.TalosConfigSpec.StrategicPatches = []string{"machine: {sysctls: {a: b}}"} }, false, "changing the Talos configuration needs a rollout"},
+		"a comment in the configuration": {
+			func(c *tcp) {
+				counted(c)
+				c.Spec.TalosConfigSpec.StrategicPatches = []string{"machine: {sysctls: {a: b}}"}
+			},
+			func(c *tcp) { c.Spec.TalosConfigSpec.StrategicPatches = []string{"# why\nmachine: {sysctls: {a: b}}"} }, false, ""},
+		"an infrastructure template": {counted, func(c *tcp) { c.Spec.MachineTemplate.Spec.InfrastructureRef.Name = "two" }, false, "infrastructure machine template needs a rollout"},
+		"labels":                     {counted, func(c *tcp) { c.Spec.MachineTemplate.ObjectMeta.Labels = map[string]string{"a": "b"} }, false, ""},
+		"deletion timeouts":          {counted, func(c *tcp) { c.Spec.MachineTemplate.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(int32(1)) }, false, ""},
+		"readiness gates": {counted, func(c *tcp) {
+			c.Spec.MachineTemplate.Spec.ReadinessGates = []clusterv1.MachineReadinessGate{{ConditionType: "A"}}
+		}, false, ""},
+		"taints":   {counted, func(c *tcp) { c.Spec.MachineTemplate.Spec.Taints = []clusterv1.MachineTaint{{Key: "a"}} }, false, ""},
+		"replicas": {counted, func(c *tcp) { c.Spec.Replicas = ptr.To(int32(3)) }, false, "comes with the next one"},
+		"an object stored before defaults": {
+			func(c *tcp) {
+				counted(c)
+				c.Spec.TalosConfigSpec.Hostname.Source = ""
+				c.Spec.TalosConfigSpec.GenerateType = ""
+			}, func(c *tcp) { *c = *withStatus(valid()) }, false, ""},
+		"anything while it is being deleted": {counted, func(c *tcp) { c.DeletionTimestamp = ptr.To(metav1.Unix(1, 0)); c.Spec.Version = "?" }, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			before := valid()
+			tc.before(before)
+			after := before.DeepCopy()
+			tc.edit(after)
+			req := admission.Request{}
+			if tc.dryRun {
+				annotate(after, clusterv1.TopologyDryRunAnnotation)
+				req.DryRun = ptr.To(true)
+			}
+			_, err := (&TalosControlPlane{Trials: trials}).ValidateUpdate(admission.NewContextWithRequest(t.Context(), req), before, after)
+			expect(g, err, tc.want)
+		})
+	}
+}
+
+func withStatus(c *tcp) *tcp {
+	c.Status.Replicas = ptr.To(int32(1))
+
+	return c
+}
+
+func annotate(object metav1.Object, name string) {
+	object.SetAnnotations(map[string]string{name: "x"})
+}
+
+func TestTemplateIsImmutable(t *testing.T) {
+	for name, tc := range map[string]struct {
+		edit   func(*controlplanev1.TalosControlPlaneTemplate)
+		dryRun bool
+		want   string
+	}{
+		"a configuration": {func(c *controlplanev1.TalosControlPlaneTemplate) {
+			c.Spec.Template.Spec.TalosConfigSpec.TalosVersion = "v1.12"
+		}, false, "is immutable"},
+		"a configuration in a topology dry run": {func(c *controlplanev1.TalosControlPlaneTemplate) {
+			c.Spec.Template.Spec.TalosConfigSpec.TalosVersion = "v1.12"
+		}, true, ""},
+		"labels of the template itself": {func(c *controlplanev1.TalosControlPlaneTemplate) { c.Labels = map[string]string{"a": "b"} }, false, ""},
+		"nothing":                       {func(*controlplanev1.TalosControlPlaneTemplate) {}, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, w := NewWithT(t), &TalosControlPlaneTemplate{Trials: trials}
+			before := &controlplanev1.TalosControlPlaneTemplate{}
+			before.Spec.Template.Spec.TalosConfigSpec.TalosVersion = "v1.13"
+			after := before.DeepCopy()
+			tc.edit(after)
+			g.Expect(w.Default(t.Context(), after)).To(Succeed())
+			req := admission.Request{}
+			if tc.dryRun {
+				annotate(after, clusterv1.TopologyDryRunAnnotation)
+				req.DryRun = ptr.To(true)
+			}
+			_, err := w.ValidateUpdate(admission.NewContextWithRequest(t.Context(), req), before, after)
+			expect(g, err, tc.want)
+		})
+	}
+}
+
+func TestScaleFollowsTheRulesOfTheObject(t *testing.T) {
+	scheme := runtime.NewScheme()
+	NewWithT(t).Expect(autoscalingv1.AddToScheme(scheme)).To(Succeed())
+	w := &Scale{decoder: admission.NewDecoder(scheme)}
+	for name, tc := range map[string]struct {
+		replicas int32
+		want     string
+	}{
+		"one":   {1, ""},
+		"none":  {0, "at least 1"},
+		"two":   {2, "use 1 or 3"},
+		"three": {3, "comes with the next one"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			raw, err := json.Marshal(&autoscalingv1.Scale{
+				TypeMeta: metav1.TypeMeta{APIVersion: "autoscaling/v1", Kind: "Scale"},
+				Spec:     autoscalingv1.ScaleSpec{Replicas: tc.replicas},
+			})
+			g.Expect(err).NotTo(HaveOccurred())
+			response := w.Handle(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+				Operation: admissionv1.Update, SubResource: "scale", Object: runtime.RawExtension{Raw: raw},
+			}})
+			g.Expect(response.Allowed).To(Equal(tc.want == ""))
+			if tc.want != "" {
+				g.Expect(response.Result.Message).To(ContainSubstring(tc.want))
+			}
+		})
+	}
+}
+
+func TestScaleThatCannotBeReadIsRefused(t *testing.T) {
+	w := &Scale{decoder: admission.NewDecoder(runtime.NewScheme())}
+	response := w.Handle(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{Object: runtime.RawExtension{Raw: []byte("{")}}})
+	NewWithT(t).Expect(response.Allowed).To(BeFalse())
+}

@@ -1,0 +1,120 @@
+// Package setup is the only door to the Talos control plane provider: it
+// registers its kinds, controllers and webhooks.
+package setup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+
+	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/controllers"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/controlplane/internal/webhooks"
+)
+
+// Random picks numbers from 0 to n-1. It must be safe for concurrent use.
+type Random interface {
+	IntN(n int) int
+}
+
+// Options are what the provider needs from its manager.
+type Options struct {
+	// WatchFilterValue restricts the controllers to objects with this value of
+	// the label cluster.x-k8s.io/watch-filter; empty means all.
+	WatchFilterValue string
+	// Concurrency is how many TalosControlPlanes are reconciled at a time; 0
+	// means 10.
+	Concurrency int
+	// Dialer opens connections to Talos nodes. It is required.
+	Dialer talosclient.Dialer
+	// Clock tells the time; nil means the real one.
+	Clock clock.PassiveClock
+	// Random is the source of names and of jitter; nil means math/rand.
+	Random Random
+	// SecretCachingClient reads Secrets from the cache. It is required.
+	SecretCachingClient client.Client
+	// ClusterCache keeps connections to the API servers of clusters. It is
+	// required.
+	ClusterCache clustercache.ClusterCache
+}
+
+// defaultConcurrency is used when Options.Concurrency is 0.
+const defaultConcurrency = 10
+
+// AddToScheme adds the kinds that the provider reads and writes.
+func AddToScheme(scheme *runtime.Scheme) error {
+	for _, add := range []func(*runtime.Scheme) error{
+		clusterv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme, autoscalingv1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			return fmt.Errorf("adding the kinds of the control plane provider: %w", err)
+		}
+	}
+
+	return nil
+}
+
+// SetupWithManager registers the controllers and webhooks of the provider.
+func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) error {
+	if options.Dialer == nil || options.SecretCachingClient == nil || options.ClusterCache == nil {
+		return errors.New("setting up the control plane provider: Dialer, SecretCachingClient and ClusterCache are required")
+	}
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+	if options.Random == nil {
+		options.Random = sharedRandom{}
+	}
+	if options.Concurrency == 0 {
+		options.Concurrency = defaultConcurrency
+	}
+
+	reconciler := &controllers.Reconciler{
+		Client:              mgr.GetClient(),
+		APIReader:           mgr.GetAPIReader(),
+		SecretCachingClient: options.SecretCachingClient,
+		ClusterCache:        options.ClusterCache,
+		Dialer:              options.Dialer,
+		Prober:              health.HTTPProber{},
+		Clock:               options.Clock,
+		Random:              options.Random,
+		Recorder:            mgr.GetEventRecorder("taloscontrolplane-controller"),
+		WatchFilterValue:    options.WatchFilterValue,
+	}
+	if err := reconciler.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: options.Concurrency}); err != nil {
+		return err
+	}
+	trials := &configgen.Trials{}
+	for _, webhook := range []interface{ SetupWebhookWithManager(ctrl.Manager) error }{
+		&webhooks.TalosControlPlane{Trials: trials}, &webhooks.TalosControlPlaneTemplate{Trials: trials}, &webhooks.Scale{},
+	} {
+		if err := webhook.SetupWebhookWithManager(mgr); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// sharedRandom is the source of math/rand, which is seeded by the runtime and
+// safe for concurrent use.
+type sharedRandom struct{}
+
+// IntN implements Random.
+func (sharedRandom) IntN(n int) int {
+	return rand.IntN(n) //nolint:gosec // Names and jitter are no secrets.
+}
