@@ -14,8 +14,13 @@ import (
 	"sync"
 	"time"
 
+	cosiv1 "github.com/cosi-project/runtime/api/v1alpha1"
+	"github.com/cosi-project/runtime/pkg/state"
+	cosi "github.com/cosi-project/runtime/pkg/state/protobuf/client"
 	talosx509 "github.com/siderolabs/crypto/x509"
+	"github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/client"
+	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
@@ -56,7 +61,7 @@ func New() *Pool {
 func (p *Pool) Maintenance(ctx context.Context, address, fingerprint string) (Node, error) {
 	verifier := &anonymousVerifier{want: fingerprint}
 	//nolint:gosec // G402: a machine in maintenance mode has a self-signed certificate; anonymousVerifier pins it.
-	c, err := open(ctx, address, &tls.Config{
+	c, err := open(address, &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		InsecureSkipVerify: true,
 		VerifyConnection:   verifier.verify,
@@ -83,7 +88,7 @@ func (p *Pool) Secure(ctx context.Context, address string, creds Credentials) (N
 
 	if !found {
 		var err error
-		if c, err = openSecure(ctx, address, creds); err != nil {
+		if c, err = openSecure(address, creds); err != nil {
 			return nil, fmt.Errorf("connecting to the Talos API of %s: %w", address, err)
 		}
 	}
@@ -126,34 +131,43 @@ func (p *Pool) drop(key poolKey, c *conn) {
 	c.close()
 }
 
-// conn is one gRPC connection and the certificate it is bound to.
+// conn is one gRPC connection, the Talos SDK on top of it, and the certificate
+// it is bound to. The SDK's own connections would take TLS credentials of theirs.
 type conn struct {
 	*client.Client
-	pin *pin
+	transport *grpc.ClientConn
+	pin       *pin
 }
 
 func (c *conn) close() {
 	// The connection is given up: an error of closing it tells nothing that
 	// could be acted on.
-	_ = c.Close()
+	_ = c.transport.Close()
 }
 
-func open(ctx context.Context, address string, config *tls.Config, pin *pin) (*conn, error) {
-	talos, err := client.New(ctx,
-		client.WithEndpoints(net.JoinHostPort(address, strconv.Itoa(Port))),
-		client.WithTLSConfig(config),
-		client.WithGRPCDialOptions(
-			grpc.WithIdleTimeout(idleTimeout),
-			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveInterval, Timeout: connectTimeout}),
-			grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTimeout}),
-		))
+func open(address string, config *tls.Config, pin *pin) (*conn, error) {
+	transport, err := grpc.NewClient("passthrough:///"+net.JoinHostPort(address, strconv.Itoa(Port)),
+		grpc.WithTransportCredentials(newPatientTLS(config)),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(constants.GRPCMaxMessageSize)),
+		grpc.WithNoProxy(),
+		grpc.WithIdleTimeout(idleTimeout),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveInterval, Timeout: connectTimeout}),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTimeout}),
+	)
 	if err != nil {
 		return nil, err
 	}
-	return &conn{Client: talos, pin: pin}, nil
+	return &conn{
+		Client: &client.Client{
+			MachineClient: machine.NewMachineServiceClient(transport),
+			COSI:          state.WrapCore(cosi.NewAdapter(cosiv1.NewStateClient(transport))),
+		},
+		transport: transport,
+		pin:       pin,
+	}, nil
 }
 
-func openSecure(ctx context.Context, address string, creds Credentials) (*conn, error) {
+func openSecure(address string, creds Credentials) (*conn, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(creds.CA) {
 		return nil, errors.New("the CA of the credentials is no PEM certificate")
@@ -164,7 +178,7 @@ func openSecure(ctx context.Context, address string, creds Credentials) (*conn, 
 	}
 
 	pin := &pin{}
-	return open(ctx, address, &tls.Config{
+	return open(address, &tls.Config{
 		MinVersion:   tls.VersionTLS12,
 		RootCAs:      roots,
 		Certificates: []tls.Certificate{cert},
