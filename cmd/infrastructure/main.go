@@ -1,0 +1,30 @@
+// The infrastructure manager runs the Talos infrastructure provider.
+package main
+
+import (
+	"context"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/capi-talos/capi-talos/cmd/internal/startup"
+	"github.com/capi-talos/capi-talos/infrastructure/setup"
+)
+
+// The diagnostics endpoint authenticates and authorizes its callers.
+// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
+
+func main() {
+	startup.Main(startup.Program{
+		Name:        "capt-infrastructure-manager",
+		AddToScheme: setup.AddToScheme,
+		Setup: func(ctx context.Context, mgr ctrl.Manager, env startup.Environment) error {
+			return setup.SetupWithManager(ctx, mgr, setup.Options{
+				WatchFilterValue:    env.WatchFilterValue,
+				Concurrency:         env.Concurrency,
+				Dialer:              env.Dialer,
+				SecretCachingClient: env.SecretCachingClient,
+			})
+		},
+	})
+}

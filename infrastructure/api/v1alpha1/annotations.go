@@ -1,0 +1,45 @@
+package v1alpha1
+
+const (
+	// TalosClusterFinalizer keeps a TalosCluster until its TalosMachines are
+	// gone.
+	TalosClusterFinalizer = "taloscluster.infrastructure.cluster.x-k8s.io"
+
+	// TalosMachineFinalizer keeps a TalosMachine until its host is released, or
+	// was silent for the time that the release policy allows.
+	TalosMachineFinalizer = "talosmachine.infrastructure.cluster.x-k8s.io"
+
+	// TalosHostFinalizer keeps a TalosHost until the machine behind it is wiped.
+	// The Secret with the admin client certificate of the host carries it too.
+	TalosHostFinalizer = "taloshost.infrastructure.cluster.x-k8s.io"
+
+	// HostRetryAnnotation, put on a TalosHost by a person, ends the quarantine
+	// of the host, and lets a release that has failed be tried again at once.
+	// Its value does not matter; the provider removes it.
+	HostRetryAnnotation = "infrastructure.cluster.x-k8s.io/talos-host-retry"
+
+	// MoveHierarchyLabel, on a CRD, makes clusterctl move all objects of that
+	// kind and what they own.
+	MoveHierarchyLabel = "clusterctl.cluster.x-k8s.io/move-hierarchy"
+
+	// MoveLabel makes clusterctl move an object.
+	MoveLabel = "clusterctl.cluster.x-k8s.io/move"
+
+	// BlockMoveAnnotation makes clusterctl wait before it moves. It is on a
+	// TalosHost during the hand-over and during the release.
+	BlockMoveAnnotation = "clusterctl.cluster.x-k8s.io/block-move"
+
+	// DeleteForMoveAnnotation is what clusterctl puts on the source objects of
+	// a move before it deletes them. It never starts a release.
+	DeleteForMoveAnnotation = "clusterctl.cluster.x-k8s.io/delete-for-move"
+
+	// AdminSecretSuffix ends the name of the Secret with the admin client
+	// certificate of a host.
+	AdminSecretSuffix = "-talos-admin"
+
+	// AdminSecretKey is the key of that Secret: a talosconfig.
+	AdminSecretKey = "talosconfig"
+
+	// ProviderIDPrefix begins the provider IDs that the provider mints.
+	ProviderIDPrefix = "talos://"
+)

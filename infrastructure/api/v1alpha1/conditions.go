@@ -1,0 +1,286 @@
+package v1alpha1
+
+import (
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+)
+
+// Conditions that several kinds share, and their reasons.
+const (
+	// ReadyCondition is true when the object is in working order.
+	ReadyCondition = clusterv1.ReadyCondition
+	// DeletingCondition is true while the object is being deleted.
+	DeletingCondition = clusterv1.DeletingCondition
+
+	// NotDeletingReason says that nobody has deleted the object.
+	NotDeletingReason = clusterv1.NotDeletingReason
+	// DeletingReason says that the object is being deleted.
+	DeletingReason = clusterv1.DeletingReason
+	// DeletedForMoveReason says that clusterctl deletes the object because it
+	// has moved it to another management cluster. Nothing is done about it.
+	DeletedForMoveReason = "DeletedForMove"
+)
+
+// Reasons of condition Ready of a TalosCluster.
+const (
+	// ClusterReadyReason says that the cluster has an endpoint.
+	ClusterReadyReason = "Provisioned"
+	// WaitingForControlPlaneEndpointReason says that neither the TalosCluster
+	// nor the Cluster has an endpoint.
+	WaitingForControlPlaneEndpointReason = "WaitingForControlPlaneEndpoint"
+	// WaitingForTalosMachinesReason says that the TalosCluster waits for its
+	// TalosMachines to be gone.
+	WaitingForTalosMachinesReason = "WaitingForTalosMachines"
+)
+
+// Condition HostClaimed of a TalosMachine and its reasons.
+const (
+	// HostClaimedCondition is true when the TalosMachine has a TalosHost.
+	HostClaimedCondition = "HostClaimed"
+
+	// HostClaimedReason says that the host is claimed.
+	HostClaimedReason = "Claimed"
+	// WaitingForClusterInfrastructureReason says that the infrastructure of the
+	// cluster is not provisioned.
+	WaitingForClusterInfrastructureReason = "WaitingForClusterInfrastructure"
+	// WaitingForBootstrapDataReason says that there is no machine configuration.
+	WaitingForBootstrapDataReason = "WaitingForBootstrapData"
+	// NoHostFitsReason says that no TalosHost of the namespace can be claimed;
+	// the message counts the hosts by what keeps them from it.
+	NoHostFitsReason = "NoHostFits"
+	// ClaimingHostReason says that a host was chosen, and is being claimed.
+	ClaimingHostReason = "ClaimingHost"
+	// HostLostReason says that the host is gone, or belongs to another
+	// TalosMachine now. The TalosMachine never gets another one.
+	HostLostReason = "HostLost"
+	// InvalidSelectorReason says that hostSelector is not valid.
+	InvalidSelectorReason = "InvalidSelector"
+)
+
+// Condition ConfigurationApplied of a TalosMachine and its reasons.
+const (
+	// ConfigurationAppliedCondition is true when the machine has taken its
+	// configuration.
+	ConfigurationAppliedCondition = "ConfigurationApplied"
+
+	// ConfigurationAppliedReason says that the machine has its configuration.
+	ConfigurationAppliedReason = "Applied"
+	// WaitingForHostReason says that there is no claimed host yet.
+	WaitingForHostReason = "WaitingForHost"
+	// WaitingForCredentialsReason says that the cluster's secrets bundle, from
+	// which the admin client certificate of the host is made, is missing.
+	WaitingForCredentialsReason = "WaitingForCredentials"
+	// OverlayFailedReason says that the host's patches or settings do not fit
+	// into the machine configuration.
+	OverlayFailedReason = "OverlayFailed"
+	// ConfigurationRefusedReason says that Talos has refused the configuration.
+	ConfigurationRefusedReason = "ConfigurationRefused"
+	// FingerprintMismatchReason says that the maintenance certificate of the
+	// machine is not the one that the TalosHost demands.
+	FingerprintMismatchReason = "FingerprintMismatch"
+	// ApplyingConfigurationReason says that the configuration is being handed
+	// over.
+	ApplyingConfigurationReason = "ApplyingConfiguration"
+)
+
+// Condition HostRunning of a TalosMachine and its reasons.
+const (
+	// HostRunningCondition is true when the machine runs with its
+	// configuration.
+	HostRunningCondition = "HostRunning"
+
+	// HostRunningReason says that the machine runs.
+	HostRunningReason = "Running"
+	// HostBootingReason says that the machine runs, but something is unmet: a
+	// control plane node boots until etcd is bootstrapped.
+	HostBootingReason = "Booting"
+	// HostInOtherStageReason says that the machine is in a stage in which it
+	// does not run, such as installing or rebooting.
+	HostInOtherStageReason = "InOtherStage"
+	// HostNotConfiguredReason says that the machine has no configuration yet.
+	HostNotConfiguredReason = "NotConfigured"
+	// HostNotAnsweringReason says that the machine does not answer.
+	HostNotAnsweringReason = "NotAnswering"
+	// HostReturnedToMaintenanceReason says that the machine was found in
+	// maintenance mode after it was given its configuration. It is not
+	// configured again: delete the Machine, or let a MachineHealthCheck do it.
+	HostReturnedToMaintenanceReason = "ReturnedToMaintenance"
+	// HostIdentityMismatchReason says that another machine answers.
+	HostIdentityMismatchReason = "IdentityMismatch"
+)
+
+// Condition IdentityUnverified of a TalosMachine and its reasons. It is true
+// when something is wrong.
+const (
+	// IdentityUnverifiedCondition is true when the machine that was given the
+	// configuration, and with it keys of the cluster, could not prove its
+	// identity, because maintenance mode is anonymous.
+	IdentityUnverifiedCondition = "IdentityUnverified"
+
+	// NoFingerprintReason says that the TalosHost had no
+	// maintenanceCertFingerprint at the hand-over.
+	NoFingerprintReason = "NoFingerprint"
+	// FingerprintVerifiedReason says that the machine had the demanded
+	// certificate.
+	FingerprintVerifiedReason = "FingerprintVerified"
+	// NotHandedOverReason says that there was no hand-over yet.
+	NotHandedOverReason = "NotHandedOver"
+)
+
+// Reasons of condition Deleting of a TalosMachine.
+const (
+	// WaitingForReleaseReason says that the host is being wiped.
+	WaitingForReleaseReason = "WaitingForRelease"
+	// ReleaseTimedOutReason says that the TalosMachine went before its host was
+	// proven wiped.
+	ReleaseTimedOutReason = "ReleaseTimedOut"
+)
+
+// Condition Available of a TalosHost and its reasons.
+const (
+	// AvailableCondition is true when the host may be claimed.
+	AvailableCondition = clusterv1.AvailableCondition
+
+	// HostAvailableReason says that the machine waits in maintenance mode.
+	HostAvailableReason = "InMaintenance"
+	// HostUnschedulableReason says that spec.unschedulable is set.
+	HostUnschedulableReason = "Unschedulable"
+	// HostQuarantinedReason says that the host was released by an unhealthy
+	// Machine a short time ago.
+	HostQuarantinedReason = "Quarantined"
+	// HostClaimedByReason says that a TalosMachine has claimed the host.
+	HostClaimedByReason = "Claimed"
+	// HostReleasingReason says that the machine is being wiped.
+	HostReleasingReason = "Releasing"
+	// HostForeignReason says that the machine was configured by somebody else.
+	HostForeignReason = "ConfiguredBySomebodyElse"
+	// HostOrphanedReason says that the machine was configured by us, but that
+	// nobody has claimed it and no release was asked for.
+	HostOrphanedReason = "HandedOverWithoutConsumer"
+	// HostUnprovenReason says that there is no proof that the machine was wiped.
+	HostUnprovenReason = "NotProvenWiped"
+	// HostIdentityReason says that the identity of the machine is not right;
+	// condition IdentityVerified says more.
+	HostIdentityReason = "IdentityNotVerified"
+	// HostSilentReason says that no address of the host answers.
+	HostSilentReason = "NotAnswering"
+)
+
+// Condition Reachable of a TalosHost and its reasons.
+const (
+	// ReachableCondition is true when the machine answers, in maintenance mode
+	// or configured.
+	ReachableCondition = "Reachable"
+
+	// AnswersInMaintenanceReason says that the machine is in maintenance mode.
+	AnswersInMaintenanceReason = "AnswersInMaintenance"
+	// AnswersConfiguredReason says that the machine answers, and has a
+	// configuration.
+	AnswersConfiguredReason = "AnswersConfigured"
+	// NoAddressAnswersReason says that no address of the host answers.
+	NoAddressAnswersReason = "NoAddressAnswers"
+	// FollowedByConsumerReason says that the TalosMachine that has claimed the
+	// host follows the machine: its conditions tell.
+	FollowedByConsumerReason = "FollowedByConsumer"
+)
+
+// Condition IdentityVerified of a TalosHost and its reasons.
+const (
+	// IdentityVerifiedCondition is true when the machine that answers is the one
+	// that the host stands for.
+	IdentityVerifiedCondition = "IdentityVerified"
+
+	// IdentityMatchesReason says that the machine has the identity of the host.
+	IdentityMatchesReason = "Matches"
+	// IdentityDiscoveredReason says that the host names no identity; the one
+	// that the machine told is usable.
+	IdentityDiscoveredReason = "Discovered"
+	// IdentityMismatchReason says that another machine answers.
+	IdentityMismatchReason = "Mismatch"
+	// IdentityUnusableReason says that the machine has neither a usable SMBIOS
+	// UUID nor hardware addresses.
+	IdentityUnusableReason = "NoUsableIdentity"
+	// IdentityDuplicateReason says that another TalosHost stands for the same
+	// machine or names the same address.
+	IdentityDuplicateReason = "Duplicate"
+	// IdentityNotObservedReason says that the machine was not seen.
+	IdentityNotObservedReason = "NotObserved"
+)
+
+// Condition ConsumerPresent of a TalosHost and its reasons.
+const (
+	// ConsumerPresentCondition is true when the TalosMachine that has claimed
+	// the host exists.
+	ConsumerPresentCondition = "ConsumerPresent"
+
+	// ConsumerPresentReason says that it does.
+	ConsumerPresentReason = "Present"
+	// NoConsumerReason says that nobody has claimed the host.
+	NoConsumerReason = "NoConsumer"
+	// ConsumerMissingReason says that the TalosMachine does not exist. That
+	// never starts a release.
+	ConsumerMissingReason = "Missing"
+	// ConsumerOtherReason says that a TalosMachine of that name exists, but with
+	// another provider ID.
+	ConsumerOtherReason = "OtherProviderID"
+)
+
+// Condition Released of a TalosHost and its reasons.
+const (
+	// ReleasedCondition is true when nothing of a released machine is left to
+	// be wiped.
+	ReleasedCondition = "Released"
+
+	// NothingToReleaseReason says that no release is under way.
+	NothingToReleaseReason = "NothingToRelease"
+	// WaitingForResetReason says that the machine has not been told to wipe
+	// itself yet.
+	WaitingForResetReason = "WaitingForReset"
+	// ResettingReason says that the machine was told to wipe itself, and has not
+	// come back.
+	ResettingReason = "Resetting"
+	// NotWipedReason says that the machine came back with content. It is wiped
+	// again after hostRetryAfterSeconds.
+	NotWipedReason = "NotWiped"
+	// ReleaseSilentReason says that the machine does not answer. It is wiped
+	// once it does.
+	ReleaseSilentReason = "NotAnswering"
+	// ReleaseUntrustedReason says that the machine does not accept the client
+	// certificate of the host, or that this is missing.
+	ReleaseUntrustedReason = "CredentialsRefused"
+	// ReleaseIdentityReason says that another machine answers.
+	ReleaseIdentityReason = "IdentityMismatch"
+	// RetainedReason says that the release policy leaves the machine as it is.
+	RetainedReason = "Retained"
+	// ReleaseFailedReason says that the machine has refused the wipe, or that
+	// its volumes could not be read.
+	ReleaseFailedReason = "ResetFailed"
+)
+
+// Reasons of events.
+const (
+	// EventHostClaimed is recorded when a TalosMachine has claimed a host.
+	EventHostClaimed = "HostClaimed"
+	// EventConfigurationApplied is recorded when a machine was given its
+	// configuration.
+	EventConfigurationApplied = "ConfigurationApplied"
+	// EventConfigurationRefused is recorded when Talos has refused it.
+	EventConfigurationRefused = "ConfigurationRefused"
+	// EventProvisioned is recorded when a machine runs for the first time.
+	EventProvisioned = "Provisioned"
+	// EventReleaseRequested is recorded when a TalosMachine gives its host back.
+	EventReleaseRequested = "ReleaseRequested"
+	// EventReleaseTimedOut is recorded when a TalosMachine goes before its host
+	// is proven wiped.
+	EventReleaseTimedOut = "ReleaseTimedOut"
+	// EventReset is recorded when a machine is told to wipe itself.
+	EventReset = "Reset"
+	// EventWiped is recorded when a machine is proven wiped.
+	EventWiped = "Wiped"
+	// EventNotWiped is recorded when a machine came back with content.
+	EventNotWiped = "NotWiped"
+	// EventUnwiped is recorded when a host object goes although its machine is
+	// not proven wiped.
+	EventUnwiped = "DeletedUnwiped"
+	// EventAdopting is recorded when a machine of somebody else is to be wiped.
+	EventAdopting = "Adopting"
+)

@@ -1,0 +1,133 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// ConsumerReference names the TalosMachine that has claimed a host. Its UID is
+// an identity only inside one management cluster; where kind, namespace, name
+// and providerID match it is bound again.
+type ConsumerReference struct {
+	// kind is the kind of the consumer, always TalosMachine.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Kind string `json:"kind,omitempty"`
+
+	// namespace is the namespace of the consumer, always the host's.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	Namespace string `json:"namespace,omitempty"`
+
+	// name is the name of the consumer.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name,omitempty"`
+
+	// uid is the UID of the consumer.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	UID string `json:"uid,omitempty"`
+
+	// providerID is the provider ID of this claim.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	ProviderID string `json:"providerID,omitempty"`
+}
+
+// HandoverProgress tells how far a hand-over is.
+// +kubebuilder:validation:Enum=Started;Ran
+type HandoverProgress string
+
+const (
+	// HandoverStarted says that the configuration was, or is about to be, sent.
+	HandoverStarted HandoverProgress = "Started"
+	// HandoverRan says that the machine was seen running with it.
+	HandoverRan HandoverProgress = "Ran"
+)
+
+// HostHandover records that a machine was, or is about to be, given a
+// configuration.
+type HostHandover struct {
+	// providerID is the provider ID of the claim that it was given for.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	ProviderID string `json:"providerID,omitempty"`
+
+	// progress is Started before the configuration is sent, and Ran once the
+	// machine was seen running with it.
+	// +required
+	Progress HandoverProgress `json:"progress,omitempty"`
+
+	// maintenanceCertFingerprint is the fingerprint of the maintenance
+	// certificate of the boot in which the machine was given its configuration.
+	// Another one proves another boot.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	MaintenanceCertFingerprint string `json:"maintenanceCertFingerprint,omitempty"`
+
+	// identity is the identity that the machine had at the hand-over.
+	// +optional
+	Identity HostIdentity `json:"identity,omitempty,omitzero"`
+}
+
+// HostRelease asks for the wipe of a machine.
+type HostRelease struct {
+	// policy tells what is wiped.
+	// +required
+	Policy ReleasePolicy `json:"policy,omitempty"`
+
+	// requestedAt is when the release was asked for.
+	// +required
+	RequestedAt metav1.Time `json:"requestedAt,omitempty,omitzero"`
+
+	// timeoutSeconds is how long, in seconds, the consumer waits for the
+	// release.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	TimeoutSeconds *int32 `json:"timeoutSeconds,omitempty"`
+
+	// consumerHealth is Unhealthy when the Machine was: the host goes into
+	// quarantine.
+	// +optional
+	ConsumerHealth ConsumerHealth `json:"consumerHealth,omitempty"`
+
+	// resetAt is when the machine was last told to wipe itself.
+	// +optional
+	ResetAt metav1.Time `json:"resetAt,omitempty,omitzero"`
+
+	// resetCertFingerprint is the fingerprint of the certificate that the
+	// configured machine presented at that time. Another one on a configured
+	// machine proves that it has booted, and was not wiped.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	ResetCertFingerprint string `json:"resetCertFingerprint,omitempty"`
+}
+
+// ConsumerHealth is the health of a Machine when its host was released.
+// +kubebuilder:validation:Enum=Healthy;Unhealthy
+type ConsumerHealth string
+
+const (
+	// ConsumerHealthy says that nothing was known against the Machine.
+	ConsumerHealthy ConsumerHealth = "Healthy"
+	// ConsumerUnhealthy says that a MachineHealthCheck has found the Machine
+	// unhealthy, or that the machine had lost its configuration.
+	ConsumerUnhealthy ConsumerHealth = "Unhealthy"
+)
+
+// HostQuarantine records that a host was released by an unhealthy Machine. It
+// is not claimed for hostRetryAfterSeconds, and after that only when no other
+// host fits.
+type HostQuarantine struct {
+	// since is when the host was released.
+	// +required
+	Since metav1.Time `json:"since,omitempty,omitzero"`
+}

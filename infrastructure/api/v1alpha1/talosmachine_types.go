@@ -1,0 +1,297 @@
+package v1alpha1
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+)
+
+// DefaultReleaseTimeoutSeconds is used when
+// spec.metal.releaseTimeoutSeconds is not set.
+const DefaultReleaseTimeoutSeconds = int32(600)
+
+// FailureDomainPolicy tells what the wish for a failure domain is worth.
+// +kubebuilder:validation:Enum=Required;Preferred
+type FailureDomainPolicy string
+
+const (
+	// FailureDomainRequired takes hosts of the wished failure domain only.
+	FailureDomainRequired FailureDomainPolicy = "Required"
+	// FailureDomainPreferred takes a host of another failure domain where the
+	// wished one has none left.
+	FailureDomainPreferred FailureDomainPolicy = "Preferred"
+)
+
+// ReleasePolicy tells what happens to a host when its TalosMachine goes.
+// +kubebuilder:validation:Enum=WipeSystem;WipeAll;Retain
+type ReleasePolicy string
+
+const (
+	// ReleaseWipeSystem wipes STATE, EPHEMERAL and every user, raw and swap
+	// volume that Talos made, and reboots to maintenance mode.
+	ReleaseWipeSystem ReleasePolicy = "WipeSystem"
+	// ReleaseWipeAll wipes the whole system disk with the boot loader. The
+	// machine comes back only where it boots from network or ISO.
+	ReleaseWipeAll ReleasePolicy = "WipeAll"
+	// ReleaseRetain leaves the machine as it is. The host is not claimed again
+	// before somebody has wiped it.
+	ReleaseRetain ReleasePolicy = "Retain"
+)
+
+// HostClaim tells how far a claim of a host is.
+// +kubebuilder:validation:Enum=Intended;Bound
+type HostClaim string
+
+const (
+	// HostClaimIntended says that the host was chosen, but may not be claimed
+	// yet; another one may be chosen in its place.
+	HostClaimIntended HostClaim = "Intended"
+	// HostClaimBound says that the host was claimed. The TalosMachine never
+	// changes to another host.
+	HostClaimBound HostClaim = "Bound"
+)
+
+// TalosMachineSpec defines the desired state of a TalosMachine. It is a union:
+// exactly one way of getting a machine is set.
+// +kubebuilder:validation:XValidation:rule="has(self.metal)",message="metal must be set"
+type TalosMachineSpec struct {
+	// providerID identifies the machine and its Node. It is set by the provider
+	// at the claim, as "talos://<uuid>" or the provider ID that the TalosHost
+	// names, and never changes after the host was claimed. It is part of the
+	// Cluster API contract.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	ProviderID string `json:"providerID,omitempty"`
+
+	// hostRef names the TalosHost, in the same namespace, that this machine has
+	// or is about to claim. It is set by the provider.
+	// +optional
+	HostRef TalosMachineHostReference `json:"hostRef,omitempty,omitzero"`
+
+	// metal takes a TalosHost: a machine, physical or virtual, that somebody
+	// else has booted into the maintenance mode of Talos.
+	// +optional
+	Metal *TalosMachineMetalSpec `json:"metal,omitempty"`
+}
+
+// TalosMachineHostReference names the TalosHost of a TalosMachine.
+type TalosMachineHostReference struct {
+	// name is the name of the TalosHost.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name,omitempty"`
+
+	// claim is Intended before the host is known to be claimed, and Bound from
+	// then on.
+	// +required
+	Claim HostClaim `json:"claim,omitempty"`
+}
+
+// TalosMachineMetalSpec says which TalosHost a machine claims, and how it is
+// treated.
+type TalosMachineMetalSpec struct {
+	// hostSelector selects the TalosHosts of the namespace that may be claimed,
+	// by their labels. By default all may.
+	// +optional
+	HostSelector metav1.LabelSelector `json:"hostSelector,omitempty,omitzero"`
+
+	// failureDomainPolicy tells what the failure domain of the Machine is worth:
+	// Required takes hosts of that domain only, Preferred takes another one
+	// where there is none left. Defaults to Preferred.
+	// +optional
+	FailureDomainPolicy FailureDomainPolicy `json:"failureDomainPolicy,omitempty"`
+
+	// releasePolicy tells what happens to the host when the machine goes:
+	// WipeSystem wipes STATE, EPHEMERAL and the volumes that Talos made, WipeAll
+	// the whole system disk with the boot loader (the machine must then boot
+	// from network or ISO), Retain nothing. Defaults to WipeSystem.
+	// +optional
+	ReleasePolicy ReleasePolicy `json:"releasePolicy,omitempty"`
+
+	// releaseTimeoutSeconds is how long, in seconds, the release of a host is
+	// waited for. After it the machine is let go, and the host is in state Error
+	// until it answers and is wiped. Defaults to 600.
+	// +optional
+	// +kubebuilder:validation:Minimum=30
+	// +kubebuilder:validation:Maximum=86400
+	ReleaseTimeoutSeconds *int32 `json:"releaseTimeoutSeconds,omitempty"`
+
+	// talos is the Talos release to install.
+	// +optional
+	Talos TalosReleaseSpec `json:"talos,omitempty,omitzero"`
+}
+
+// TalosReleaseSpec names a Talos release.
+// +kubebuilder:validation:MinProperties=1
+type TalosReleaseSpec struct {
+	// version is the Talos release, for example v1.13.9. By default it is the
+	// release that the host runs in maintenance mode.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:XValidation:rule="self.matches('^v(0|[1-9][0-9]*)[.](0|[1-9][0-9]*)[.](0|[1-9][0-9]*)([-+].+)?$')",message="must be a semantic version with the prefix v, for example v1.13.9"
+	Version string `json:"version,omitempty"`
+
+	// image is the installer image. By default it is the one of the machine
+	// configuration; install.image of a TalosHost goes before it.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	Image string `json:"image,omitempty"`
+}
+
+// TalosMachineInitializationStatus tells how far the first set-up of the
+// machine is.
+// +kubebuilder:validation:MinProperties=1
+type TalosMachineInitializationStatus struct {
+	// provisioned is true once the machine has run with its configuration. It
+	// never goes back to false. It is part of the Cluster API contract.
+	// +optional
+	Provisioned *bool `json:"provisioned,omitempty"`
+}
+
+// TalosMachineStatus defines the observed state of a TalosMachine.
+// +kubebuilder:validation:MinProperties=1
+type TalosMachineStatus struct {
+	// conditions are the observations of the machine's present state. Known
+	// types are Ready, HostClaimed, ConfigurationApplied, HostRunning,
+	// IdentityUnverified, Deleting and Paused.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +kubebuilder:validation:MaxItems=32
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+
+	// initialization tells how far the first set-up is. It is part of the
+	// Cluster API contract.
+	// +optional
+	Initialization TalosMachineInitializationStatus `json:"initialization,omitempty,omitzero"`
+
+	// addresses are the addresses of the node, as Talos reports them for
+	// Kubernetes, and its host name.
+	// +optional
+	Addresses clusterv1.MachineAddresses `json:"addresses,omitempty"`
+
+	// failureDomain is the failure domain of the host.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	FailureDomain string `json:"failureDomain,omitempty"`
+
+	// talosVersion is the Talos release that the machine runs.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	TalosVersion string `json:"talosVersion,omitempty"`
+}
+
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=talosmachines,shortName=tm,scope=Namespaced,categories=cluster-api
+// +kubebuilder:storageversion
+// +kubebuilder:subresource:status
+// +kubebuilder:metadata:labels=cluster.x-k8s.io/v1beta2=v1alpha1
+// +kubebuilder:printcolumn:name="Cluster",type="string",JSONPath=".metadata.labels['cluster\\.x-k8s\\.io/cluster-name']",description="Cluster"
+// +kubebuilder:printcolumn:name="Host",type="string",JSONPath=".spec.hostRef.name",description="TalosHost of the machine"
+// +kubebuilder:printcolumn:name="Machine",type="string",JSONPath=`.metadata.ownerReferences[?(@.kind=="Machine")].name`,description="Machine that owns it",priority=10
+// +kubebuilder:printcolumn:name="ProviderID",type="string",JSONPath=".spec.providerID",description="Provider ID",priority=10
+// +kubebuilder:printcolumn:name="Provisioned",type="boolean",JSONPath=".status.initialization.provisioned",description="The machine has run with its configuration"
+// +kubebuilder:printcolumn:name="Ready",type="string",JSONPath=`.status.conditions[?(@.type=="Ready")].status`,description="Condition Ready"
+// +kubebuilder:printcolumn:name="Reason",type="string",JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,description="Reason of condition Ready",priority=10
+// +kubebuilder:printcolumn:name="Talos",type="string",JSONPath=".status.talosVersion",description="Talos release",priority=10
+// +kubebuilder:printcolumn:name="Paused",type="string",JSONPath=`.status.conditions[?(@.type=="Paused")].status`,description="Reconciliation is paused",priority=10
+// +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp",description="Time since creation"
+
+// TalosMachine is the infrastructure of one Machine: a claim on a TalosHost.
+type TalosMachine struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// metadata is the standard object's metadata.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is the desired state.
+	// +required
+	Spec TalosMachineSpec `json:"spec,omitempty,omitzero"`
+
+	// status is the observed state.
+	// +optional
+	Status TalosMachineStatus `json:"status,omitempty,omitzero"`
+}
+
+// GetConditions returns the conditions of the machine.
+func (in *TalosMachine) GetConditions() []metav1.Condition {
+	return in.Status.Conditions
+}
+
+// SetConditions replaces the conditions of the machine.
+func (in *TalosMachine) SetConditions(conditions []metav1.Condition) {
+	in.Status.Conditions = conditions
+}
+
+// +kubebuilder:object:root=true
+
+// TalosMachineList is a list of TalosMachines.
+type TalosMachineList struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// metadata is the standard list's metadata.
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	// items are the TalosMachines.
+	Items []TalosMachine `json:"items"`
+}
+
+// TalosMachineTemplateSpec defines the desired state of a TalosMachineTemplate.
+type TalosMachineTemplateSpec struct {
+	// template is what TalosMachines are made from. It is immutable.
+	// +required
+	Template TalosMachineTemplateResource `json:"template,omitempty,omitzero"`
+}
+
+// TalosMachineTemplateResource describes a TalosMachine made from a template.
+type TalosMachineTemplateResource struct {
+	// metadata holds the labels and annotations of the TalosMachine. By default
+	// there are none.
+	// +optional
+	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"`
+
+	// spec is the specification of the TalosMachine.
+	// +required
+	// +kubebuilder:validation:XValidation:rule="!has(self.providerID) && !has(self.hostRef)",message="providerID and hostRef belong to the provider and must not be set in a template"
+	Spec TalosMachineSpec `json:"spec,omitempty,omitzero"`
+}
+
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:path=talosmachinetemplates,shortName=tmt,scope=Namespaced,categories=cluster-api
+// +kubebuilder:storageversion
+// +kubebuilder:metadata:labels=cluster.x-k8s.io/v1beta2=v1alpha1
+// +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp",description="Time since creation"
+
+// TalosMachineTemplate is a template of TalosMachines.
+type TalosMachineTemplate struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// metadata is the standard object's metadata.
+	// +optional
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// spec is the desired state.
+	// +required
+	Spec TalosMachineTemplateSpec `json:"spec,omitempty,omitzero"`
+}
+
+// +kubebuilder:object:root=true
+
+// TalosMachineTemplateList is a list of TalosMachineTemplates.
+type TalosMachineTemplateList struct {
+	metav1.TypeMeta `json:",inline"`
+
+	// metadata is the standard list's metadata.
+	// +optional
+	metav1.ListMeta `json:"metadata,omitempty"`
+
+	// items are the TalosMachineTemplates.
+	Items []TalosMachineTemplate `json:"items"`
+}

@@ -1,0 +1,84 @@
+// Package backends is what the TalosMachine controller needs of a way of
+// getting machines.
+package backends
+
+import (
+	"context"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+// Machines is a way of getting machines.
+type Machines interface {
+	// Reconcile brings the machine closer to running, and fills in what was
+	// observed of it.
+	Reconcile(ctx context.Context, scope *Scope) (ctrl.Result, error)
+	// Delete gives the machine back. It tells Released once nothing is left to
+	// wait for.
+	Delete(ctx context.Context, scope *Scope) (Deletion, ctrl.Result, error)
+}
+
+// Deletion tells how far a deletion is.
+type Deletion string
+
+const (
+	// Releasing says that the machine is still being given back.
+	Releasing Deletion = "Releasing"
+	// Released says that the TalosMachine may go.
+	Released Deletion = "Released"
+)
+
+// Scope is one pass over one TalosMachine.
+type Scope struct {
+	// Cluster is the Cluster of the TalosMachine; nil only in a deletion.
+	Cluster *clusterv1.Cluster
+	// Machine is the owner of the TalosMachine; nil only in a deletion.
+	Machine *clusterv1.Machine
+	// TalosMachine is what is reconciled.
+	TalosMachine *infrav1.TalosMachine
+	// Observed is what this pass has found.
+	Observed Observed
+}
+
+// Finding is the content of a condition.
+type Finding struct {
+	Status  metav1.ConditionStatus
+	Reason  string
+	Message string
+}
+
+// True is a finding of status True.
+func True(reason, message string) Finding {
+	return Finding{Status: metav1.ConditionTrue, Reason: reason, Message: message}
+}
+
+// False is a finding of status False.
+func False(reason, message string) Finding {
+	return Finding{Status: metav1.ConditionFalse, Reason: reason, Message: message}
+}
+
+// Unknown is a finding of status Unknown.
+func Unknown(reason, message string) Finding {
+	return Finding{Status: metav1.ConditionUnknown, Reason: reason, Message: message}
+}
+
+// Observed is what a pass has found about a machine.
+type Observed struct {
+	// Claim, Configuration, Running, Identity and Deleting are the conditions
+	// HostClaimed, ConfigurationApplied, HostRunning, IdentityUnverified and
+	// Deleting. One without status was not observed in this pass.
+	Claim, Configuration, Running, Identity, Deleting Finding
+	// Provisioned tells that the machine has run with its configuration.
+	Provisioned bool
+	// Addresses are the addresses of the machine; nil when not observed.
+	Addresses clusterv1.MachineAddresses
+	// FailureDomain is the failure domain of the host.
+	FailureDomain string
+	// TalosVersion is the release that the machine runs; empty when not
+	// observed.
+	TalosVersion string
+}

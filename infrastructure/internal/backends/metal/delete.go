@@ -1,0 +1,119 @@
+package metal
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+)
+
+// Delete implements backends.Machines. It asks for the release of the host;
+// the TalosHost controller carries it out.
+func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.Deletion, ctrl.Result, error) {
+	machine := scope.TalosMachine
+	m.Follower.Stop(keyOf(machine))
+	if machine.Spec.HostRef.Name == "" {
+		return backends.Released, ctrl.Result{}, nil
+	}
+	host, err := m.getHost(ctx, machine.Namespace, machine.Spec.HostRef.Name)
+	if err != nil {
+		return "", ctrl.Result{}, err
+	}
+	switch {
+	case host == nil || !isOurs(host, machine):
+		return backends.Released, ctrl.Result{}, nil
+	case hasAnnotation(host, infrav1.DeleteForMoveAnnotation):
+		scope.Observed.Deleting = backends.True(infrav1.DeletedForMoveReason, "The host was moved to another management cluster; it is not released here")
+		return backends.Releasing, ctrl.Result{}, nil
+	case host.Spec.Handover.ProviderID == "":
+		return backends.Released, ctrl.Result{}, m.unclaim(ctx, host)
+	case host.Spec.Release.Policy == "":
+		if err := m.requestRelease(ctx, scope, host); err != nil {
+			return "", ctrl.Result{}, err
+		}
+	}
+
+	return m.awaitRelease(scope, host)
+}
+
+func hasAnnotation(object metav1.Object, name string) bool {
+	_, found := object.GetAnnotations()[name]
+
+	return found
+}
+
+// unclaim gives a host back that was never configured.
+func (m *Machines) unclaim(ctx context.Context, host *infrav1.TalosHost) error {
+	host.Spec.ConsumerRef = infrav1.ConsumerReference{}
+	SetBlockMove(host, false)
+	if err := m.Client.Update(ctx, host); err != nil {
+		return fmt.Errorf("giving TalosHost %s back: %w", host.Name, err)
+	}
+
+	return nil
+}
+
+func (m *Machines) requestRelease(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
+	spec := metalSpec(scope.TalosMachine)
+	host.Spec.Release = infrav1.HostRelease{
+		Policy:         spec.ReleasePolicy,
+		RequestedAt:    metav1.NewTime(m.Clock.Now()),
+		TimeoutSeconds: spec.ReleaseTimeoutSeconds,
+		ConsumerHealth: healthOf(scope),
+	}
+	host.Spec.MaintenanceCertFingerprint = ""
+	SetBlockMove(host, true)
+	if err := m.Client.Update(ctx, host); err != nil {
+		return fmt.Errorf("asking for the release of TalosHost %s: %w", host.Name, err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Asked for the release of the host", "TalosHost", host.Name, "policy", spec.ReleasePolicy)
+	m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeNormal, infrav1.EventReleaseRequested, "Release", "Asked for the release of TalosHost %s: %s", host.Name, spec.ReleasePolicy)
+
+	return nil
+}
+
+// healthOf tells whether something was known against the machine.
+func healthOf(scope *backends.Scope) infrav1.ConsumerHealth {
+	running := conditions.Get(scope.TalosMachine, infrav1.HostRunningCondition)
+	returned := running != nil && running.Reason == infrav1.HostReturnedToMaintenanceReason
+	if returned || (scope.Machine != nil && conditions.IsFalse(scope.Machine, clusterv1.MachineHealthCheckSucceededCondition)) {
+		return infrav1.ConsumerUnhealthy
+	}
+
+	return infrav1.ConsumerHealthy
+}
+
+// ReleaseTimeout is how long a release is waited for.
+func ReleaseTimeout(release infrav1.HostRelease) time.Duration {
+	return time.Duration(ptr.Deref(release.TimeoutSeconds, infrav1.DefaultReleaseTimeoutSeconds)) * time.Second
+}
+
+// awaitRelease waits until the host is free, needs a person, or was silent for
+// too long.
+func (m *Machines) awaitRelease(scope *backends.Scope, host *infrav1.TalosHost) (backends.Deletion, ctrl.Result, error) {
+	released := conditions.Get(host, infrav1.ReleasedCondition)
+	failed := released != nil && slices.Contains([]string{infrav1.NotWipedReason, infrav1.RetainedReason}, released.Reason)
+	left := ReleaseTimeout(host.Spec.Release) - m.Clock.Since(host.Spec.Release.RequestedAt.Time)
+	if failed || left <= 0 {
+		m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeWarning, infrav1.EventReleaseTimedOut, "Release",
+			"TalosMachine goes although TalosHost %s is not proven wiped; see condition Released of the host", host.Name)
+		return backends.Released, ctrl.Result{}, nil
+	}
+	message := "Waiting for TalosHost " + host.Name + " to be wiped"
+	if released != nil && released.Status == metav1.ConditionFalse {
+		message += ": " + released.Message
+	}
+	scope.Observed.Deleting = backends.True(infrav1.WaitingForReleaseReason, message)
+
+	return backends.Releasing, ctrl.Result{RequeueAfter: left}, nil
+}

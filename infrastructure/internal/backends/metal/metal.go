@@ -1,0 +1,169 @@
+// Package metal takes TalosHosts: machines that somebody else has booted into
+// the maintenance mode of Talos (design D10).
+//
+// What must not be lost is in the specs of TalosMachine and TalosHost, and is
+// written before the effect that it speaks of; every step looks first whether
+// it was done.
+package metal
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/follow"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+)
+
+const (
+	// claimRetryInterval is how soon another host is tried when one was taken
+	// by somebody else.
+	claimRetryInterval = 500 * time.Millisecond
+	// contactInterval is how often a machine is asked that cannot be watched,
+	// because it does not answer or has no configuration yet.
+	contactInterval = 5 * time.Second
+	// lostContactInterval is the same for a machine that has run.
+	lostContactInterval = 30 * time.Second
+	// refusedRetryInterval is how often a configuration is tried again that
+	// Talos has refused, beside changes of the host.
+	refusedRetryInterval = 5 * time.Minute
+)
+
+// Machines is the metal backend. All fields are required.
+type Machines struct {
+	// Client reads from the cache of the management cluster, but Secrets live.
+	Client client.Client
+	// APIReader reads live.
+	APIReader client.Reader
+	// Dialer opens connections to Talos machines.
+	Dialer talosclient.Dialer
+	// Credentials gives out client certificates.
+	Credentials *credentials.Store
+	// Follower watches configured machines.
+	Follower *follow.Follower
+	// Clock tells the time.
+	Clock clock.PassiveClock
+	// Random picks hosts, and spreads retries.
+	Random claim.Random
+	// Recorder records events.
+	Recorder events.EventRecorder
+}
+
+var _ backends.Machines = &Machines{}
+
+// Reconcile implements backends.Machines.
+func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
+	data, result, err := m.reconcileBootstrapData(ctx, scope)
+	if err != nil || data == nil {
+		return result, err
+	}
+	host, result, err := m.reconcileClaim(ctx, scope, data)
+	if err != nil || host == nil {
+		return result, err
+	}
+	scope.Observed.FailureDomain = host.Spec.FailureDomain
+
+	if host.Spec.Handover.ProviderID == "" {
+		return m.reconcileHandover(ctx, scope, host, data)
+	}
+
+	return m.reconcileRunning(ctx, scope, host, data)
+}
+
+// after is a requeue after about d: the retries of many machines are spread.
+func (m *Machines) after(d time.Duration) ctrl.Result {
+	return ctrl.Result{RequeueAfter: Jitter(m.Random, d)}
+}
+
+// Jitter is a duration between d and 1.25 d.
+func Jitter(random claim.Random, d time.Duration) time.Duration {
+	const steps = 1000
+
+	return d + d/4*time.Duration(random.IntN(steps))/steps
+}
+
+// mint makes a new provider ID out of the injected randomness.
+func (m *Machines) mint() (string, error) {
+	id, err := uuid.NewRandomFromReader(randomReader{m.Random})
+	if err != nil {
+		return "", fmt.Errorf("making a provider ID: %w", err)
+	}
+
+	return infrav1.ProviderIDPrefix + id.String(), nil
+}
+
+type randomReader struct{ random claim.Random }
+
+func (r randomReader) Read(p []byte) (int, error) {
+	const values = 256
+	for i := range p {
+		p[i] = byte(r.random.IntN(values)) //nolint:gosec // G115: below 256.
+	}
+
+	return len(p), nil
+}
+
+// getHost reads a host live. A host that does not exist is nil.
+func (m *Machines) getHost(ctx context.Context, namespace, name string) (*infrav1.TalosHost, error) {
+	host := &infrav1.TalosHost{}
+	err := m.APIReader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, host)
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // Documented above.
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading TalosHost %s: %w", name, err)
+	}
+
+	return host, nil
+}
+
+// isOurs tells whether a host is claimed for a TalosMachine. A UID is none of
+// it: a move gives every object a new one.
+func isOurs(host *infrav1.TalosHost, machine *infrav1.TalosMachine) bool {
+	ref := host.Spec.ConsumerRef
+
+	return ref.Kind == infrav1.TalosMachineKind && ref.Namespace == machine.Namespace && ref.Name == machine.Name &&
+		ref.ProviderID != "" && ref.ProviderID == machine.Spec.ProviderID
+}
+
+// target is the machine behind a host.
+func (m *Machines) target(ctx context.Context, host *infrav1.TalosHost) (contact.Target, error) {
+	twice, err := SeenTwice(ctx, m.Client)
+	if err != nil {
+		return contact.Target{}, err
+	}
+
+	return contact.Target{
+		Addresses: contact.Addresses(host),
+		Identity:  identity.Wanted(host),
+		Twice:     twice,
+	}, nil
+}
+
+// SeenTwice finds UUIDs that several machines tell.
+func SeenTwice(ctx context.Context, reader client.Reader) (identity.Seen, error) {
+	hosts := &infrav1.TalosHostList{}
+	if err := reader.List(ctx, hosts); err != nil {
+		return nil, fmt.Errorf("listing TalosHosts: %w", err)
+	}
+
+	return identity.Twice(hosts.Items), nil
+}
+
+// hostKey is the name of the TalosMachine in the Follower.
+func keyOf(machine *infrav1.TalosMachine) client.ObjectKey {
+	return client.ObjectKeyFromObject(machine)
+}

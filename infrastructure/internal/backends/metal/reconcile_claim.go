@@ -1,0 +1,155 @@
+package metal
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
+)
+
+// reconcileClaim finds the host of a TalosMachine, or claims one: the intent is
+// recorded on the TalosMachine first, then the host is claimed by an update of
+// what was read live. No host means that there is none in this pass.
+func (m *Machines) reconcileClaim(ctx context.Context, scope *backends.Scope, data *bootstrapData) (*infrav1.TalosHost, ctrl.Result, error) {
+	ref := scope.TalosMachine.Spec.HostRef
+	if ref.Name == "" {
+		return m.chooseHost(ctx, scope, data)
+	}
+	host, err := m.getHost(ctx, scope.TalosMachine.Namespace, ref.Name)
+	if err != nil {
+		return nil, ctrl.Result{}, err
+	}
+	switch {
+	case host != nil && isOurs(host, scope.TalosMachine):
+		return m.bind(ctx, scope, host)
+	case ref.Claim == infrav1.HostClaimBound:
+		scope.Observed.Claim = backends.False(infrav1.HostLostReason,
+			fmt.Sprintf("TalosHost %s is gone, or belongs to another TalosMachine; delete the Machine to get another host", ref.Name))
+		return nil, ctrl.Result{}, nil
+	case host == nil || claim.Judge(host, data.request) != "":
+		// Taken by somebody else, or changed, since it was chosen.
+		return m.chooseHost(ctx, scope, data)
+	}
+
+	return m.claimHost(ctx, scope, host)
+}
+
+// chooseHost picks a host and records the intent to claim it.
+func (m *Machines) chooseHost(ctx context.Context, scope *backends.Scope, data *bootstrapData) (*infrav1.TalosHost, ctrl.Result, error) {
+	list := &infrav1.TalosHostList{}
+	if err := m.Client.List(ctx, list, client.InNamespace(scope.TalosMachine.Namespace)); err != nil {
+		return nil, ctrl.Result{}, fmt.Errorf("listing TalosHosts: %w", err)
+	}
+	hosts := make([]*infrav1.TalosHost, 0, len(list.Items))
+	for i := range list.Items {
+		hosts = append(hosts, &list.Items[i])
+	}
+	choice := claim.Choose(hosts, data.request, m.Random)
+	if choice.Host == nil {
+		scope.Observed.Claim = backends.False(infrav1.NoHostFitsReason, choice.Message())
+		return nil, ctrl.Result{RequeueAfter: choice.RetryAfter}, m.forgetHost(ctx, scope)
+	}
+	scope.Observed.Claim = backends.False(infrav1.ClaimingHostReason, "Claiming TalosHost "+choice.Host.Name)
+	if err := m.intend(ctx, scope, choice.Host); err != nil {
+		return nil, ctrl.Result{}, err
+	}
+	host, err := m.getHost(ctx, choice.Host.Namespace, choice.Host.Name)
+	if err != nil {
+		return nil, ctrl.Result{}, err
+	}
+	if host == nil || claim.Judge(host, data.request) != "" {
+		return nil, m.after(claimRetryInterval), nil
+	}
+
+	return m.claimHost(ctx, scope, host)
+}
+
+// forgetHost drops an intent that came to nothing.
+func (m *Machines) forgetHost(ctx context.Context, scope *backends.Scope) error {
+	if scope.TalosMachine.Spec.HostRef.Name == "" {
+		return nil
+	}
+
+	return m.patchMachine(ctx, scope, func(spec *infrav1.TalosMachineSpec) { spec.HostRef = infrav1.TalosMachineHostReference{} })
+}
+
+// intend records the host and the provider ID on the TalosMachine. A provider
+// ID of ours is minted once; one that a host names goes with the host.
+func (m *Machines) intend(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
+	providerID := host.Spec.ProviderID
+	if providerID == "" {
+		providerID = scope.TalosMachine.Spec.ProviderID
+	}
+	if host.Spec.ProviderID == "" && !strings.HasPrefix(providerID, infrav1.ProviderIDPrefix) {
+		var err error
+		if providerID, err = m.mint(); err != nil {
+			return err
+		}
+	}
+
+	return m.patchMachine(ctx, scope, func(spec *infrav1.TalosMachineSpec) {
+		spec.ProviderID = providerID
+		spec.HostRef = infrav1.TalosMachineHostReference{Name: host.Name, Claim: infrav1.HostClaimIntended}
+	})
+}
+
+// claimHost claims a host that was read live. Whoever comes second meets a
+// conflict.
+func (m *Machines) claimHost(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (*infrav1.TalosHost, ctrl.Result, error) {
+	machine := scope.TalosMachine
+	host.Spec.ConsumerRef = infrav1.ConsumerReference{
+		Kind: infrav1.TalosMachineKind, Namespace: machine.Namespace, Name: machine.Name, UID: string(machine.UID), ProviderID: machine.Spec.ProviderID,
+	}
+	controllerutil.AddFinalizer(host, infrav1.TalosHostFinalizer)
+	if err := m.Client.Update(ctx, host); err != nil {
+		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			scope.Observed.Claim = backends.False(infrav1.ClaimingHostReason, "Claiming a TalosHost")
+			return nil, m.after(claimRetryInterval), nil
+		}
+		return nil, ctrl.Result{}, fmt.Errorf("claiming TalosHost %s: %w", host.Name, err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Claimed a TalosHost", "TalosHost", host.Name, "providerID", machine.Spec.ProviderID)
+	m.Recorder.Eventf(machine, host, corev1.EventTypeNormal, infrav1.EventHostClaimed, "Claim", "Claimed TalosHost %s", host.Name)
+
+	return m.bind(ctx, scope, host)
+}
+
+// bind records that the host is claimed. A UID is renewed after a move, which
+// gives every object a new one.
+func (m *Machines) bind(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (*infrav1.TalosHost, ctrl.Result, error) {
+	machine := scope.TalosMachine
+	if machine.Spec.HostRef.Claim != infrav1.HostClaimBound {
+		if err := m.patchMachine(ctx, scope, func(spec *infrav1.TalosMachineSpec) { spec.HostRef.Claim = infrav1.HostClaimBound }); err != nil {
+			return nil, ctrl.Result{}, err
+		}
+	}
+	if host.Spec.ConsumerRef.UID != string(machine.UID) {
+		host.Spec.ConsumerRef.UID = string(machine.UID)
+		if err := m.Client.Update(ctx, host); err != nil {
+			return nil, ctrl.Result{}, fmt.Errorf("binding TalosHost %s again: %w", host.Name, err)
+		}
+	}
+	scope.Observed.Claim = backends.True(infrav1.HostClaimedReason, "")
+
+	return host, ctrl.Result{}, nil
+}
+
+// patchMachine writes what must not be lost into the spec of the TalosMachine.
+func (m *Machines) patchMachine(ctx context.Context, scope *backends.Scope, change func(*infrav1.TalosMachineSpec)) error {
+	before := scope.TalosMachine.DeepCopy()
+	change(&scope.TalosMachine.Spec)
+	if err := m.Client.Patch(ctx, scope.TalosMachine, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("recording the claim on TalosMachine %s: %w", before.Name, err)
+	}
+
+	return nil
+}

@@ -1,0 +1,164 @@
+package metal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+)
+
+// reconcileHandover gives a claimed machine its configuration. Before that the
+// administrator's certificate exists, and the host records the hand-over.
+func (m *Machines) reconcileHandover(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData) (ctrl.Result, error) {
+	setIdentity(scope, host)
+	scope.Observed.Running = backends.False(infrav1.HostNotConfiguredReason, "The machine has no configuration yet")
+	configuration, err := m.overlaid(ctx, scope, host, data)
+	if err != nil || configuration == nil {
+		return ctrl.Result{}, err
+	}
+	if err := m.Credentials.EnsureAdmin(ctx, clusterKey(scope), host); err != nil {
+		if errors.Is(err, secrets.ErrBundleMissing) {
+			scope.Observed.Configuration = backends.False(infrav1.WaitingForCredentialsReason, "Waiting for the secrets of the cluster, from which the client certificate of the host is made")
+			return m.after(contactInterval), nil
+		}
+		return ctrl.Result{}, err
+	}
+	target, err := m.target(ctx, host)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	target.Fingerprint = host.Spec.MaintenanceCertFingerprint
+	answer := contact.Reach(ctx, m.Dialer, target)
+	defer answer.Close()
+	if answer.Outcome != contact.InMaintenance {
+		scope.Observed.Configuration = notHandedOver(answer.Outcome)
+		return m.after(contactInterval), nil
+	}
+	if err := m.recordHandover(ctx, scope, host, answer); err != nil {
+		return ctrl.Result{}, err
+	}
+
+	return m.apply(ctx, scope, host, answer, configuration)
+}
+
+// overlaid is the configuration with what only the host knows; nil, with the
+// reason in a condition, when there is none.
+func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData) ([]byte, error) {
+	configuration, err := m.configurationOf(ctx, scope, data)
+	if err != nil {
+		return nil, err
+	}
+	if configuration == nil {
+		scope.Observed.Configuration = backends.False(infrav1.WaitingForBootstrapDataReason, "The Secret with the machine configuration is missing")
+		return nil, nil
+	}
+	overlay, err := overlayOf(host, scope.TalosMachine)
+	if err == nil {
+		configuration, err = configgen.Overlay(configuration, overlay)
+	}
+	if err != nil {
+		scope.Observed.Configuration = backends.False(infrav1.OverlayFailedReason, fmt.Sprintf("TalosHost %s: %v", host.Name, err))
+		return nil, nil
+	}
+
+	return configuration, nil
+}
+
+func notHandedOver(outcome contact.Outcome) backends.Finding {
+	switch outcome {
+	case contact.Foreign:
+		return backends.False(infrav1.ApplyingConfigurationReason, "The machine was configured by somebody else since it was claimed; nothing is sent to it")
+	case contact.WrongFingerprint:
+		return backends.False(infrav1.FingerprintMismatchReason,
+			"The maintenance certificate of the machine is not the one that the TalosHost demands; nothing is sent to it. Compare maintenanceCertFingerprint with the machine's console")
+	case contact.WrongMachine:
+		return backends.False(infrav1.HostIdentityMismatchReason, "Another machine answers at the addresses of the host; nothing is sent to it")
+	}
+
+	return backends.False(infrav1.ApplyingConfigurationReason, "The machine does not answer; its configuration is handed over once it does")
+}
+
+// recordHandover writes down that the machine is about to be configured, and in
+// which boot.
+func (m *Machines) recordHandover(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, answer contact.Answer) error {
+	record := infrav1.HostHandover{
+		ProviderID:                 scope.TalosMachine.Spec.ProviderID,
+		Progress:                   infrav1.HandoverStarted,
+		MaintenanceCertFingerprint: answer.Node.Fingerprint(),
+		Identity:                   identity.Of(answer.Hardware),
+	}
+	if host.Spec.Handover.ProviderID == record.ProviderID && host.Spec.Handover.MaintenanceCertFingerprint == record.MaintenanceCertFingerprint {
+		return nil
+	}
+	host.Spec.Handover = record
+	SetBlockMove(host, true)
+	if err := m.Client.Update(ctx, host); err != nil {
+		return fmt.Errorf("recording the hand-over on TalosHost %s: %w", host.Name, err)
+	}
+
+	return nil
+}
+
+// apply sends the configuration.
+func (m *Machines) apply(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, answer contact.Answer, configuration []byte) (ctrl.Result, error) {
+	err := answer.Node.ApplyConfiguration(ctx, configuration)
+	switch {
+	case errors.Is(err, talosclient.ErrInvalidConfiguration):
+		scope.Observed.Configuration = backends.False(infrav1.ConfigurationRefusedReason, fmt.Sprintf("Talos has refused the configuration: %v", err))
+		m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeWarning, infrav1.EventConfigurationRefused, "Apply", "Talos has refused the configuration: %v", err)
+		// It took nothing, so there is nothing to wipe.
+		host.Spec.Handover = infrav1.HostHandover{}
+		SetBlockMove(host, false)
+		if err := m.Client.Update(ctx, host); err != nil {
+			return ctrl.Result{}, fmt.Errorf("taking the hand-over back on TalosHost %s: %w", host.Name, err)
+		}
+		return m.after(refusedRetryInterval), nil
+	case err != nil:
+		// Perhaps it was taken; the next pass sees.
+		scope.Observed.Configuration = backends.False(infrav1.ApplyingConfigurationReason, "The machine has not confirmed that it took its configuration")
+		ctrl.LoggerFrom(ctx).Info("Handing over the configuration has failed", "TalosHost", host.Name, "reason", err.Error())
+		return m.after(contactInterval), nil
+	}
+	scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
+	ctrl.LoggerFrom(ctx).Info("Handed over the configuration", "TalosHost", host.Name)
+	m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeNormal, infrav1.EventConfigurationApplied, "Apply", "Handed over the configuration to TalosHost %s", host.Name)
+
+	return m.after(contactInterval), nil
+}
+
+// setIdentity tells whether the machine could prove that it is the right one.
+func setIdentity(scope *backends.Scope, host *infrav1.TalosHost) {
+	if host.Spec.MaintenanceCertFingerprint == "" {
+		scope.Observed.Identity = backends.True(infrav1.NoFingerprintReason,
+			"The machine gets keys of the cluster without having proven which it is: maintenance mode is anonymous. Set maintenanceCertFingerprint on the TalosHost to demand a certificate")
+		return
+	}
+	scope.Observed.Identity = backends.False(infrav1.FingerprintVerifiedReason, "")
+}
+
+// SetBlockMove makes clusterctl wait with a move, or not any more.
+func SetBlockMove(host *infrav1.TalosHost, block bool) {
+	if !block {
+		delete(host.Annotations, infrav1.BlockMoveAnnotation)
+		return
+	}
+	if host.Annotations == nil {
+		host.Annotations = map[string]string{}
+	}
+	host.Annotations[infrav1.BlockMoveAnnotation] = ""
+}
+
+func clusterKey(scope *backends.Scope) client.ObjectKey {
+	return client.ObjectKeyFromObject(scope.Cluster)
+}

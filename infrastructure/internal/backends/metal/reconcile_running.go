@@ -1,0 +1,180 @@
+package metal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
+)
+
+// reconcileRunning follows a machine that was given its configuration.
+func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData) (ctrl.Result, error) {
+	setIdentity(scope, host)
+	scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
+	scope.Observed.Provisioned = host.Spec.Handover.Progress == infrav1.HandoverRan
+
+	creds, err := m.Credentials.Reader(ctx, clusterKey(scope), host)
+	if errors.Is(err, secrets.ErrBundleInvalid) || errors.Is(err, credentials.ErrMissing) {
+		scope.Observed.Running = backends.Unknown(infrav1.WaitingForCredentialsReason, "There is no client certificate to ask the machine with; restore the secrets of the cluster")
+		return m.after(lostContactInterval), nil
+	}
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if err := m.Credentials.RenewAdmin(ctx, clusterKey(scope), host); err != nil {
+		return ctrl.Result{}, err
+	}
+	target, err := m.target(ctx, host)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	target.Credentials = &creds
+	answer := contact.Reach(ctx, m.Dialer, target)
+	defer answer.Close()
+
+	switch answer.Outcome {
+	case contact.Configured:
+		return m.observe(ctx, scope, host, answer, creds)
+	case contact.InMaintenance:
+		return m.backInMaintenance(ctx, scope, host, data, answer)
+	}
+	scope.Observed.Running = notRunning(answer.Outcome)
+	if scope.Observed.Provisioned {
+		return m.after(lostContactInterval), nil
+	}
+
+	return m.after(contactInterval), nil
+}
+
+func notRunning(outcome contact.Outcome) backends.Finding {
+	switch outcome {
+	case contact.WrongMachine:
+		return backends.False(infrav1.HostIdentityMismatchReason, "Another machine answers at the addresses of the host")
+	case contact.Foreign:
+		return backends.False(infrav1.HostNotAnsweringReason, "The machine answers, but not yet, or not any more, as a node of this cluster")
+	}
+
+	return backends.False(infrav1.HostNotAnsweringReason, "The machine does not answer")
+}
+
+// backInMaintenance handles a machine that ought to be configured, and is not.
+// As long as it was never seen running, it gets its configuration again: the
+// first call may have been lost. Afterwards it never does by itself, because a
+// blank member would join etcd (design D10).
+func (m *Machines) backInMaintenance(
+	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData, answer contact.Answer,
+) (ctrl.Result, error) {
+	if scope.Observed.Provisioned {
+		scope.Observed.Running = backends.False(infrav1.HostReturnedToMaintenanceReason,
+			"The machine is back in maintenance mode after it has run, and is not configured again by itself; delete its Machine")
+		return m.after(lostContactInterval), nil
+	}
+	scope.Observed.Running = backends.False(infrav1.HostNotConfiguredReason, "The machine is still in maintenance mode")
+	configuration, err := m.overlaid(ctx, scope, host, data)
+	if err != nil || configuration == nil {
+		return ctrl.Result{}, err
+	}
+	if err := m.recordHandover(ctx, scope, host, answer); err != nil {
+		return ctrl.Result{}, err
+	}
+
+	return m.apply(ctx, scope, host, answer, configuration)
+}
+
+// observe reads what a configured machine tells.
+func (m *Machines) observe(
+	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, answer contact.Answer, creds talosclient.Credentials,
+) (ctrl.Result, error) {
+	status, err := answer.Node.MachineStatus(ctx)
+	if err != nil {
+		scope.Observed.Running = backends.Unknown(infrav1.HostNotAnsweringReason, "The machine does not tell its stage")
+		return m.after(contactInterval), nil
+	}
+	scope.Observed.Running = runningFinding(status)
+	if status.Stage == talosclient.StageRunning || status.Stage == talosclient.StageBooting {
+		addresses, err := addressesOf(ctx, answer.Node)
+		if err != nil || len(addresses) == 0 {
+			// Talos tells them once the network is up.
+			return m.after(contactInterval), nil
+		}
+		scope.Observed.Addresses = addresses
+		if err := m.recordRan(ctx, scope, host); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	if version, err := answer.Node.Version(ctx); err == nil {
+		scope.Observed.TalosVersion = version
+	}
+	m.Follower.Follow(keyOf(scope.TalosMachine), answer.Address, creds, status)
+
+	return m.after(lostContactInterval), nil
+}
+
+// recordRan writes down that the machine runs: from then on it is never
+// configured again.
+func (m *Machines) recordRan(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
+	if host.Spec.Handover.Progress == infrav1.HandoverRan {
+		return nil
+	}
+	host.Spec.Handover.Progress = infrav1.HandoverRan
+	SetBlockMove(host, false)
+	if err := m.Client.Update(ctx, host); err != nil {
+		return fmt.Errorf("recording on TalosHost %s that its machine runs: %w", host.Name, err)
+	}
+	scope.Observed.Provisioned = true
+	ctrl.LoggerFrom(ctx).Info("The machine runs with its configuration", "TalosHost", host.Name)
+	m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeNormal, infrav1.EventProvisioned, "Observe", "TalosHost %s runs with its configuration", host.Name)
+
+	return nil
+}
+
+func runningFinding(status talosclient.MachineStatus) backends.Finding {
+	unmet := "waiting for: " + strings.Join(status.Unmet, "; ")
+	switch {
+	case status.Stage == talosclient.StageRunning && status.Ready:
+		return backends.True(infrav1.HostRunningReason, "")
+	case status.Stage == talosclient.StageRunning:
+		return backends.True(infrav1.HostRunningReason, "The machine runs, "+unmet)
+	case status.Stage == talosclient.StageBooting:
+		return backends.False(infrav1.HostBootingReason, "The machine boots, "+unmet)
+	}
+
+	return backends.False(infrav1.HostInOtherStageReason, "The machine is in stage "+status.Stage)
+}
+
+// addressesOf are the addresses of the node, and its host name. Talos knows of
+// no addresses that are external.
+func addressesOf(ctx context.Context, node talosclient.Node) (clusterv1.MachineAddresses, error) {
+	ips, err := node.Addresses(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var addresses clusterv1.MachineAddresses
+	for _, ip := range ips {
+		if _, err := netip.ParseAddr(ip); err != nil {
+			continue
+		}
+		address := clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: ip}
+		if !slices.Contains(addresses, address) {
+			addresses = append(addresses, address)
+		}
+	}
+	if hostname, err := node.Hostname(ctx); err == nil && hostname != "" && len(addresses) > 0 {
+		addresses = append(addresses, clusterv1.MachineAddress{Type: clusterv1.MachineHostName, Address: hostname})
+	}
+
+	return addresses, nil
+}

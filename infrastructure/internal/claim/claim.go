@@ -1,0 +1,272 @@
+// Package claim decides which TalosHost a TalosMachine takes (design D10). It
+// is pure.
+package claim
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"github.com/siderolabs/talos/pkg/machinery/compatibility"
+	"github.com/siderolabs/talos/pkg/machinery/config"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+// Random picks numbers from 0 to n-1.
+type Random interface {
+	IntN(n int) int
+}
+
+// Request is what a TalosMachine wants.
+type Request struct {
+	// Selector selects hosts by their labels; nil selects all.
+	Selector labels.Selector
+	// FailureDomain is the wished failure domain; empty for any.
+	FailureDomain string
+	// FailureDomainPolicy tells what the wish is worth.
+	FailureDomainPolicy infrav1.FailureDomainPolicy
+	// TalosContract is the version contract of the machine configuration, such
+	// as v1.13; empty when unknown.
+	TalosContract string
+	// TalosVersion is the Talos release to install; empty for the host's own.
+	TalosVersion string
+	// KubernetesVersion is the version of the Machine; empty when unknown.
+	KubernetesVersion string
+	// HasInstallDisk tells that the machine configuration names the disk to
+	// install on, or how to find it.
+	HasInstallDisk bool
+	// Now is the present time.
+	Now time.Time
+}
+
+// Rejection is what keeps a host from being claimed. Empty means nothing.
+type Rejection string
+
+// Rejections, in the order in which they are reported. Each reads as "3 hosts
+// <rejection>".
+const (
+	Deleting            Rejection = "being deleted"
+	NotSelected         Rejection = "not selected by hostSelector"
+	Claimed             Rejection = "claimed"
+	Releasing           Rejection = "being released"
+	Unschedulable       Rejection = "unschedulable"
+	Paused              Rejection = "paused"
+	NotAvailable        Rejection = "not available"
+	OtherFailureDomain  Rejection = "in another failure domain"
+	Quarantined         Rejection = "in quarantine"
+	FingerprintMismatch Rejection = "with another maintenance certificate than demanded"
+	ContractTooNew      Rejection = "with a Talos release older than the contract of the machine configuration"
+	KubernetesUnfit     Rejection = "with a Talos release that does not support the Kubernetes version"
+	NoInstallDisk       Rejection = "without an install disk named"
+)
+
+var reported = []Rejection{
+	Deleting, NotSelected, Claimed, Releasing, Unschedulable, Paused, NotAvailable, OtherFailureDomain, Quarantined,
+	FingerprintMismatch, ContractTooNew, KubernetesUnfit, NoInstallDisk,
+}
+
+// Judge says what keeps a host from being claimed.
+func Judge(host *infrav1.TalosHost, request Request) Rejection {
+	for _, check := range []struct {
+		rejection Rejection
+		applies   bool
+	}{
+		{Deleting, !host.DeletionTimestamp.IsZero()},
+		{NotSelected, request.Selector != nil && !request.Selector.Matches(labels.Set(host.Labels))},
+		{Releasing, host.Spec.Release.Policy != ""},
+		{Claimed, host.Spec.ConsumerRef.Name != "" || host.Spec.Handover.ProviderID != ""},
+		{Unschedulable, ptr.Deref(host.Spec.Unschedulable, false)},
+		{Paused, isPaused(host)},
+		{NotAvailable, host.Status.State != infrav1.HostAvailable},
+		{OtherFailureDomain, request.FailureDomainPolicy == infrav1.FailureDomainRequired && isElsewhere(host, request)},
+		{Quarantined, inQuarantine(host, request.Now)},
+		{FingerprintMismatch, host.Spec.MaintenanceCertFingerprint != "" && host.Spec.MaintenanceCertFingerprint != host.Status.MaintenanceCertFingerprint},
+		{ContractTooNew, contractTooNew(host, request)},
+		{KubernetesUnfit, kubernetesUnfit(host, request)},
+		{NoInstallDisk, lacksInstallDisk(host, request)},
+	} {
+		if check.applies {
+			return check.rejection
+		}
+	}
+
+	return ""
+}
+
+// QuarantineEnds is when the quarantine of a host ends; zero when it is in none.
+func QuarantineEnds(host *infrav1.TalosHost) time.Time {
+	since := host.Spec.Quarantine.Since
+	if since.IsZero() {
+		return time.Time{}
+	}
+	seconds := ptr.Deref(host.Spec.HostRetryAfterSeconds, infrav1.DefaultHostRetryAfterSeconds)
+
+	return since.Add(time.Duration(seconds) * time.Second)
+}
+
+func inQuarantine(host *infrav1.TalosHost, now time.Time) bool {
+	return now.Before(QuarantineEnds(host))
+}
+
+func isPaused(host *infrav1.TalosHost) bool {
+	_, paused := host.Annotations[clusterv1.PausedAnnotation]
+
+	return paused
+}
+
+func isElsewhere(host *infrav1.TalosHost, request Request) bool {
+	return request.FailureDomain != "" && host.Spec.FailureDomain != request.FailureDomain
+}
+
+// contractTooNew compares with the release that reads the configuration, in
+// maintenance mode, and with the one that is installed.
+func contractTooNew(host *infrav1.TalosHost, request Request) bool {
+	if request.TalosContract == "" {
+		return false
+	}
+	contract, err := config.ParseContractFromVersion(request.TalosContract)
+	if err != nil {
+		return false
+	}
+	for _, version := range []string{host.Status.Hardware.TalosVersion, request.TalosVersion} {
+		if version == "" {
+			continue
+		}
+		release, err := config.ParseContractFromVersion(version)
+		if err == nil && contract.Greater(release) {
+			return true
+		}
+	}
+
+	return false
+}
+
+func kubernetesUnfit(host *infrav1.TalosHost, request Request) bool {
+	release := request.TalosVersion
+	if release == "" {
+		release = host.Status.Hardware.TalosVersion
+	}
+	if release == "" || request.KubernetesVersion == "" {
+		return false
+	}
+
+	return Supports(release, request.KubernetesVersion) != nil
+}
+
+// Supports tells whether a Talos release supports a Kubernetes version. A
+// version that cannot be read counts as supported: somebody else refuses it.
+func Supports(talosVersion, kubernetesVersion string) error {
+	target, err := compatibility.ParseTalosVersion(&machine.VersionInfo{Tag: talosVersion})
+	if err != nil {
+		return nil //nolint:nilerr // See the comment above.
+	}
+	kubernetes, err := compatibility.ParseKubernetesVersion(strings.TrimPrefix(kubernetesVersion, "v"))
+	if err != nil {
+		return nil //nolint:nilerr // See the comment above.
+	}
+	if err := kubernetes.SupportedWith(target); err != nil {
+		return fmt.Errorf("judging Kubernetes %s on Talos %s: %w", kubernetesVersion, talosVersion, err)
+	}
+
+	return nil
+}
+
+func lacksInstallDisk(host *infrav1.TalosHost, request Request) bool {
+	install := host.Spec.Install
+	named := request.HasInstallDisk || install.Disk != "" || install.DiskSelector != (infrav1.HostDiskSelector{})
+
+	return !named && len(host.Status.Hardware.Disks) > 0
+}
+
+// Result is a choice.
+type Result struct {
+	// Host is the host to claim; nil when none fits.
+	Host *infrav1.TalosHost
+	// Rejected are the hosts that do not fit, by what keeps them from it.
+	Rejected map[Rejection][]*infrav1.TalosHost
+	// RetryAfter is when a quarantine ends, if no host fits before; else zero.
+	RetryAfter time.Duration
+}
+
+// Choose picks a host, random among equals. Better ones go first: those without
+// a history of failure, then those of the wished failure domain.
+func Choose(hosts []*infrav1.TalosHost, request Request, random Random) Result {
+	result := Result{Rejected: map[Rejection][]*infrav1.TalosHost{}}
+	const tiers = 4
+	var fitting [tiers][]*infrav1.TalosHost
+	for _, host := range hosts {
+		rejection := Judge(host, request)
+		if rejection != "" {
+			result.Rejected[rejection] = append(result.Rejected[rejection], host)
+			continue
+		}
+		tier := 0
+		if isElsewhere(host, request) {
+			tier++
+		}
+		if !host.Spec.Quarantine.Since.IsZero() {
+			tier += 2
+		}
+		fitting[tier] = append(fitting[tier], host)
+	}
+	for _, tier := range fitting {
+		if len(tier) > 0 {
+			result.Host = tier[random.IntN(len(tier))]
+			return result
+		}
+	}
+	for _, host := range result.Rejected[Quarantined] {
+		if left := QuarantineEnds(host).Sub(request.Now); result.RetryAfter == 0 || left < result.RetryAfter {
+			result.RetryAfter = left
+		}
+	}
+
+	return result
+}
+
+// maxListedHosts bounds the message of a condition.
+const maxListedHosts = 3
+
+// Message tells why no host fits, with counts per reason.
+func (r Result) Message() string {
+	total := 0
+	var counts []string
+	for _, rejection := range reported {
+		if n := len(r.Rejected[rejection]); n > 0 {
+			total += n
+			counts = append(counts, fmt.Sprintf("%d %s", n, rejection))
+		}
+	}
+	if total == 0 {
+		return "No TalosHost can be claimed: the namespace has none"
+	}
+	message := fmt.Sprintf("No TalosHost of %d can be claimed: %s", total, strings.Join(counts, ", "))
+
+	return message + diskHint(r.Rejected[NoInstallDisk])
+}
+
+// diskHint lists the disks that could be named.
+func diskHint(hosts []*infrav1.TalosHost) string {
+	var hints []string
+	for _, host := range hosts {
+		if len(hints) == maxListedHosts {
+			hints = append(hints, "...")
+			break
+		}
+		var disks []string
+		for _, disk := range host.Status.Hardware.Disks {
+			disks = append(disks, fmt.Sprintf("%s (%d GB)", disk.DevPath, ptr.Deref(disk.SizeBytes, 0)/1e9))
+		}
+		hints = append(hints, host.Name+" has "+strings.Join(disks, ", "))
+	}
+	if len(hints) == 0 {
+		return ""
+	}
+
+	return "; set install.disk or install.diskSelector: " + strings.Join(hints, "; ")
+}

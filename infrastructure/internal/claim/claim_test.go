@@ -1,0 +1,184 @@
+package claim
+
+import (
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+var now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
+
+func host(name string, changes ...func(*infrav1.TalosHost)) *infrav1.TalosHost {
+	h := &infrav1.TalosHost{
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"pool": "a"}},
+		Spec:       infrav1.TalosHostSpec{Addresses: []string{"192.0.2.1"}},
+		Status: infrav1.TalosHostStatus{
+			State:                      infrav1.HostAvailable,
+			MaintenanceCertFingerprint: "boot-1",
+			Hardware:                   infrav1.HostHardware{TalosVersion: "v1.13.9"},
+		},
+	}
+	for _, change := range changes {
+		change(h)
+	}
+
+	return h
+}
+
+func inDomain(domain string) func(*infrav1.TalosHost) {
+	return func(h *infrav1.TalosHost) { h.Spec.FailureDomain = domain }
+}
+
+func quarantined(since time.Duration) func(*infrav1.TalosHost) {
+	return func(h *infrav1.TalosHost) { h.Spec.Quarantine.Since = metav1.NewTime(now.Add(-since)) }
+}
+
+func withDisks(h *infrav1.TalosHost) {
+	h.Status.Hardware.Disks = []infrav1.HostDisk{{DevPath: "/dev/vda", SizeBytes: ptr.To(int64(20e9))}}
+}
+
+func TestJudge(t *testing.T) {
+	tests := map[string]struct {
+		change    func(*infrav1.TalosHost)
+		request   Request
+		rejection Rejection
+	}{
+		"a host in maintenance mode fits": {},
+		"a host that is being deleted does not": {
+			change:    func(h *infrav1.TalosHost) { h.DeletionTimestamp = &metav1.Time{Time: now} },
+			rejection: Deleting,
+		},
+		"a host that the selector leaves out does not": {
+			request:   Request{Selector: labels.SelectorFromSet(labels.Set{"pool": "b"})},
+			rejection: NotSelected,
+		},
+		"a claimed host does not": {
+			change:    func(h *infrav1.TalosHost) { h.Spec.ConsumerRef.Name = "other" },
+			rejection: Claimed,
+		},
+		"a host that was handed over does not, even if nobody claims it": {
+			change:    func(h *infrav1.TalosHost) { h.Spec.Handover.ProviderID = "talos://x" },
+			rejection: Claimed,
+		},
+		"a host that is being released does not": {
+			change:    func(h *infrav1.TalosHost) { h.Spec.Release.Policy = infrav1.ReleaseWipeSystem },
+			rejection: Releasing,
+		},
+		"an unschedulable host does not": {
+			change:    func(h *infrav1.TalosHost) { h.Spec.Unschedulable = ptr.To(true) },
+			rejection: Unschedulable,
+		},
+		"a paused host does not": {
+			change:    func(h *infrav1.TalosHost) { h.Annotations = map[string]string{clusterv1.PausedAnnotation: ""} },
+			rejection: Paused,
+		},
+		"a host whose status is lost does not": {
+			change:    func(h *infrav1.TalosHost) { h.Status = infrav1.TalosHostStatus{} },
+			rejection: NotAvailable,
+		},
+		"a host of another failure domain does not where the domain is required": {
+			change:    inDomain("b"),
+			request:   Request{FailureDomain: "a", FailureDomainPolicy: infrav1.FailureDomainRequired},
+			rejection: OtherFailureDomain,
+		},
+		"a host of another failure domain does where the domain is preferred": {
+			change:  inDomain("b"),
+			request: Request{FailureDomain: "a", FailureDomainPolicy: infrav1.FailureDomainPreferred},
+		},
+		"a host in quarantine does not": {change: quarantined(time.Minute), rejection: Quarantined},
+		"a host does again after its quarantine": {
+			change: quarantined(time.Hour),
+		},
+		"a host in another boot than demanded does not": {
+			change:    func(h *infrav1.TalosHost) { h.Spec.MaintenanceCertFingerprint = "boot-0" },
+			rejection: FingerprintMismatch,
+		},
+		"a contract newer than the host's release does not": {
+			request:   Request{TalosContract: "v1.14"},
+			rejection: ContractTooNew,
+		},
+		"a contract newer than the release to install does not": {
+			request:   Request{TalosContract: "v1.13", TalosVersion: "v1.12.4"},
+			rejection: ContractTooNew,
+		},
+		"an older contract does": {request: Request{TalosContract: "v1.12"}},
+		"a Kubernetes version that the release does not know does not": {
+			request:   Request{KubernetesVersion: "v1.42.0"},
+			rejection: KubernetesUnfit,
+		},
+		"a Kubernetes version that the release knows does": {request: Request{KubernetesVersion: "v1.36.3"}},
+		"a host with disks and none named does not":        {change: withDisks, rejection: NoInstallDisk},
+		"a host with disks does when the configuration names one": {
+			change:  withDisks,
+			request: Request{HasInstallDisk: true},
+		},
+		"a host with disks does when it selects one": {
+			change: func(h *infrav1.TalosHost) {
+				withDisks(h)
+				h.Spec.Install.DiskSelector.Type = infrav1.HostDiskNVMe
+			},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			h := host("h")
+			if tt.change != nil {
+				tt.change(h)
+			}
+			tt.request.Now = now
+			NewWithT(t).Expect(Judge(h, tt.request)).To(Equal(tt.rejection))
+		})
+	}
+}
+
+func TestChoose(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // A test wants the same numbers each time.
+
+	t.Run("picks any of the equals", func(t *testing.T) {
+		g := NewWithT(t)
+		picked := map[string]bool{}
+		for range 100 {
+			result := Choose([]*infrav1.TalosHost{host("a"), host("b"), host("c")}, Request{Now: now}, random)
+			g.Expect(result.Host).NotTo(BeNil())
+			picked[result.Host.Name] = true
+		}
+		g.Expect(picked).To(HaveLen(3))
+	})
+	t.Run("prefers the wished failure domain, but takes another", func(t *testing.T) {
+		g := NewWithT(t)
+		request := Request{FailureDomain: "one", FailureDomainPolicy: infrav1.FailureDomainPreferred, Now: now}
+		for range 20 {
+			result := Choose([]*infrav1.TalosHost{host("a", inDomain("two")), host("b", inDomain("one"))}, request, random)
+			g.Expect(result.Host.Name).To(Equal("b"))
+		}
+		g.Expect(Choose([]*infrav1.TalosHost{host("a", inDomain("two"))}, request, random).Host.Name).To(Equal("a"))
+	})
+	t.Run("takes a host that was in quarantine last, even before another failure domain", func(t *testing.T) {
+		g := NewWithT(t)
+		request := Request{FailureDomain: "one", FailureDomainPolicy: infrav1.FailureDomainPreferred, Now: now}
+		result := Choose([]*infrav1.TalosHost{host("a", inDomain("one"), quarantined(2*time.Hour)), host("b", inDomain("two"))}, request, random)
+		g.Expect(result.Host.Name).To(Equal("b"))
+	})
+	t.Run("counts what keeps hosts from being claimed, in a fixed order", func(t *testing.T) {
+		g := NewWithT(t)
+		claimed := func(h *infrav1.TalosHost) { h.Spec.ConsumerRef.Name = "x" }
+		result := Choose([]*infrav1.TalosHost{
+			host("a", withDisks), host("b", claimed), host("c", claimed), host("d", quarantined(10*time.Minute)),
+		}, Request{Now: now}, random)
+		g.Expect(result.Host).To(BeNil())
+		g.Expect(result.Message()).To(Equal("No TalosHost of 4 can be claimed: 2 claimed, 1 in quarantine, 1 without an install disk named" +
+			"; set install.disk or install.diskSelector: a has /dev/vda (20 GB)"))
+		g.Expect(result.RetryAfter).To(Equal(50 * time.Minute))
+	})
+	t.Run("says that there is no host at all", func(t *testing.T) {
+		NewWithT(t).Expect(Choose(nil, Request{Now: now}, random).Message()).To(ContainSubstring("the namespace has none"))
+	})
+}

@@ -1,0 +1,166 @@
+// Package contact reaches the machine behind a TalosHost: it tries the
+// addresses in order, and makes sure that the right machine answers.
+package contact
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+)
+
+// attemptTimeout bounds what is asked of one address.
+const attemptTimeout = 8 * time.Second
+
+// Outcome is how a machine has answered.
+type Outcome string
+
+const (
+	// Silent says that no address answers.
+	Silent Outcome = "Silent"
+	// Foreign says that a configured machine answers that does not accept the
+	// credentials at hand, or that there are none.
+	Foreign Outcome = "Foreign"
+	// WrongFingerprint says that a machine in maintenance mode answers, but not
+	// with the demanded certificate.
+	WrongFingerprint Outcome = "WrongFingerprint"
+	// WrongMachine says that a machine of another identity answers.
+	WrongMachine Outcome = "WrongMachine"
+	// InMaintenance says that the machine is in maintenance mode.
+	InMaintenance Outcome = "InMaintenance"
+	// Configured says that the machine is configured, and accepts the
+	// credentials.
+	Configured Outcome = "Configured"
+)
+
+// rank orders the outcomes of several addresses: the one that tells most wins.
+var rank = []Outcome{Silent, Foreign, WrongFingerprint, WrongMachine}
+
+// Target is a machine to reach.
+type Target struct {
+	// Addresses are tried in order.
+	Addresses []string
+	// Identity is what the machine must be.
+	Identity infrav1.HostIdentity
+	// Twice tells UUIDs that identify no machine; it may be nil.
+	Twice identity.Seen
+	// Fingerprint, when set, is the only maintenance certificate that is taken.
+	Fingerprint string
+	// Credentials, when set, are tried before the maintenance service.
+	Credentials *talosclient.Credentials
+}
+
+// Answer is what a machine has answered. Its Node is set, and must be closed,
+// when the outcome is InMaintenance or Configured.
+type Answer struct {
+	// Outcome is how the machine has answered.
+	Outcome Outcome
+	// Node is the connection to it.
+	Node talosclient.Node
+	// Address is the address at which it has answered.
+	Address string
+	// Hardware is what it has told about itself.
+	Hardware talosclient.Hardware
+	// Verdict is what the comparison of its identity has found; empty when it
+	// was not compared.
+	Verdict identity.Verdict
+	// Err is the last error, for logs.
+	Err error
+}
+
+// Close gives the connection back.
+func (a Answer) Close() {
+	if a.Node != nil {
+		// The connection is given up: its error tells nothing to act on.
+		_ = a.Node.Close()
+	}
+}
+
+// Addresses are all addresses of a host: those that the user has named, then
+// those that we configure.
+func Addresses(host *infrav1.TalosHost) []string {
+	addresses := slices.Clone(host.Spec.Addresses)
+	for _, cidr := range host.Spec.Network.Addresses {
+		prefix, err := netip.ParsePrefix(cidr)
+		if err != nil {
+			continue
+		}
+		if address := prefix.Addr().String(); !slices.Contains(addresses, address) {
+			addresses = append(addresses, address)
+		}
+	}
+
+	return addresses
+}
+
+// Reach tries the addresses in order, and stops at the first one at which the
+// right machine answers.
+func Reach(ctx context.Context, dialer talosclient.Dialer, target Target) Answer {
+	best := Answer{Outcome: Silent, Err: errors.New("the host has no address")}
+	for i, address := range target.Addresses {
+		answer := try(ctx, dialer, target, address)
+		if answer.Node != nil {
+			return answer
+		}
+		if i == 0 || slices.Index(rank, answer.Outcome) > slices.Index(rank, best.Outcome) {
+			best = answer
+		}
+	}
+
+	return best
+}
+
+func try(ctx context.Context, dialer talosclient.Dialer, target Target, address string) Answer {
+	ctx, cancel := context.WithTimeout(ctx, attemptTimeout)
+	defer cancel()
+
+	answer := dial(ctx, dialer, target, address)
+	if answer.Node == nil {
+		return answer
+	}
+	hardware, err := answer.Node.Hardware(ctx)
+	if err != nil {
+		answer.Close()
+		return Answer{Outcome: Silent, Address: address, Err: fmt.Errorf("identifying the machine at %s: %w", address, err)}
+	}
+	answer.Hardware = hardware
+	answer.Verdict = identity.Verify(target.Identity, hardware, target.Twice)
+	if !answer.Verdict.OK() {
+		answer.Close()
+		return Answer{
+			Outcome: WrongMachine, Address: address, Hardware: hardware, Verdict: answer.Verdict,
+			Err: fmt.Errorf("the machine at %s is another one", address),
+		}
+	}
+
+	return answer
+}
+
+func dial(ctx context.Context, dialer talosclient.Dialer, target Target, address string) Answer {
+	if target.Credentials != nil {
+		node, err := dialer.Secure(ctx, address, *target.Credentials)
+		switch {
+		case err == nil:
+			return Answer{Outcome: Configured, Address: address, Node: node}
+		case !errors.Is(err, talosclient.ErrUntrusted):
+			return Answer{Outcome: Silent, Address: address, Err: err}
+		}
+	}
+	node, err := dialer.Maintenance(ctx, address, target.Fingerprint)
+	switch {
+	case err == nil:
+		return Answer{Outcome: InMaintenance, Address: address, Node: node}
+	case errors.Is(err, talosclient.ErrFingerprintMismatch):
+		return Answer{Outcome: WrongFingerprint, Address: address, Err: err}
+	case errors.Is(err, talosclient.ErrNotInMaintenance):
+		return Answer{Outcome: Foreign, Address: address, Err: err}
+	}
+
+	return Answer{Outcome: Silent, Address: address, Err: err}
+}

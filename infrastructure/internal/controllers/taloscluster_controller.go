@@ -1,0 +1,214 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	capicontroller "sigs.k8s.io/cluster-api/util/controller"
+	"sigs.k8s.io/cluster-api/util/finalizers"
+	"sigs.k8s.io/cluster-api/util/patch"
+	"sigs.k8s.io/cluster-api/util/paused"
+	"sigs.k8s.io/cluster-api/util/predicates"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+// ClusterReconciler reconciles TalosClusters. Client is required.
+type ClusterReconciler struct {
+	// Client reads from the cache of the management cluster.
+	Client client.Client
+	// WatchFilterValue restricts the controller to objects with this value of
+	// the watch-filter label; empty means all.
+	WatchFilterValue string
+}
+
+// maxFailureDomains is what the Cluster API contract allows.
+const maxFailureDomains = 100
+
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosclusters,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosclusters/status,verbs=get;patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosclusters/finalizers,verbs=update
+
+// SetupWithManager registers the controller with mgr.
+func (r *ClusterReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
+	if r.Client == nil {
+		return errors.New("setting up the TalosCluster controller: a required field is nil")
+	}
+	log := ctrl.LoggerFrom(ctx).WithValues("controller", "taloscluster")
+	toCluster := util.ClusterToInfrastructureMapFunc(ctx, infrav1.GroupVersion.WithKind(infrav1.TalosClusterKind), r.Client, &infrav1.TalosCluster{})
+	_, err := capicontroller.NewControllerManagedBy(mgr, log).
+		For(&infrav1.TalosCluster{}).
+		WithOptions(options).
+		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
+		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(toCluster)).
+		Watches(&infrav1.TalosHost{}, handler.EnqueueRequestsFromMapFunc(r.hostToClusters)).
+		Watches(&infrav1.TalosMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineToClusters)).
+		Build(ctx, r)
+	if err != nil {
+		return fmt.Errorf("setting up the TalosCluster controller: %w", err)
+	}
+
+	return nil
+}
+
+// Reconcile is one pass over one TalosCluster.
+func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, reterr error) {
+	talosCluster := &infrav1.TalosCluster{}
+	if err := r.Client.Get(ctx, req.NamespacedName, talosCluster); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	cluster, err := util.GetOwnerCluster(ctx, r.Client, talosCluster.ObjectMeta)
+	if client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("reading the owner Cluster: %w", err)
+	}
+	if cluster == nil && talosCluster.DeletionTimestamp.IsZero() {
+		ctrl.LoggerFrom(ctx).Info("Waiting for the Cluster controller to set the owner reference")
+		return ctrl.Result{}, nil
+	}
+	if isPaused, requeue, err := paused.EnsurePausedCondition(ctx, r.Client, cluster, talosCluster); err != nil || isPaused || requeue {
+		return ctrl.Result{}, err
+	}
+	if talosCluster.DeletionTimestamp.IsZero() {
+		if added, err := finalizers.EnsureFinalizer(ctx, r.Client, talosCluster, infrav1.TalosClusterFinalizer); err != nil || added {
+			return ctrl.Result{}, err
+		}
+	}
+	helper, err := patch.NewHelper(talosCluster, r.Client)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("preparing the patch: %w", err)
+	}
+	defer func() {
+		err := helper.Patch(ctx, talosCluster, patch.WithOwnedConditions{Conditions: []string{
+			clusterv1.PausedCondition, infrav1.ReadyCondition, infrav1.DeletingCondition,
+		}})
+		if !talosCluster.DeletionTimestamp.IsZero() {
+			err = client.IgnoreNotFound(err)
+		}
+		if err != nil {
+			reterr = kerrors.NewAggregate([]error{reterr, fmt.Errorf("writing the TalosCluster: %w", err)})
+		}
+	}()
+
+	if !talosCluster.DeletionTimestamp.IsZero() {
+		return ctrl.Result{}, r.reconcileDelete(ctx, talosCluster)
+	}
+
+	return ctrl.Result{}, r.reconcileNormal(ctx, cluster, talosCluster)
+}
+
+func (r *ClusterReconciler) reconcileNormal(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) error {
+	setCondition(talosCluster, infrav1.DeletingCondition, isFalse(infrav1.NotDeletingReason, ""))
+	var err error
+	if talosCluster.Status.FailureDomains, err = r.failureDomains(ctx, talosCluster.Namespace); err != nil {
+		return err
+	}
+	// The user gives the endpoint, here or on the Cluster.
+	if !talosCluster.Spec.ControlPlaneEndpoint.IsValid() && !cluster.Spec.ControlPlaneEndpoint.IsValid() {
+		setCondition(talosCluster, infrav1.ReadyCondition, isFalse(infrav1.WaitingForControlPlaneEndpointReason,
+			"Set spec.controlPlaneEndpoint to the load balancer, DNS name or Talos virtual IP of the cluster"))
+		return nil
+	}
+	talosCluster.Status.Initialization.Provisioned = ptr.To(true)
+	setCondition(talosCluster, infrav1.ReadyCondition, isTrue(infrav1.ClusterReadyReason, ""))
+
+	return nil
+}
+
+// failureDomains are those of all hosts of the namespace, free or not, so that
+// they do not change with each claim.
+func (r *ClusterReconciler) failureDomains(ctx context.Context, namespace string) ([]clusterv1.FailureDomain, error) {
+	hosts := &infrav1.TalosHostList{}
+	if err := r.Client.List(ctx, hosts, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("listing TalosHosts: %w", err)
+	}
+	var names []string
+	for i := range hosts.Items {
+		if name := hosts.Items[i].Spec.FailureDomain; name != "" {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	var domains []clusterv1.FailureDomain
+	for _, name := range slices.Compact(names) {
+		if len(domains) < maxFailureDomains {
+			domains = append(domains, clusterv1.FailureDomain{Name: name, ControlPlane: ptr.To(true)})
+		}
+	}
+
+	return domains, nil
+}
+
+// reconcileDelete lets a TalosCluster go once its TalosMachines are gone.
+func (r *ClusterReconciler) reconcileDelete(ctx context.Context, talosCluster *infrav1.TalosCluster) error {
+	if hasAnnotation(talosCluster, infrav1.DeleteForMoveAnnotation) {
+		setCondition(talosCluster, infrav1.DeletingCondition, isTrue(infrav1.DeletedForMoveReason, "The TalosCluster was moved to another management cluster"))
+		return nil
+	}
+	machines := &infrav1.TalosMachineList{}
+	name := talosCluster.Labels[clusterv1.ClusterNameLabel]
+	if name != "" {
+		if err := r.Client.List(ctx, machines, client.InNamespace(talosCluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: name}); err != nil {
+			return fmt.Errorf("listing TalosMachines: %w", err)
+		}
+	}
+	if len(machines.Items) > 0 {
+		var names []string
+		for i := range machines.Items {
+			names = append(names, machines.Items[i].Name)
+		}
+		slices.Sort(names)
+		waiting := isTrue(infrav1.WaitingForTalosMachinesReason, "Waiting for TalosMachines to be gone: "+strings.Join(names, ", "))
+		setCondition(talosCluster, infrav1.DeletingCondition, waiting)
+		setCondition(talosCluster, infrav1.ReadyCondition, isFalse(infrav1.DeletingReason, "%s", waiting.message))
+		return nil
+	}
+	controllerutil.RemoveFinalizer(talosCluster, infrav1.TalosClusterFinalizer)
+
+	return nil
+}
+
+// hostToClusters maps a host to the TalosClusters of its namespace, whose
+// failure domains it may change.
+func (r *ClusterReconciler) hostToClusters(ctx context.Context, object client.Object) []ctrl.Request {
+	return r.list(ctx, client.InNamespace(object.GetNamespace()))
+}
+
+func (r *ClusterReconciler) machineToClusters(ctx context.Context, object client.Object) []ctrl.Request {
+	if object.GetDeletionTimestamp().IsZero() {
+		return nil
+	}
+
+	return r.list(ctx, client.InNamespace(object.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: object.GetLabels()[clusterv1.ClusterNameLabel]})
+}
+
+func (r *ClusterReconciler) list(ctx context.Context, options ...client.ListOption) []ctrl.Request {
+	clusters := &infrav1.TalosClusterList{}
+	if err := r.Client.List(ctx, clusters, options...); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list TalosClusters")
+		return nil
+	}
+	var requests []ctrl.Request
+	for i := range clusters.Items {
+		requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&clusters.Items[i])})
+	}
+
+	return requests
+}
+
+func setCondition(object conditions.Setter, kind string, found finding) {
+	conditions.Set(object, metav1.Condition{Type: kind, Status: found.status, Reason: found.reason, Message: found.message})
+}

@@ -1,0 +1,253 @@
+// Package controllers reconciles TalosClusters, TalosMachines and TalosHosts.
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	kerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
+	capicontroller "sigs.k8s.io/cluster-api/util/controller"
+	"sigs.k8s.io/cluster-api/util/finalizers"
+	"sigs.k8s.io/cluster-api/util/patch"
+	"sigs.k8s.io/cluster-api/util/paused"
+	"sigs.k8s.io/cluster-api/util/predicates"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
+)
+
+// HostReconciler reconciles TalosHosts: it looks at machines that nobody has
+// claimed, and wipes those that are given back. A claimed machine is followed
+// by the controller of its TalosMachine. All fields but WatchFilterValue are
+// required.
+type HostReconciler struct {
+	// Client reads from the cache of the management cluster, but Secrets live.
+	Client client.Client
+	// APIReader reads live.
+	APIReader client.Reader
+	// Dialer opens connections to Talos machines.
+	Dialer talosclient.Dialer
+	// Credentials gives out client certificates.
+	Credentials *credentials.Store
+	// Clock tells the time.
+	Clock clock.PassiveClock
+	// Random spreads retries.
+	Random claim.Random
+	// Recorder records events.
+	Recorder events.EventRecorder
+	// ProbeInterval is how often a machine is looked at that is free or does not
+	// answer.
+	ProbeInterval time.Duration
+	// WatchFilterValue restricts the controller to objects with this value of
+	// the watch-filter label; empty means all.
+	WatchFilterValue string
+}
+
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=taloshosts,verbs=get;list;watch;update;patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=taloshosts/status,verbs=get;patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=taloshosts/finalizers,verbs=update
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=get;list;watch
+// +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,verbs=get;list;watch
+// +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
+// +kubebuilder:rbac:groups="";events.k8s.io,resources=events,verbs=create;patch
+
+// SetupWithManager registers the controller with mgr.
+func (r *HostReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
+	if r.Client == nil || r.APIReader == nil || r.Dialer == nil || r.Credentials == nil || r.Clock == nil || r.Random == nil ||
+		r.Recorder == nil || r.ProbeInterval <= 0 {
+		return errors.New("setting up the TalosHost controller: a required field is not set")
+	}
+	log := ctrl.LoggerFrom(ctx).WithValues("controller", "taloshost")
+	_, err := capicontroller.NewControllerManagedBy(mgr, log).
+		For(&infrav1.TalosHost{}).
+		WithOptions(options).
+		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
+		Watches(&infrav1.TalosMachine{}, handler.EnqueueRequestsFromMapFunc(machineToHost)).
+		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToHosts)).
+		Build(ctx, r)
+	if err != nil {
+		return fmt.Errorf("setting up the TalosHost controller: %w", err)
+	}
+
+	return nil
+}
+
+// Reconcile is one pass over one TalosHost.
+func (r *HostReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, reterr error) {
+	host := &infrav1.TalosHost{}
+	if err := r.Client.Get(ctx, req.NamespacedName, host); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	s := &hostScope{host: host}
+	if err := r.findConsumer(ctx, s); err != nil {
+		return ctrl.Result{}, err
+	}
+	if isPaused, requeue, err := paused.EnsurePausedCondition(ctx, r.Client, s.cluster, host); err != nil || isPaused || requeue {
+		return ctrl.Result{}, err
+	}
+	if host.DeletionTimestamp.IsZero() {
+		if added, err := finalizers.EnsureFinalizer(ctx, r.Client, host, infrav1.TalosHostFinalizer); err != nil || added {
+			return ctrl.Result{}, err
+		}
+	}
+	helper, err := patch.NewHelper(host, r.Client)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("preparing the patch: %w", err)
+	}
+	defer func() {
+		if err := r.reconcileStatus(ctx, s, helper); err != nil {
+			reterr = kerrors.NewAggregate([]error{reterr, err})
+		}
+	}()
+
+	return r.reconcileHost(ctx, s)
+}
+
+// reconcileHost does what the records in the spec ask for; the status is never
+// asked, because it may be lost.
+func (r *HostReconciler) reconcileHost(ctx context.Context, s *hostScope) (ctrl.Result, error) {
+	spec := &s.host.Spec
+	deleting := !s.host.DeletionTimestamp.IsZero()
+	switch {
+	case deleting && hasAnnotation(s.host, infrav1.DeleteForMoveAnnotation):
+		s.gone = true
+		return ctrl.Result{}, nil
+	case spec.Release.Policy != "":
+		return r.reconcileRelease(ctx, s)
+	case deleting:
+		return r.reconcileDelete(ctx, s)
+	case spec.ConsumerRef.Name != "":
+		return r.reconcileClaimed(s), nil
+	case spec.Handover.ProviderID != "":
+		s.error(infrav1.HostOrphanedReason, "The machine was configured by this provider, but no TalosMachine has claimed it and no release was asked for; delete the host, and wipe the machine by hand")
+		return ctrl.Result{}, nil
+	}
+
+	return r.reconcileFree(ctx, s)
+}
+
+// reconcileClaimed reports about a host whose TalosMachine follows the machine.
+func (r *HostReconciler) reconcileClaimed(s *hostScope) ctrl.Result {
+	spec := &s.host.Spec
+	s.state = infrav1.HostClaimed
+	switch spec.Handover.Progress {
+	case infrav1.HandoverStarted:
+		s.state = infrav1.HostProvisioning
+	case infrav1.HandoverRan:
+		s.state = infrav1.HostProvisioned
+	}
+	s.available = isFalse(infrav1.HostClaimedByReason, "TalosMachine %s has claimed the host", spec.ConsumerRef.Name)
+	s.reachable = unknown(infrav1.FollowedByConsumerReason, "The conditions of TalosMachine %s tell", spec.ConsumerRef.Name)
+
+	return ctrl.Result{}
+}
+
+// reconcileDelete lets a host object go. Its machine is never wiped because of
+// that: only the TalosMachine asks for a release.
+func (r *HostReconciler) reconcileDelete(ctx context.Context, s *hostScope) (ctrl.Result, error) {
+	spec := &s.host.Spec
+	if spec.Handover.ProviderID != "" && s.consumer != nil {
+		s.deletion = isTrue(infrav1.DeletingReason, "Waiting for TalosMachine "+spec.ConsumerRef.Name+" to give the host back")
+		s.state = infrav1.HostProvisioned
+		return ctrl.Result{}, nil
+	}
+	if spec.ConsumerRef.Name != "" && s.consumer != nil {
+		s.deletion = isTrue(infrav1.DeletingReason, "Waiting for TalosMachine "+spec.ConsumerRef.Name+" to be deleted")
+		s.state = infrav1.HostClaimed
+		return ctrl.Result{}, nil
+	}
+
+	return ctrl.Result{}, r.letGo(ctx, s, spec.Handover.ProviderID != "")
+}
+
+// letGo ends the life of a host object.
+func (r *HostReconciler) letGo(ctx context.Context, s *hostScope, unwiped bool) error {
+	if err := r.Credentials.DeleteAdmin(ctx, s.host); err != nil {
+		return err
+	}
+	if unwiped {
+		r.Recorder.Eventf(s.host, nil, corev1.EventTypeWarning, infrav1.EventUnwiped, "Delete", "The host goes although its machine is not proven wiped")
+	}
+	before := s.host.DeepCopy()
+	removeFinalizer(s.host)
+	s.gone = true
+	if err := r.Client.Patch(ctx, s.host, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("removing the finalizer: %w", err)
+	}
+
+	return nil
+}
+
+// findConsumer finds the TalosMachine that has claimed the host, and its
+// Cluster.
+func (r *HostReconciler) findConsumer(ctx context.Context, s *hostScope) error {
+	ref := s.host.Spec.ConsumerRef
+	if ref.Name == "" {
+		return nil
+	}
+	consumer := &infrav1.TalosMachine{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: s.host.Namespace, Name: ref.Name}, consumer); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("reading TalosMachine %s: %w", ref.Name, err)
+	}
+	if consumer.Spec.ProviderID != ref.ProviderID {
+		s.otherConsumer = true
+		return nil
+	}
+	s.consumer = consumer
+	cluster, err := util.GetClusterFromMetadata(ctx, r.Client, consumer.ObjectMeta)
+	if err != nil && !errors.Is(err, util.ErrNoCluster) && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("reading the Cluster of TalosMachine %s: %w", ref.Name, err)
+	}
+	s.cluster = cluster
+
+	return nil
+}
+
+// after is a requeue after about d: the probes of many machines are spread.
+func (r *HostReconciler) after(d time.Duration) ctrl.Result {
+	return ctrl.Result{RequeueAfter: metal.Jitter(r.Random, d)}
+}
+
+func machineToHost(_ context.Context, object client.Object) []ctrl.Request {
+	machine, ok := object.(*infrav1.TalosMachine)
+	if !ok || machine.Spec.HostRef.Name == "" {
+		return nil
+	}
+
+	return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.HostRef.Name}}}
+}
+
+// clusterToHosts maps a Cluster to the hosts of its TalosMachines: they are
+// paused with it.
+func (r *HostReconciler) clusterToHosts(ctx context.Context, object client.Object) []ctrl.Request {
+	machines := &infrav1.TalosMachineList{}
+	if err := r.Client.List(ctx, machines, client.InNamespace(object.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: object.GetName()}); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list the TalosMachines of a Cluster")
+		return nil
+	}
+	var requests []ctrl.Request
+	for i := range machines.Items {
+		requests = append(requests, machineToHost(ctx, &machines.Items[i])...)
+	}
+
+	return requests
+}

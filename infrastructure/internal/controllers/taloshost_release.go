@@ -1,0 +1,179 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/wipe"
+)
+
+// releaseInterval is how often a machine is looked at that is being wiped.
+const releaseInterval = 3 * time.Second
+
+// reconcileRelease wipes a machine that is given back, as soon as it answers,
+// and looks for the proof.
+func (r *HostReconciler) reconcileRelease(ctx context.Context, s *hostScope) (ctrl.Result, error) {
+	answer, err := r.reachReleased(ctx, s)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	defer answer.Close()
+	facts := r.releaseFacts(ctx, s, answer)
+	decision := wipe.Decide(facts)
+	r.reportRelease(s, decision)
+
+	switch decision.Action {
+	case wipe.Done:
+		return ctrl.Result{}, r.endRelease(ctx, s)
+	case wipe.Reset:
+		return r.reset(ctx, s, answer, decision)
+	case wipe.Wait:
+	}
+	overdue := r.Clock.Since(s.host.Spec.Release.RequestedAt.Time) >= metal.ReleaseTimeout(s.host.Spec.Release)
+	if overdue && !s.host.DeletionTimestamp.IsZero() {
+		return ctrl.Result{}, r.letGo(ctx, s, true)
+	}
+	if decision.Next > 0 {
+		return r.after(min(decision.Next, r.ProbeInterval)), nil
+	}
+	if overdue || decision.Failed {
+		return r.after(r.ProbeInterval), nil
+	}
+
+	return r.after(releaseInterval), nil
+}
+
+// reachReleased reaches the machine with the credentials that it ought to
+// accept: ours, where we have configured it, else the user's.
+func (r *HostReconciler) reachReleased(ctx context.Context, s *hostScope) (contact.Answer, error) {
+	get := r.Credentials.Adoption
+	if s.host.Spec.Handover.ProviderID != "" {
+		get = r.Credentials.Admin
+	}
+	target := contact.Target{Addresses: contact.Addresses(s.host), Identity: identity.Wanted(s.host)}
+	creds, err := get(ctx, s.host)
+	switch {
+	case err == nil:
+		target.Credentials = &creds
+	case !errors.Is(err, credentials.ErrMissing):
+		return contact.Answer{}, err
+	}
+	if target.Twice, err = metal.SeenTwice(ctx, r.Client); err != nil {
+		return contact.Answer{}, err
+	}
+
+	return contact.Reach(ctx, r.Dialer, target), nil
+}
+
+func (r *HostReconciler) releaseFacts(ctx context.Context, s *hostScope, answer contact.Answer) wipe.Facts {
+	spec := &s.host.Spec
+	facts := wipe.Facts{
+		Release: spec.Release, Handover: spec.Handover,
+		Contact: map[contact.Outcome]wipe.Contact{
+			contact.Foreign: wipe.Refused, contact.WrongMachine: wipe.OtherMachine,
+			contact.InMaintenance: wipe.InMaintenance, contact.Configured: wipe.Configured,
+		}[answer.Outcome],
+		Now:        r.Clock.Now(),
+		RetryAfter: time.Duration(ptr.Deref(spec.HostRetryAfterSeconds, infrav1.DefaultHostRetryAfterSeconds)) * time.Second,
+		RetryNow:   hasAnnotation(s.host, infrav1.HostRetryAnnotation),
+	}
+	if facts.Contact == "" {
+		facts.Contact = wipe.Silent
+	}
+	s.setVerdict(answer.Verdict)
+	if answer.Node == nil {
+		return facts
+	}
+	facts.Fingerprint = answer.Node.Fingerprint()
+	facts.Container = isContainer(s.host, answer.Hardware)
+	status, err := answer.Node.MachineStatus(ctx)
+	if err != nil {
+		facts.Contact = wipe.Silent
+		return facts
+	}
+	facts.Stage = status.Stage
+	if facts.Volumes, err = answer.Node.Volumes(ctx); err == nil {
+		facts.VolumesKnown = true
+	}
+
+	return facts
+}
+
+// reportRelease says how far the release is.
+func (r *HostReconciler) reportRelease(s *hostScope, decision wipe.Decision) {
+	s.released = isFalse(decision.Reason, "%s", decision.Message)
+	s.available = isFalse(infrav1.HostReleasingReason, "%s", decision.Message)
+	s.state = infrav1.HostReleasing
+	overdue := r.Clock.Since(s.host.Spec.Release.RequestedAt.Time) >= metal.ReleaseTimeout(s.host.Spec.Release)
+	if decision.Failed || overdue {
+		s.error(infrav1.HostUnprovenReason, decision.Message)
+	}
+	if decision.Failed && decision.Reason == infrav1.NotWipedReason && s.conditionReason(infrav1.ReleasedCondition) != decision.Reason {
+		r.Recorder.Eventf(s.host, nil, corev1.EventTypeWarning, infrav1.EventNotWiped, "Release", "%s", decision.Message)
+	}
+	if !s.host.DeletionTimestamp.IsZero() {
+		s.deletion = isTrue(infrav1.DeletingReason, "Waiting for the machine to be wiped")
+	}
+}
+
+// reset tells the machine to wipe itself. That is written down first, so that a
+// machine that comes back unwiped is known as such.
+func (r *HostReconciler) reset(ctx context.Context, s *hostScope, answer contact.Answer, decision wipe.Decision) (ctrl.Result, error) {
+	record := func(at metav1.Time, fingerprint string) error {
+		return r.update(ctx, s, func(host *infrav1.TalosHost) {
+			delete(host.Annotations, infrav1.HostRetryAnnotation)
+			host.Spec.Release.ResetAt, host.Spec.Release.ResetCertFingerprint = at, fingerprint
+		})
+	}
+	if err := record(metav1.NewTime(r.Clock.Now()), answer.Node.Fingerprint()); err != nil {
+		return ctrl.Result{}, err
+	}
+	if err := answer.Node.Reset(ctx, talosclient.ResetOptions{SystemLabels: decision.Labels}); err != nil {
+		s.released = isFalse(infrav1.ReleaseFailedReason, "The machine has not accepted to wipe itself; it is told again")
+		ctrl.LoggerFrom(ctx).Info("Telling the machine to wipe itself has failed", "reason", err.Error())
+		return r.after(releaseInterval), record(metav1.Time{}, "")
+	}
+	ctrl.LoggerFrom(ctx).Info("Told the machine to wipe itself", "labels", decision.Labels)
+	r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventReset, "Reset", "Told the machine to wipe itself")
+
+	return r.after(releaseInterval), nil
+}
+
+// endRelease makes a machine free that is proven wiped.
+func (r *HostReconciler) endRelease(ctx context.Context, s *hostScope) error {
+	if err := r.Credentials.DeleteAdmin(ctx, s.host); err != nil {
+		return err
+	}
+	err := r.update(ctx, s, func(host *infrav1.TalosHost) {
+		if host.Spec.Release.ConsumerHealth == infrav1.ConsumerUnhealthy {
+			host.Spec.Quarantine = infrav1.HostQuarantine{Since: metav1.NewTime(r.Clock.Now())}
+		}
+		host.Spec.ConsumerRef = infrav1.ConsumerReference{}
+		host.Spec.Handover = infrav1.HostHandover{}
+		host.Spec.Release = infrav1.HostRelease{}
+		delete(host.Annotations, infrav1.HostRetryAnnotation)
+		metal.SetBlockMove(host, false)
+	})
+	if err != nil {
+		return fmt.Errorf("ending the release: %w", err)
+	}
+	s.released = isTrue(infrav1.NothingToReleaseReason, "")
+	s.state = infrav1.HostUnknown
+	s.available = isFalse(infrav1.HostSilentReason, "The machine is proven wiped, and is looked at next")
+	r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventWiped, "Release", "The machine is proven wiped")
+
+	return nil
+}

@@ -1,0 +1,151 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/cluster-api/util/patch"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+)
+
+// hostScope is what one pass knows about one host.
+type hostScope struct {
+	host *infrav1.TalosHost
+	// consumer is the TalosMachine that has claimed the host; nil when it does
+	// not exist. cluster is its Cluster.
+	consumer *infrav1.TalosMachine
+	cluster  *clusterv1.Cluster
+	// otherConsumer tells that a TalosMachine of that name exists, but with
+	// another provider ID.
+	otherConsumer bool
+	// written is the host after the last write to its spec in this pass.
+	written *infrav1.TalosHost
+	// gone tells that the object is not ours any more: nothing is written.
+	gone bool
+
+	state                                              infrav1.HostState
+	available, reachable, identity, released, deletion finding
+}
+
+// finding is the content of a condition. One without status was not made in
+// this pass; the condition stays as it is.
+type finding struct {
+	status  metav1.ConditionStatus
+	reason  string
+	message string
+}
+
+func isTrue(reason, message string) finding {
+	return finding{status: metav1.ConditionTrue, reason: reason, message: message}
+}
+
+func isFalse(reason, format string, args ...any) finding {
+	return finding{status: metav1.ConditionFalse, reason: reason, message: fmt.Sprintf(format, args...)}
+}
+
+func unknown(reason, format string, args ...any) finding {
+	return finding{status: metav1.ConditionUnknown, reason: reason, message: fmt.Sprintf(format, args...)}
+}
+
+// error says that the host needs attention.
+func (s *hostScope) error(reason, message string) {
+	s.state = infrav1.HostError
+	s.available = isFalse(reason, "%s", message)
+}
+
+// silent says that no address answers.
+func (s *hostScope) silent() {
+	s.state = infrav1.HostUnknown
+	s.available = isFalse(infrav1.HostSilentReason, "No address of the host answers")
+	s.reachable = isFalse(infrav1.NoAddressAnswersReason, "No address of the host answers")
+	s.identity = unknown(infrav1.IdentityNotObservedReason, "The machine was not seen")
+}
+
+// setVerdict says what was found about the identity of the machine.
+func (s *hostScope) setVerdict(verdict identity.Verdict) {
+	switch verdict {
+	case identity.Matches:
+		s.identity = isTrue(infrav1.IdentityMatchesReason, "")
+	case identity.Discovered:
+		s.identity = isTrue(infrav1.IdentityDiscoveredReason, "")
+	case identity.Mismatch:
+		s.identity = isFalse(infrav1.IdentityMismatchReason, "The machine that answers does not have the identity of the host")
+	case identity.Unusable:
+		s.identity = isFalse(infrav1.IdentityUnusableReason, "The machine has neither a usable SMBIOS UUID nor hardware addresses; name spec.identity")
+	}
+}
+
+func (s *hostScope) conditionReason(conditionType string) string {
+	if found := conditions.Get(s.host, conditionType); found != nil {
+		return found.Reason
+	}
+
+	return ""
+}
+
+// reconcileStatus writes what the pass has found.
+func (r *HostReconciler) reconcileStatus(ctx context.Context, s *hostScope, helper *patch.Helper) error {
+	if s.gone {
+		return nil
+	}
+	if s.state != "" {
+		s.host.Status.State = s.state
+	}
+	if s.host.Spec.Release.Policy == "" {
+		s.released = isTrue(infrav1.NothingToReleaseReason, "")
+	}
+	if s.deletion.status == "" && s.host.DeletionTimestamp.IsZero() {
+		s.deletion = isFalse(infrav1.NotDeletingReason, "")
+	}
+	for conditionType, found := range map[string]finding{
+		infrav1.AvailableCondition:        s.available,
+		infrav1.ReachableCondition:        s.reachable,
+		infrav1.IdentityVerifiedCondition: s.identity,
+		infrav1.ConsumerPresentCondition:  consumerFinding(s),
+		infrav1.ReleasedCondition:         s.released,
+		infrav1.DeletingCondition:         s.deletion,
+	} {
+		if found.status != "" {
+			conditions.Set(s.host, metav1.Condition{Type: conditionType, Status: found.status, Reason: found.reason, Message: found.message})
+		}
+	}
+	err := helper.Patch(ctx, s.host, patch.WithOwnedConditions{Conditions: []string{
+		clusterv1.PausedCondition, infrav1.AvailableCondition, infrav1.ReachableCondition, infrav1.IdentityVerifiedCondition,
+		infrav1.ConsumerPresentCondition, infrav1.ReleasedCondition, infrav1.DeletingCondition,
+	}})
+	if err != nil {
+		return fmt.Errorf("writing the TalosHost: %w", err)
+	}
+
+	return nil
+}
+
+func consumerFinding(s *hostScope) finding {
+	name := s.host.Spec.ConsumerRef.Name
+	switch {
+	case name == "":
+		return isFalse(infrav1.NoConsumerReason, "")
+	case s.consumer != nil:
+		return isTrue(infrav1.ConsumerPresentReason, "")
+	case s.otherConsumer:
+		return isFalse(infrav1.ConsumerOtherReason, "TalosMachine %s has another provider ID than the one that has claimed the host", name)
+	}
+
+	return isFalse(infrav1.ConsumerMissingReason, "TalosMachine %s does not exist. That alone never starts a release: create it again, or delete the host", name)
+}
+
+func hasAnnotation(object metav1.Object, name string) bool {
+	_, found := object.GetAnnotations()[name]
+
+	return found
+}
+
+func removeFinalizer(host *infrav1.TalosHost) {
+	controllerutil.RemoveFinalizer(host, infrav1.TalosHostFinalizer)
+}

@@ -1,0 +1,199 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	kerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/klog/v2"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
+	capicontroller "sigs.k8s.io/cluster-api/util/controller"
+	"sigs.k8s.io/cluster-api/util/finalizers"
+	"sigs.k8s.io/cluster-api/util/patch"
+	"sigs.k8s.io/cluster-api/util/paused"
+	"sigs.k8s.io/cluster-api/util/predicates"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+)
+
+// MachineReconciler reconciles TalosMachines. All fields but WatchFilterValue
+// are required.
+type MachineReconciler struct {
+	// Client reads from the cache of the management cluster, but Secrets live.
+	Client client.Client
+	// Metal is the way of getting machines that the specification calls metal.
+	Metal backends.Machines
+	// Changes wake the TalosMachines whose machine has changed.
+	Changes <-chan event.GenericEvent
+	// WatchFilterValue restricts the controller to objects with this value of
+	// the watch-filter label; empty means all.
+	WatchFilterValue string
+}
+
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosmachines,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosmachines/status,verbs=get;patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosmachines/finalizers,verbs=update
+// +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=talosconfigs,verbs=get;list;watch
+
+// SetupWithManager registers the controller with mgr.
+func (r *MachineReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
+	if r.Client == nil || r.Metal == nil || r.Changes == nil {
+		return errors.New("setting up the TalosMachine controller: a required field is nil")
+	}
+	log := ctrl.LoggerFrom(ctx).WithValues("controller", "talosmachine")
+	toMachine := util.MachineToInfrastructureMapFunc(infrav1.GroupVersion.WithKind(infrav1.TalosMachineKind))
+	_, err := capicontroller.NewControllerManagedBy(mgr, log).
+		For(&infrav1.TalosMachine{}).
+		WithOptions(options).
+		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
+		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(toMachine)).
+		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToMachines)).
+		Watches(&infrav1.TalosHost{}, handler.EnqueueRequestsFromMapFunc(r.hostToMachines)).
+		WatchesRawSource(source.Channel(r.Changes, &handler.EnqueueRequestForObject{})).
+		Build(ctx, r)
+	if err != nil {
+		return fmt.Errorf("setting up the TalosMachine controller: %w", err)
+	}
+
+	return nil
+}
+
+// Reconcile is one pass over one TalosMachine.
+func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, reterr error) {
+	talosMachine := &infrav1.TalosMachine{}
+	if err := r.Client.Get(ctx, req.NamespacedName, talosMachine); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	scope, err := r.newScope(ctx, talosMachine)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if isPaused, requeue, err := paused.EnsurePausedCondition(ctx, r.Client, scope.Cluster, talosMachine); err != nil || isPaused || requeue {
+		return ctrl.Result{}, err
+	}
+	if talosMachine.DeletionTimestamp.IsZero() {
+		if added, err := finalizers.EnsureFinalizer(ctx, r.Client, talosMachine, infrav1.TalosMachineFinalizer); err != nil || added {
+			return ctrl.Result{}, err
+		}
+	}
+	helper, err := patch.NewHelper(talosMachine, r.Client)
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("preparing the patch: %w", err)
+	}
+	defer func() {
+		if err := reconcileMachineStatus(ctx, scope, helper); err != nil {
+			reterr = kerrors.NewAggregate([]error{reterr, err})
+		}
+	}()
+
+	if !talosMachine.DeletionTimestamp.IsZero() {
+		return r.reconcileDelete(ctx, scope)
+	}
+	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx).WithValues("Cluster", klog.KRef(talosMachine.Namespace, talosMachine.Labels[clusterv1.ClusterNameLabel])))
+	switch {
+	case scope.Machine == nil || scope.Cluster == nil:
+		ctrl.LoggerFrom(ctx).Info("Waiting for the Machine controller to set the owner reference")
+		return ctrl.Result{}, nil
+	case !ptr.Deref(scope.Cluster.Status.Initialization.InfrastructureProvisioned, false):
+		scope.Observed.Claim = backends.False(infrav1.WaitingForClusterInfrastructureReason, "Waiting for the infrastructure of the Cluster to be provisioned")
+		return ctrl.Result{}, nil
+	}
+
+	return r.Metal.Reconcile(ctx, scope)
+}
+
+// newScope reads what the TalosMachine belongs to, as far as it is there.
+func (r *MachineReconciler) newScope(ctx context.Context, talosMachine *infrav1.TalosMachine) (*backends.Scope, error) {
+	scope := &backends.Scope{TalosMachine: talosMachine}
+	machine, err := util.GetOwnerMachine(ctx, r.Client, talosMachine.ObjectMeta)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("reading the owner Machine: %w", err)
+	}
+	scope.Machine = machine
+	name := talosMachine.Labels[clusterv1.ClusterNameLabel]
+	if machine != nil {
+		name = machine.Spec.ClusterName
+	}
+	if name == "" {
+		return scope, nil
+	}
+	cluster := &clusterv1.Cluster{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: talosMachine.Namespace, Name: name}, cluster); err != nil {
+		if apierrors.IsNotFound(err) {
+			return scope, nil
+		}
+		return nil, fmt.Errorf("reading Cluster %s: %w", name, err)
+	}
+	scope.Cluster = cluster
+
+	return scope, nil
+}
+
+// reconcileDelete gives the machine back, and lets the TalosMachine go then.
+func (r *MachineReconciler) reconcileDelete(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
+	talosMachine := scope.TalosMachine
+	if !controllerutil.ContainsFinalizer(talosMachine, infrav1.TalosMachineFinalizer) {
+		return ctrl.Result{}, nil
+	}
+	if hasAnnotation(talosMachine, infrav1.DeleteForMoveAnnotation) {
+		scope.Observed.Deleting = backends.True(infrav1.DeletedForMoveReason, "The TalosMachine was moved to another management cluster")
+		return ctrl.Result{}, nil
+	}
+	deletion, result, err := r.Metal.Delete(ctx, scope)
+	if err != nil || deletion != backends.Released {
+		return result, err
+	}
+	controllerutil.RemoveFinalizer(talosMachine, infrav1.TalosMachineFinalizer)
+
+	return ctrl.Result{}, nil
+}
+
+// clusterToMachines maps a Cluster to its TalosMachines.
+func (r *MachineReconciler) clusterToMachines(ctx context.Context, object client.Object) []ctrl.Request {
+	return r.list(ctx, func(*infrav1.TalosMachine) bool { return true },
+		client.InNamespace(object.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: object.GetName()})
+}
+
+// hostToMachines maps a host to the TalosMachine that has claimed it, and a
+// free one to all that wait for a host.
+func (r *MachineReconciler) hostToMachines(ctx context.Context, object client.Object) []ctrl.Request {
+	host, ok := object.(*infrav1.TalosHost)
+	if !ok {
+		return nil
+	}
+	if name := host.Spec.ConsumerRef.Name; name != "" {
+		return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: host.Namespace, Name: name}}}
+	}
+
+	return r.list(ctx, func(machine *infrav1.TalosMachine) bool {
+		return machine.Spec.HostRef.Claim != infrav1.HostClaimBound || machine.Spec.HostRef.Name == host.Name
+	}, client.InNamespace(host.Namespace))
+}
+
+func (r *MachineReconciler) list(ctx context.Context, wanted func(*infrav1.TalosMachine) bool, options ...client.ListOption) []ctrl.Request {
+	machines := &infrav1.TalosMachineList{}
+	if err := r.Client.List(ctx, machines, options...); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list TalosMachines")
+		return nil
+	}
+	var requests []ctrl.Request
+	for i := range machines.Items {
+		if wanted(&machines.Items[i]) {
+			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&machines.Items[i])})
+		}
+	}
+
+	return requests
+}

@@ -1,0 +1,103 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/cluster-api/util/patch"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+)
+
+// reconcileMachineStatus derives the status from what the pass has found, and
+// writes it.
+func reconcileMachineStatus(ctx context.Context, scope *backends.Scope, helper *patch.Helper) error {
+	machine, observed := scope.TalosMachine, scope.Observed
+	status := &machine.Status
+	if observed.Provisioned {
+		status.Initialization.Provisioned = ptr.To(true)
+	}
+	if observed.Addresses != nil {
+		status.Addresses = observed.Addresses
+	}
+	if observed.FailureDomain != "" {
+		status.FailureDomain = observed.FailureDomain
+	}
+	if observed.TalosVersion != "" {
+		status.TalosVersion = observed.TalosVersion
+	}
+	setMachineConditions(machine, observed)
+
+	err := helper.Patch(ctx, machine, patch.WithOwnedConditions{Conditions: []string{
+		clusterv1.PausedCondition, infrav1.ReadyCondition, infrav1.HostClaimedCondition, infrav1.ConfigurationAppliedCondition,
+		infrav1.HostRunningCondition, infrav1.IdentityUnverifiedCondition, infrav1.DeletingCondition,
+	}})
+	if err != nil {
+		// What has no finalizer any more may be gone.
+		if !machine.DeletionTimestamp.IsZero() {
+			err = kerrors.FilterOut(err, apierrors.IsNotFound)
+		}
+		if err != nil {
+			return fmt.Errorf("writing the TalosMachine: %w", err)
+		}
+	}
+
+	return nil
+}
+
+// setMachineConditions sets what was observed. What was never observed waits
+// for what comes before it; what was observed before stays.
+func setMachineConditions(machine *infrav1.TalosMachine, observed backends.Observed) {
+	if observed.Deleting.Status == "" {
+		observed.Deleting = backends.False(infrav1.NotDeletingReason, "")
+		if !machine.DeletionTimestamp.IsZero() {
+			observed.Deleting = backends.True(infrav1.DeletingReason, "")
+		}
+	}
+	for _, condition := range []struct {
+		kind    string
+		found   backends.Finding
+		initial backends.Finding
+	}{
+		{infrav1.HostClaimedCondition, observed.Claim, backends.False(infrav1.WaitingForClusterInfrastructureReason, "Waiting for the Machine and its Cluster")},
+		{infrav1.ConfigurationAppliedCondition, observed.Configuration, backends.False(infrav1.WaitingForHostReason, "Waiting for a host")},
+		{infrav1.HostRunningCondition, observed.Running, backends.False(infrav1.HostNotConfiguredReason, "The machine has no configuration yet")},
+		{infrav1.IdentityUnverifiedCondition, observed.Identity, backends.False(infrav1.NotHandedOverReason, "")},
+		{infrav1.DeletingCondition, observed.Deleting, backends.Finding{}},
+	} {
+		found := condition.found
+		if found.Status == "" && conditions.Get(machine, condition.kind) == nil {
+			found = condition.initial
+		}
+		if found.Status != "" {
+			conditions.Set(machine, metav1.Condition{Type: condition.kind, Status: found.Status, Reason: found.Reason, Message: found.Message})
+		}
+	}
+	conditions.Set(machine, readyOf(machine))
+}
+
+// readyOf is the first thing that is not right; the state of the machine when
+// all is.
+func readyOf(machine *infrav1.TalosMachine) metav1.Condition {
+	ready := metav1.Condition{Type: infrav1.ReadyCondition}
+	if !machine.DeletionTimestamp.IsZero() {
+		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, infrav1.DeletingReason, "The TalosMachine is being deleted"
+		return ready
+	}
+	for _, kind := range []string{infrav1.HostClaimedCondition, infrav1.ConfigurationAppliedCondition, infrav1.HostRunningCondition} {
+		found := conditions.Get(machine, kind)
+		ready.Status, ready.Reason, ready.Message = found.Status, found.Reason, found.Message
+		if found.Status != metav1.ConditionTrue {
+			break
+		}
+	}
+
+	return ready
+}

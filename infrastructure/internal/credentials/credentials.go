@@ -1,0 +1,277 @@
+// Package credentials keeps the client certificates with which the provider
+// talks to configured machines: a reader's in memory, and an administrator's
+// per host in a Secret that outlives the cluster, so that the machine can be
+// wiped (design D10).
+package credentials
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+const (
+	// readerLife is how long a reader's certificate is valid; it is replaced at
+	// half of that.
+	readerLife = time.Hour
+	// adminLife is how long an administrator's certificate is valid. A host may
+	// have to be wiped long after the bundle of its cluster is gone. It is
+	// renewed at half of that while the bundle is there.
+	adminLife = 365 * 24 * time.Hour
+)
+
+// ErrMissing says that a Secret with credentials is not there, or holds none.
+var ErrMissing = errors.New("the client certificate is missing")
+
+// Store gives out credentials. All fields are required.
+type Store struct {
+	client  client.Client
+	secrets client.Reader
+	clock   clock.PassiveClock
+
+	mu      sync.Mutex
+	readers map[client.ObjectKey]reader
+}
+
+type reader struct {
+	digest      string
+	renewAt     time.Time
+	credentials talosclient.Credentials
+}
+
+// New returns a Store that reads bundles through cached, and everything else
+// through c.
+func New(c client.Client, cached client.Reader, passiveClock clock.PassiveClock) *Store {
+	return &Store{client: c, secrets: cached, clock: passiveClock, readers: map[client.ObjectKey]reader{}}
+}
+
+// AdminName is the name of the Secret with the administrator's certificate of
+// a host.
+func AdminName(host string) string {
+	return host + infrav1.AdminSecretSuffix
+}
+
+// Reader are credentials that may look at the machine of a host: minted from
+// the bundle of the cluster, or the administrator's of the host where that is
+// gone.
+func (s *Store) Reader(ctx context.Context, cluster client.ObjectKey, host *infrav1.TalosHost) (talosclient.Credentials, error) {
+	bundle, err := secrets.GetBundle(ctx, s.secrets, cluster)
+	if errors.Is(err, secrets.ErrBundleMissing) {
+		return s.Admin(ctx, host)
+	}
+	if err != nil {
+		return talosclient.Credentials{}, err
+	}
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now, digest := s.clock.Now(), bundle.Digest()
+	if found, ok := s.readers[cluster]; ok && found.digest == digest && now.Before(found.renewAt) {
+		return found.credentials, nil
+	}
+	creds, err := bundle.ClientCredentials(secrets.RoleReader, now, readerLife)
+	if err != nil {
+		return talosclient.Credentials{}, err
+	}
+	s.readers[cluster] = reader{digest: digest, renewAt: now.Add(readerLife / 2), credentials: creds}
+
+	return creds, nil
+}
+
+// Admin are the administrator's credentials of a host. ErrMissing says that
+// there are none.
+func (s *Store) Admin(ctx context.Context, host *infrav1.TalosHost) (talosclient.Credentials, error) {
+	return s.fromSecret(ctx, client.ObjectKey{Namespace: host.Namespace, Name: AdminName(host.Name)})
+}
+
+// Adoption are the credentials that the user has given for a machine that
+// somebody else has configured. ErrMissing says that there are none.
+func (s *Store) Adoption(ctx context.Context, host *infrav1.TalosHost) (talosclient.Credentials, error) {
+	if host.Spec.AdoptionSecretRef.Name == "" {
+		return talosclient.Credentials{}, ErrMissing
+	}
+
+	return s.fromSecret(ctx, client.ObjectKey{Namespace: host.Namespace, Name: host.Spec.AdoptionSecretRef.Name})
+}
+
+func (s *Store) fromSecret(ctx context.Context, key client.ObjectKey) (talosclient.Credentials, error) {
+	stored := &corev1.Secret{}
+	if err := s.client.Get(ctx, key, stored); err != nil {
+		if apierrors.IsNotFound(err) {
+			return talosclient.Credentials{}, fmt.Errorf("reading Secret %s: %w", key, ErrMissing)
+		}
+
+		return talosclient.Credentials{}, fmt.Errorf("reading Secret %s: %w", key, err)
+	}
+	creds, _, err := secrets.ParseTalosconfig(stored.Data[infrav1.AdminSecretKey])
+	if err != nil {
+		return talosclient.Credentials{}, fmt.Errorf("reading Secret %s: %w: %w", key, ErrMissing, err)
+	}
+
+	return creds, nil
+}
+
+// EnsureAdmin makes the Secret with the administrator's certificate of a host,
+// or renews it. It must be called before the machine is configured, for
+// nothing can be created while a namespace terminates. Errors:
+// secrets.ErrBundleMissing where there is nothing to make it from.
+func (s *Store) EnsureAdmin(ctx context.Context, cluster client.ObjectKey, host *infrav1.TalosHost) error {
+	stored := &corev1.Secret{}
+	key := client.ObjectKey{Namespace: host.Namespace, Name: AdminName(host.Name)}
+	err := s.client.Get(ctx, key, stored)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("reading Secret %s: %w", key, err)
+	}
+	exists := err == nil
+
+	issuer, err := s.issuer(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	if exists && s.isCurrent(stored, cluster, issuer) {
+		return nil
+	}
+	talosconfig, err := issuer.talosconfig(cluster.Name, host.Spec.Addresses, s.clock.Now())
+	if err != nil {
+		return fmt.Errorf("making the administrator's certificate of TalosHost %s: %w", host.Name, err)
+	}
+
+	desired := stored.DeepCopy()
+	desired.Namespace, desired.Name, desired.Type = key.Namespace, key.Name, clusterv1.ClusterSecretType
+	if exists {
+		desired.Type = stored.Type
+	}
+	if desired.Labels == nil {
+		desired.Labels = map[string]string{}
+	}
+	desired.Labels[clusterv1.ClusterNameLabel] = cluster.Name
+	desired.Labels[infrav1.MoveLabel] = ""
+	desired.Data = map[string][]byte{infrav1.AdminSecretKey: talosconfig}
+	desired.OwnerReferences = []metav1.OwnerReference{*metav1.NewControllerRef(host, infrav1.GroupVersion.WithKind(infrav1.TalosHostKind))}
+	controllerutil.AddFinalizer(desired, infrav1.TalosHostFinalizer)
+	if exists {
+		err = s.client.Update(ctx, desired)
+	} else {
+		err = s.client.Create(ctx, desired)
+	}
+	if err != nil {
+		return fmt.Errorf("writing Secret %s: %w", key, err)
+	}
+
+	return nil
+}
+
+// RenewAdmin renews the Secret where it is due and can be; a missing bundle is
+// no error, because the Secret is there for that case.
+func (s *Store) RenewAdmin(ctx context.Context, cluster client.ObjectKey, host *infrav1.TalosHost) error {
+	stored := &corev1.Secret{}
+	key := client.ObjectKey{Namespace: host.Namespace, Name: AdminName(host.Name)}
+	if err := s.secrets.Get(ctx, key, stored); err == nil {
+		if creds, _, err := secrets.ParseTalosconfig(stored.Data[infrav1.AdminSecretKey]); err == nil && s.isYoung(creds) {
+			return nil
+		}
+	}
+	if err := s.EnsureAdmin(ctx, cluster, host); err != nil && !errors.Is(err, secrets.ErrBundleMissing) {
+		return err
+	}
+
+	return nil
+}
+
+// isCurrent tells whether a Secret is of this cluster and not due.
+func (s *Store) isCurrent(stored *corev1.Secret, cluster client.ObjectKey, issuer *issuer) bool {
+	creds, _, err := secrets.ParseTalosconfig(stored.Data[infrav1.AdminSecretKey])
+
+	return err == nil && stored.DeletionTimestamp.IsZero() &&
+		stored.Labels[clusterv1.ClusterNameLabel] == cluster.Name &&
+		string(creds.CA) == string(issuer.ca) && (issuer.bundle == nil || s.isYoung(creds))
+}
+
+func (s *Store) isYoung(creds talosclient.Credentials) bool {
+	notBefore, notAfter, err := secrets.Validity(creds)
+
+	return err == nil && s.clock.Now().Before(notBefore.Add(notAfter.Sub(notBefore)/2))
+}
+
+// issuer is what an administrator's certificate can be made from: the bundle
+// of the cluster, else its talosconfig.
+type issuer struct {
+	ca     []byte
+	bundle *secrets.Bundle
+	raw    []byte
+}
+
+func (s *Store) issuer(ctx context.Context, cluster client.ObjectKey) (*issuer, error) {
+	bundle, err := secrets.GetBundle(ctx, s.secrets, cluster)
+	if err == nil {
+		return &issuer{ca: bundle.Machinery().Certs.OS.Crt, bundle: bundle}, nil
+	}
+	if !errors.Is(err, secrets.ErrBundleMissing) {
+		return nil, err
+	}
+	stored := &corev1.Secret{}
+	key := client.ObjectKey{Namespace: cluster.Namespace, Name: secrets.TalosconfigName(cluster.Name)}
+	if getErr := s.client.Get(ctx, key, stored); getErr != nil {
+		if apierrors.IsNotFound(getErr) {
+			return nil, err
+		}
+
+		return nil, fmt.Errorf("reading Secret %s: %w", key, getErr)
+	}
+	creds, _, parseErr := secrets.ParseTalosconfig(stored.Data[secrets.TalosconfigKey])
+	if parseErr != nil {
+		return nil, err
+	}
+
+	return &issuer{ca: creds.CA, raw: stored.Data[secrets.TalosconfigKey]}, nil
+}
+
+func (i *issuer) talosconfig(cluster string, addresses []string, now time.Time) ([]byte, error) {
+	if i.bundle == nil {
+		return i.raw, nil
+	}
+	creds, err := i.bundle.ClientCredentials(secrets.RoleAdmin, now, adminLife)
+	if err != nil {
+		return nil, err
+	}
+
+	return secrets.Talosconfig(cluster, addresses, creds)
+}
+
+// DeleteAdmin deletes the Secret of a host and takes our finalizer off it. It
+// is no error when there is none.
+func (s *Store) DeleteAdmin(ctx context.Context, host *infrav1.TalosHost) error {
+	stored := &corev1.Secret{}
+	key := client.ObjectKey{Namespace: host.Namespace, Name: AdminName(host.Name)}
+	if err := s.client.Get(ctx, key, stored); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if !controllerutil.ContainsFinalizer(stored, infrav1.TalosHostFinalizer) && !metav1.IsControlledBy(stored, host) {
+		return nil
+	}
+	if err := s.client.Delete(ctx, stored); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("deleting Secret %s: %w", key, err)
+	}
+	before := stored.DeepCopy()
+	if controllerutil.RemoveFinalizer(stored, infrav1.TalosHostFinalizer) {
+		if err := s.client.Patch(ctx, stored, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("removing the finalizer of Secret %s: %w", key, err)
+		}
+	}
+
+	return nil
+}

@@ -1,0 +1,217 @@
+// Package identity tells one machine from another (design D3): by the SMBIOS
+// UUID where that is worth something, else by the hardware addresses of the
+// links. It is pure.
+package identity
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+// Verdict is what a comparison of identities has found.
+type Verdict string
+
+const (
+	// Matches says that the machine is the wanted one.
+	Matches Verdict = "Matches"
+	// Discovered says that nothing was wanted, and that the machine has a usable
+	// identity.
+	Discovered Verdict = "Discovered"
+	// Mismatch says that the machine is another one, or cannot prove that it is
+	// the wanted one.
+	Mismatch Verdict = "Mismatch"
+	// Unusable says that nothing was wanted, and that the machine has nothing to
+	// tell it from others.
+	Unusable Verdict = "Unusable"
+)
+
+// OK tells whether the machine may be worked with.
+func (v Verdict) OK() bool {
+	return v == Matches || v == Discovered
+}
+
+// placeholders are UUIDs that vendors ship in many machines, beside those of
+// one repeated digit.
+var placeholders = []string{
+	"03000200-0400-0500-0006-000700080009",
+	"00020003-0004-0005-0006-000700080009",
+	"12345678-1234-5678-90ab-cddeefaabbcc",
+	"12345678-1234-1234-1234-123456789abc",
+	"01234567-8910-1112-1314-151617181920",
+	"fefefefe-fefe-fefe-fefe-fefefefefefe",
+	"4c4c4544-0000-2010-8020-80c04f202020",
+}
+
+// UsableUUID tells whether uuid identifies a machine. Empty, repeated digits
+// (all zero, all F) and known placeholders do not.
+func UsableUUID(uuid string) bool {
+	uuid = strings.ToLower(uuid)
+	digits := strings.ReplaceAll(uuid, "-", "")
+	if len(digits) != 32 || strings.Count(digits, digits[:1]) == len(digits) {
+		return false
+	}
+
+	return !slices.Contains(placeholders, uuid)
+}
+
+// usableMAC tells whether an address may belong to one link only.
+func usableMAC(mac string) bool {
+	switch mac {
+	case "", "00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff":
+		return false
+	}
+
+	return true
+}
+
+// Of is the identity that a machine tells. Hardware addresses that somebody
+// has made up (virtual functions get new ones at each boot) count only where
+// there are no others.
+func Of(hardware talosclient.Hardware) infrav1.HostIdentity {
+	found := infrav1.HostIdentity{}
+	if UsableUUID(hardware.SystemUUID) {
+		found.UUID = strings.ToLower(hardware.SystemUUID)
+		found.SerialNumber = hardware.SerialNumber
+	}
+	var global, local []string
+	for _, link := range hardware.Links {
+		mac := strings.ToLower(link.HardwareAddress)
+		switch {
+		case !usableMAC(mac) || len(mac) != len("00:00:00:00:00:00"):
+		case isLocal(mac):
+			local = append(local, mac)
+		default:
+			global = append(global, mac)
+		}
+	}
+	found.MACAddresses = global
+	if len(global) == 0 {
+		found.MACAddresses = local
+	}
+	slices.Sort(found.MACAddresses)
+	found.MACAddresses = slices.Compact(found.MACAddresses)
+
+	return found
+}
+
+// isLocal tells a locally administered address: the second bit of its first
+// byte is set.
+func isLocal(mac string) bool {
+	return strings.ContainsRune("2367abef", rune(mac[1]))
+}
+
+// Seen tells whether a UUID is known from more than one machine. Such a UUID
+// identifies none.
+type Seen func(uuid string) bool
+
+// Verify compares what a machine tells with what is wanted. twice may be nil.
+func Verify(want infrav1.HostIdentity, hardware talosclient.Hardware, twice Seen) Verdict {
+	worthless := func(uuid string) bool {
+		return !UsableUUID(uuid) || (twice != nil && twice(strings.ToLower(uuid)))
+	}
+	if want.SerialNumber != "" && want.SerialNumber != hardware.SerialNumber {
+		return Mismatch
+	}
+	if !worthless(want.UUID) {
+		if strings.EqualFold(want.UUID, hardware.SystemUUID) {
+			return Matches
+		}
+
+		return Mismatch
+	}
+	if len(want.MACAddresses) > 0 {
+		return verifyLinks(want.MACAddresses, hardware.Links)
+	}
+	if want.UUID != "" || want.SerialNumber != "" {
+		// Something was wanted, but it identifies no machine.
+		return Mismatch
+	}
+	told := Of(hardware)
+	if (worthless(told.UUID)) && len(told.MACAddresses) == 0 {
+		return Unusable
+	}
+
+	return Discovered
+}
+
+func verifyLinks(want []string, links []talosclient.Link) Verdict {
+	for _, mac := range want {
+		has := slices.ContainsFunc(links, func(link talosclient.Link) bool {
+			return strings.EqualFold(link.HardwareAddress, mac)
+		})
+		if !has || !usableMAC(strings.ToLower(mac)) {
+			return Mismatch
+		}
+	}
+
+	return Matches
+}
+
+// Wanted is the identity that the machine of a host must have: the one that
+// the user has named, else the one of the hand-over.
+func Wanted(host *infrav1.TalosHost) infrav1.HostIdentity {
+	want := host.Spec.Identity
+	if UsableUUID(want.UUID) || len(want.MACAddresses) > 0 {
+		return want
+	}
+	if handed := host.Spec.Handover.Identity; handed.UUID != "" || len(handed.MACAddresses) > 0 {
+		return handed
+	}
+
+	return want
+}
+
+// Same tells whether two identities are of one machine: a UUID that is usable
+// and not seen on several machines, else a common hardware address.
+func Same(a, b infrav1.HostIdentity) bool {
+	if UsableUUID(a.UUID) && UsableUUID(b.UUID) && !strings.EqualFold(a.UUID, b.UUID) {
+		return false
+	}
+	common := slices.ContainsFunc(a.MACAddresses, func(mac string) bool {
+		return usableMAC(strings.ToLower(mac)) && slices.ContainsFunc(b.MACAddresses, func(other string) bool { return strings.EqualFold(mac, other) })
+	})
+	if len(a.MACAddresses) > 0 && len(b.MACAddresses) > 0 {
+		return common
+	}
+
+	return UsableUUID(a.UUID) && strings.EqualFold(a.UUID, b.UUID)
+}
+
+// Told is what is known of the identity of a host: what its machine has told,
+// else what the user has named.
+func Told(host *infrav1.TalosHost) infrav1.HostIdentity {
+	hardware := talosclient.Hardware{SystemUUID: host.Status.Hardware.SystemUUID}
+	for _, link := range host.Status.Hardware.Links {
+		hardware.Links = append(hardware.Links, talosclient.Link{HardwareAddress: link.HardwareAddress})
+	}
+	if told := Of(hardware); told.UUID != "" || len(told.MACAddresses) > 0 {
+		return told
+	}
+
+	return Wanted(host)
+}
+
+// Twice finds the UUIDs that several machines tell. A machine that two hosts
+// stand for is not several.
+func Twice(hosts []infrav1.TalosHost) Seen {
+	known := map[string][]infrav1.HostIdentity{}
+	for i := range hosts {
+		told := Told(&hosts[i])
+		if UsableUUID(told.UUID) {
+			known[strings.ToLower(told.UUID)] = append(known[strings.ToLower(told.UUID)], told)
+		}
+	}
+	twice := map[string]bool{}
+	for uuid, identities := range known {
+		for _, other := range identities[1:] {
+			if !Same(identities[0], other) {
+				twice[uuid] = true
+			}
+		}
+	}
+
+	return func(uuid string) bool { return twice[uuid] }
+}

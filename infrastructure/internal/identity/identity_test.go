@@ -1,0 +1,130 @@
+package identity
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+const (
+	uuidA = "4c4c4544-0042-3510-8053-b4c04f4d4e31"
+	uuidB = "4c4c4544-0042-3510-8053-b4c04f4d4e32"
+	macA  = "52:54:00:aa:00:01"
+	macB  = "b0:26:28:00:00:02"
+)
+
+func machine(uuid string, macs ...string) talosclient.Hardware {
+	hardware := talosclient.Hardware{SystemUUID: uuid}
+	for _, mac := range macs {
+		hardware.Links = append(hardware.Links, talosclient.Link{Name: "eth", HardwareAddress: mac})
+	}
+
+	return hardware
+}
+
+func TestVerify(t *testing.T) {
+	tests := map[string]struct {
+		want     infrav1.HostIdentity
+		hardware talosclient.Hardware
+		twice    Seen
+		verdict  Verdict
+	}{
+		"the UUID decides, whatever its case": {
+			want:     infrav1.HostIdentity{UUID: "4C4C4544-0042-3510-8053-B4C04F4D4E31"},
+			hardware: machine(uuidA, macA),
+			verdict:  Matches,
+		},
+		"the UUID decides although a network card was changed": {
+			want:     infrav1.HostIdentity{UUID: uuidA, MACAddresses: []string{macA}},
+			hardware: machine(uuidA, macB),
+			verdict:  Matches,
+		},
+		"another UUID is another machine although it has the network card": {
+			want:     infrav1.HostIdentity{UUID: uuidA, MACAddresses: []string{macA}},
+			hardware: machine(uuidB, macA),
+			verdict:  Mismatch,
+		},
+		"a machine that tells no UUID cannot prove one": {
+			want:     infrav1.HostIdentity{UUID: uuidA},
+			hardware: machine("", macA),
+			verdict:  Mismatch,
+		},
+		"a placeholder leaves it to the hardware addresses": {
+			want:     infrav1.HostIdentity{UUID: "03000200-0400-0500-0006-000700080009", MACAddresses: []string{macA}},
+			hardware: machine("03000200-0400-0500-0006-000700080009", macA),
+			verdict:  Matches,
+		},
+		"a placeholder alone identifies nothing": {
+			want:     infrav1.HostIdentity{UUID: "00000000-0000-0000-0000-000000000000"},
+			hardware: machine("00000000-0000-0000-0000-000000000000", macA),
+			verdict:  Mismatch,
+		},
+		"a UUID seen twice leaves it to the hardware addresses": {
+			want:     infrav1.HostIdentity{UUID: uuidA, MACAddresses: []string{macB}},
+			hardware: machine(uuidA, macA),
+			twice:    func(uuid string) bool { return uuid == uuidA },
+			verdict:  Mismatch,
+		},
+		"all wanted hardware addresses must be there": {
+			want:     infrav1.HostIdentity{MACAddresses: []string{macA, macB}},
+			hardware: machine("", macA),
+			verdict:  Mismatch,
+		},
+		"further links do no harm": {
+			want:     infrav1.HostIdentity{MACAddresses: []string{macA}},
+			hardware: machine("", macB, macA),
+			verdict:  Matches,
+		},
+		"another serial number is another machine": {
+			want:     infrav1.HostIdentity{UUID: uuidA, SerialNumber: "X1"},
+			hardware: machine(uuidA, macA),
+			verdict:  Mismatch,
+		},
+		"nothing wanted takes a machine with an identity": {
+			hardware: machine("", macA),
+			verdict:  Discovered,
+		},
+		"nothing wanted refuses a machine without any": {
+			hardware: machine("ffffffff-ffff-ffff-ffff-ffffffffffff", "00:00:00:00:00:00"),
+			verdict:  Unusable,
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			NewWithT(t).Expect(Verify(tt.want, tt.hardware, tt.twice)).To(Equal(tt.verdict))
+		})
+	}
+}
+
+func TestOf(t *testing.T) {
+	t.Run("addresses that were made up count only where there are no others", func(t *testing.T) {
+		g := NewWithT(t)
+		g.Expect(Of(machine("", macA, macB)).MACAddresses).To(Equal([]string{macB}))
+		g.Expect(Of(machine("", macA)).MACAddresses).To(Equal([]string{macA}))
+	})
+	t.Run("a placeholder is not told", func(t *testing.T) {
+		NewWithT(t).Expect(Of(machine("ffffffff-ffff-ffff-ffff-ffffffffffff", macA)).UUID).To(BeEmpty())
+	})
+}
+
+func TestSame(t *testing.T) {
+	tests := map[string]struct {
+		a, b infrav1.HostIdentity
+		same bool
+	}{
+		"one UUID and one card":          {infrav1.HostIdentity{UUID: uuidA, MACAddresses: []string{macA}}, infrav1.HostIdentity{UUID: uuidA, MACAddresses: []string{macA}}, true},
+		"one UUID on two sets of cards":  {infrav1.HostIdentity{UUID: uuidA, MACAddresses: []string{macA}}, infrav1.HostIdentity{UUID: uuidA, MACAddresses: []string{macB}}, false},
+		"two UUIDs and one card":         {infrav1.HostIdentity{UUID: uuidA, MACAddresses: []string{macA}}, infrav1.HostIdentity{UUID: uuidB, MACAddresses: []string{macA}}, false},
+		"one UUID and no cards known":    {infrav1.HostIdentity{UUID: uuidA}, infrav1.HostIdentity{UUID: uuidA}, true},
+		"nothing known":                  {infrav1.HostIdentity{}, infrav1.HostIdentity{}, false},
+		"no UUID and one card in common": {infrav1.HostIdentity{MACAddresses: []string{macA, macB}}, infrav1.HostIdentity{MACAddresses: []string{macB}}, true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			NewWithT(t).Expect(Same(tt.a, tt.b)).To(Equal(tt.same))
+		})
+	}
+}

@@ -1,0 +1,126 @@
+package webhooks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+// +kubebuilder:webhook:verbs=create;update;delete,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-taloshost,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=taloshosts,versions=v1alpha1,name=validation.taloshost.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
+
+// TalosHost validates TalosHosts, and keeps what belongs to the infrastructure
+// manager from everybody else (design D10).
+type TalosHost struct {
+	// Reader reads Namespaces live. It is required.
+	Reader client.Reader
+	// Manager is the name of the user that the infrastructure manager is. It is
+	// required.
+	Manager string
+}
+
+var _ admission.Validator[*infrav1.TalosHost] = &TalosHost{}
+
+// SetupWebhookWithManager registers the webhook with mgr.
+func (w *TalosHost) SetupWebhookWithManager(mgr ctrl.Manager) error {
+	if w.Reader == nil || w.Manager == "" {
+		return errors.New("setting up the TalosHost webhook: a required field is not set")
+	}
+	if err := ctrl.NewWebhookManagedBy(mgr, &infrav1.TalosHost{}).WithValidator(w).Complete(); err != nil {
+		return fmt.Errorf("setting up the TalosHost webhook: %w", err)
+	}
+
+	return nil
+}
+
+// ValidateCreate checks a new object. What belongs to the manager may be there
+// already, so that a move can create it.
+func (w *TalosHost) ValidateCreate(_ context.Context, host *infrav1.TalosHost) (admission.Warnings, error) {
+	return nil, invalid(infrav1.TalosHostKind, host.Name, validateHost(&host.Spec))
+}
+
+// ValidateUpdate checks a change. Annotations and finalizers may always be
+// changed, because clusterctl does.
+func (w *TalosHost) ValidateUpdate(ctx context.Context, before, after *infrav1.TalosHost) (admission.Warnings, error) {
+	if apiequality.Semantic.DeepEqual(before.Spec, after.Spec) {
+		return nil, nil
+	}
+	req, err := admission.RequestFromContext(ctx)
+	if err != nil {
+		return nil, apierrors.NewBadRequest(fmt.Sprintf("reading the admission request: %v", err))
+	}
+	errs := validateHost(&after.Spec)
+	if req.UserInfo.Username != w.Manager {
+		errs = append(errs, refuseOurs(&before.Spec, &after.Spec)...)
+	}
+	if before.Spec.Handover.ProviderID != "" {
+		errs = append(errs, refuseHandedOver(&before.Spec, &after.Spec)...)
+	}
+
+	return nil, invalid(infrav1.TalosHostKind, after.Name, errs)
+}
+
+// refuseOurs refuses to change what belongs to the manager.
+func refuseOurs(before, after *infrav1.TalosHostSpec) field.ErrorList {
+	var errs field.ErrorList
+	for _, f := range []struct {
+		name          string
+		before, after any
+		wayOut        string
+	}{
+		{"consumerRef", before.ConsumerRef, after.ConsumerRef, "delete the Machine to free the host"},
+		{"handover", before.Handover, after.Handover, "delete the Machine, and the host is wiped"},
+		{"release", before.Release, after.Release, "the annotation " + infrav1.HostRetryAnnotation + " lets a failed release be tried again"},
+		{"quarantine", before.Quarantine, after.Quarantine, "the annotation " + infrav1.HostRetryAnnotation + " ends it"},
+	} {
+		if !apiequality.Semantic.DeepEqual(f.before, f.after) {
+			errs = append(errs, field.Forbidden(field.NewPath("spec", f.name), "belongs to the infrastructure provider; "+f.wayOut))
+		}
+	}
+
+	return errs
+}
+
+// refuseHandedOver refuses to point a host in use at another machine.
+func refuseHandedOver(before, after *infrav1.TalosHostSpec) field.ErrorList {
+	var errs field.ErrorList
+	const wayOut = "cannot be changed while the machine has a configuration of this provider: it must be found again to be wiped. Delete the Machine first"
+	if !apiequality.Semantic.DeepEqual(before.Addresses, after.Addresses) {
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "addresses"), wayOut))
+	}
+	if !apiequality.Semantic.DeepEqual(before.Identity, after.Identity) {
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "identity"), wayOut))
+	}
+
+	return errs
+}
+
+// ValidateDelete refuses to delete a host in use, unless clusterctl has moved it
+// or its namespace goes.
+func (w *TalosHost) ValidateDelete(ctx context.Context, host *infrav1.TalosHost) (admission.Warnings, error) {
+	if host.Spec.ConsumerRef.Name == "" {
+		return nil, nil
+	}
+	if _, moved := host.Annotations[infrav1.DeleteForMoveAnnotation]; moved {
+		return nil, nil
+	}
+	namespace := &corev1.Namespace{}
+	if err := w.Reader.Get(ctx, client.ObjectKey{Name: host.Namespace}, namespace); err != nil && !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("reading Namespace %s: %w", host.Namespace, err)
+	}
+	if namespace.Name == "" || !namespace.DeletionTimestamp.IsZero() {
+		return nil, nil
+	}
+
+	return nil, apierrors.NewForbidden(infrav1.GroupVersion.WithResource("taloshosts").GroupResource(), host.Name,
+		fmt.Errorf("TalosMachine %s has claimed it; delete its Machine first, which wipes the machine", host.Spec.ConsumerRef.Name))
+}

@@ -1,0 +1,81 @@
+package webhooks
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+)
+
+// validateMachine checks what the kind's own rules cannot.
+func validateMachine(spec *infrav1.TalosMachineSpec, path *field.Path) field.ErrorList {
+	if spec.Metal == nil {
+		return nil
+	}
+	selector := spec.Metal.HostSelector
+
+	return metav1validation.ValidateLabelSelector(&selector, metav1validation.LabelSelectorValidationOptions{}, path.Child("metal", "hostSelector"))
+}
+
+func validateCluster(spec *infrav1.TalosClusterSpec, path *field.Path) field.ErrorList {
+	endpoint := spec.ControlPlaneEndpoint
+	if endpoint.IsZero() {
+		return nil
+	}
+
+	return validateAddress(endpoint.Host, path.Child("controlPlaneEndpoint", "host"))
+}
+
+// validateAddress takes an IP address or a DNS name.
+func validateAddress(address string, path *field.Path) field.ErrorList {
+	if _, err := netip.ParseAddr(address); err == nil {
+		return nil
+	}
+	onlyDigits := strings.Trim(address, "0123456789.") == ""
+	if problems := validation.IsDNS1123Subdomain(address); len(problems) > 0 || onlyDigits {
+		return field.ErrorList{field.Invalid(path, address, "must be an IP address or a DNS name, without scheme and port")}
+	}
+
+	return nil
+}
+
+// validateHost checks a TalosHost by itself.
+func validateHost(spec *infrav1.TalosHostSpec) field.ErrorList {
+	var errs field.ErrorList
+	path := field.NewPath("spec")
+	for i, address := range spec.Addresses {
+		errs = append(errs, validateAddress(address, path.Child("addresses").Index(i))...)
+	}
+	if uuid := spec.Identity.UUID; uuid != "" && !identity.UsableUUID(uuid) && len(spec.Identity.MACAddresses) == 0 {
+		errs = append(errs, field.Invalid(path.Child("identity", "uuid"), uuid,
+			"is a placeholder that many machines share, and identifies none; name identity.macAddresses instead"))
+	}
+
+	return append(errs, validateNetwork(&spec.Network, path.Child("network"))...)
+}
+
+func validateNetwork(network *infrav1.HostNetwork, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i, address := range network.Addresses {
+		if _, err := netip.ParsePrefix(address); err != nil {
+			errs = append(errs, field.Invalid(path.Child("addresses").Index(i), address, "must be an IP address with its prefix length, for example 192.0.2.10/24"))
+		}
+	}
+	addresses := network.Nameservers
+	if network.Gateway != "" {
+		addresses = append([]string{network.Gateway}, addresses...)
+	}
+	for _, address := range addresses {
+		if _, err := netip.ParseAddr(address); err != nil {
+			errs = append(errs, field.Invalid(path, address, fmt.Sprintf("%q must be an IP address", address)))
+		}
+	}
+
+	return errs
+}

@@ -1,0 +1,270 @@
+// Package wipe decides what the release of a machine needs next, and when a
+// machine is proven wiped (design D10). It is pure.
+package wipe
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/siderolabs/talos/pkg/machinery/constants"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+const (
+	// resetSettle is how long a machine that was told to wipe itself may go on
+	// answering in the same boot before it is told again: it may never have
+	// got the order.
+	resetSettle = time.Minute
+	// handoverSettle is how long a configuration that was sent may take to end
+	// the maintenance mode. A machine that is in the same boot still has not
+	// taken it.
+	handoverSettle = time.Minute
+)
+
+// Contact is how a machine has answered.
+type Contact string
+
+const (
+	// Silent says that no address answers.
+	Silent Contact = "Silent"
+	// Refused says that a machine answers, but not to the credentials at hand.
+	Refused Contact = "Refused"
+	// OtherMachine says that a machine of another identity answers.
+	OtherMachine Contact = "OtherMachine"
+	// InMaintenance says that the machine is in maintenance mode.
+	InMaintenance Contact = "InMaintenance"
+	// Configured says that the machine runs with a configuration, and accepts
+	// the credentials at hand.
+	Configured Contact = "Configured"
+)
+
+// Facts are what is known about a machine that is to be wiped.
+type Facts struct {
+	// Release is what was asked for and done so far.
+	Release infrav1.HostRelease
+	// Handover is the record of the configuration that we gave it; zero for a
+	// machine that somebody else has configured.
+	Handover infrav1.HostHandover
+	// Contact is how the machine has answered.
+	Contact Contact
+	// Fingerprint is the fingerprint of the certificate it has presented.
+	Fingerprint string
+	// Stage is its stage, one of the talosclient.Stage constants.
+	Stage string
+	// Container tells that the machine is a container: it has no volumes of its
+	// own.
+	Container bool
+	// VolumesKnown tells that Volumes could be read.
+	VolumesKnown bool
+	// Volumes are the volumes of the machine.
+	Volumes []talosclient.Volume
+	// Now is the present time.
+	Now time.Time
+	// RetryAfter is how long a machine that came back unwiped is left alone.
+	RetryAfter time.Duration
+	// RetryNow tells that a person wants it to be tried again at once.
+	RetryNow bool
+}
+
+// Action is what to do next.
+type Action string
+
+const (
+	// Wait does nothing.
+	Wait Action = "Wait"
+	// Reset tells the machine to wipe itself.
+	Reset Action = "Reset"
+	// Done ends the release: the machine is proven wiped.
+	Done Action = "Done"
+)
+
+// Decision is what to do next, and why.
+type Decision struct {
+	// Action is what to do.
+	Action Action
+	// Reason is the reason of condition Released.
+	Reason string
+	// Message is the message of that condition.
+	Message string
+	// Labels are the volumes to wipe, for Reset. None wipes the whole system
+	// disk on metal; a container takes none.
+	Labels []string
+	// Failed tells that the machine needs attention: waiting alone does not
+	// help, and its consumer is let go.
+	Failed bool
+	// Next is when the decision may change by time alone; zero when it does not.
+	Next time.Duration
+}
+
+// Decide says what the release of a machine needs next.
+func Decide(facts Facts) Decision {
+	switch facts.Contact {
+	case Silent:
+		return silent(facts)
+	case Refused:
+		return Decision{
+			Action: Wait, Reason: infrav1.ReleaseUntrustedReason,
+			Message: "The machine answers, but does not accept the client certificate of the host; it cannot be wiped with it",
+		}
+	case OtherMachine:
+		return Decision{
+			Action: Wait, Reason: infrav1.ReleaseIdentityReason,
+			Message: "Another machine answers at the addresses of the host; it is left alone",
+		}
+	case InMaintenance:
+		return inMaintenance(facts)
+	case Configured:
+		return configured(facts)
+	}
+
+	return Decision{Action: Wait, Reason: infrav1.ReleaseSilentReason, Message: "The machine was not seen"}
+}
+
+func silent(facts Facts) Decision {
+	switch {
+	case facts.Release.Policy == infrav1.ReleaseRetain:
+		return retained()
+	case facts.Release.ResetAt.IsZero():
+		return Decision{
+			Action: Wait, Reason: infrav1.ReleaseSilentReason,
+			Message: "The machine does not answer; it is wiped once it does",
+		}
+	}
+
+	return resetting()
+}
+
+func resetting() Decision {
+	return Decision{
+		Action: Wait, Reason: infrav1.ResettingReason,
+		Message: "The machine was told to wipe itself; waiting for it to come back in maintenance mode",
+	}
+}
+
+func retained() Decision {
+	return Decision{
+		Action: Wait, Reason: infrav1.RetainedReason, Failed: true,
+		Message: "The machine was left as it is, as releasePolicy Retain wants; reset it to maintenance mode to use the host again",
+	}
+}
+
+// inMaintenance looks for the proof: a new boot, and nothing in the volumes.
+func inMaintenance(facts Facts) Decision {
+	switch {
+	case !facts.VolumesKnown || facts.Stage != talosclient.StageMaintenance:
+		return Decision{
+			Action: Wait, Reason: infrav1.WaitingForResetReason,
+			Message: "The machine answers in maintenance mode; waiting for it to tell its volumes",
+		}
+	case len(content(facts.Volumes)) > 0:
+		return Decision{
+			Action: Wait, Reason: infrav1.NotWipedReason, Failed: true,
+			Message: "The machine is back in maintenance mode, but has content in " + strings.Join(content(facts.Volumes), ", ") +
+				"; maintenance mode takes no reset, so wipe it by hand",
+		}
+	case isNewBoot(facts):
+		return Decision{Action: Done, Reason: infrav1.NothingToReleaseReason, Message: "The machine is proven wiped"}
+	case facts.Now.Sub(facts.Release.RequestedAt.Time) >= handoverSettle:
+		return Decision{Action: Done, Reason: infrav1.NothingToReleaseReason, Message: "The machine has never taken the configuration"}
+	}
+
+	return Decision{
+		Action: Wait, Reason: infrav1.WaitingForResetReason,
+		Message: "The machine is in maintenance mode, in the boot in which it was given its configuration; waiting until that is sure not to have been taken",
+		Next:    handoverSettle - facts.Now.Sub(facts.Release.RequestedAt.Time),
+	}
+}
+
+func isNewBoot(facts Facts) bool {
+	return facts.Handover.MaintenanceCertFingerprint == "" || facts.Fingerprint != facts.Handover.MaintenanceCertFingerprint
+}
+
+func configured(facts Facts) Decision {
+	resetAt := facts.Release.ResetAt
+	switch {
+	case facts.Release.Policy == infrav1.ReleaseRetain:
+		return retained()
+	case slices.Contains([]string{talosclient.StageResetting, talosclient.StageRebooting, talosclient.StageShuttingDown}, facts.Stage):
+		return resetting()
+	case resetAt.IsZero(), facts.RetryNow:
+		return reset(facts)
+	case facts.Fingerprint == facts.Release.ResetCertFingerprint:
+		left := resetSettle - facts.Now.Sub(resetAt.Time)
+		if left <= 0 {
+			return reset(facts)
+		}
+		decision := resetting()
+		decision.Next = left
+
+		return decision
+	case facts.Now.Sub(resetAt.Time) >= max(facts.RetryAfter, resetSettle):
+		return reset(facts)
+	}
+
+	return Decision{
+		Action: Wait, Reason: infrav1.NotWipedReason, Failed: true,
+		Message: "The machine runs with its configuration although it was told to wipe itself; it is told again after hostRetryAfterSeconds, or when the host gets the annotation " + infrav1.HostRetryAnnotation,
+		Next:    max(facts.RetryAfter, resetSettle) - facts.Now.Sub(resetAt.Time),
+	}
+}
+
+func reset(facts Facts) Decision {
+	decision := Decision{
+		Action: Reset, Reason: infrav1.ResettingReason, Message: resetting().Message,
+	}
+	if facts.Container || facts.Release.Policy == infrav1.ReleaseWipeAll {
+		return decision
+	}
+	if facts.VolumesKnown {
+		decision.Labels = Labels(facts.Volumes)
+	}
+	// An empty list would wipe the boot loader too.
+	if len(decision.Labels) == 0 {
+		return Decision{
+			Action: Wait, Reason: infrav1.ReleaseFailedReason,
+			Message: "The machine tells no volume that could be wiped; without one the whole system disk would be",
+		}
+	}
+
+	return decision
+}
+
+// Labels are the volumes that a wipe of the system takes: STATE, EPHEMERAL and
+// the user, raw and swap volumes, as far as they are anywhere.
+func Labels(volumes []talosclient.Volume) []string {
+	var labels []string
+	for _, volume := range volumes {
+		if volume.Location != "" && isOurs(volume.ID) {
+			labels = append(labels, volume.ID)
+		}
+	}
+	slices.Sort(labels)
+
+	return labels
+}
+
+// content names the volumes in which something was found.
+func content(volumes []talosclient.Volume) []string {
+	var found []string
+	for _, volume := range volumes {
+		if isOurs(volume.ID) && volume.Filesystem != "" && volume.Filesystem != "none" {
+			found = append(found, volume.ID)
+		}
+	}
+	slices.Sort(found)
+
+	return found
+}
+
+func isOurs(id string) bool {
+	if id == constants.StatePartitionLabel || id == constants.EphemeralPartitionLabel {
+		return true
+	}
+
+	return slices.ContainsFunc([]string{constants.UserVolumePrefix, constants.RawVolumePrefix, constants.SwapVolumePrefix}, func(prefix string) bool {
+		return strings.HasPrefix(id, prefix)
+	})
+}

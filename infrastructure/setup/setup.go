@@ -1,0 +1,167 @@
+// Package setup is the only door to the Talos infrastructure provider: it
+// registers its kinds, controllers and webhooks.
+package setup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	authenticationv1 "k8s.io/api/authentication/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+
+	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/controllers"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/follow"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/webhooks"
+)
+
+// Random picks numbers from 0 to n-1. It must be safe for concurrent use.
+type Random interface {
+	IntN(n int) int
+}
+
+// Options are what the provider needs from its manager.
+type Options struct {
+	// WatchFilterValue restricts the controllers to objects with this value of
+	// the label cluster.x-k8s.io/watch-filter; empty means all.
+	WatchFilterValue string
+	// Concurrency is how many objects of a kind are reconciled at a time; 0
+	// means 10.
+	Concurrency int
+	// ProbeInterval is how often a machine is looked at that nobody has claimed,
+	// or that does not answer; 0 means 10 seconds.
+	ProbeInterval time.Duration
+	// Dialer opens connections to Talos machines. It is required.
+	Dialer talosclient.Dialer
+	// Clock tells the time; nil means the real one.
+	Clock clock.PassiveClock
+	// Random picks hosts, mints provider IDs and spreads retries; nil means
+	// math/rand.
+	Random Random
+	// SecretCachingClient reads Secrets from the cache. It is required.
+	SecretCachingClient client.Client
+}
+
+const (
+	defaultConcurrency   = 10
+	defaultProbeInterval = 10 * time.Second
+)
+
+// AddToScheme adds the kinds that the provider reads and writes.
+func AddToScheme(scheme *runtime.Scheme) error {
+	for _, add := range []func(*runtime.Scheme) error{
+		clusterv1.AddToScheme, bootstrapv1.AddToScheme, infrav1.AddToScheme, authenticationv1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			return fmt.Errorf("adding the kinds of the infrastructure provider: %w", err)
+		}
+	}
+
+	return nil
+}
+
+// SetupWithManager registers the controllers and webhooks of the provider. It
+// asks the management cluster which user the manager is.
+func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) error {
+	if options.Dialer == nil || options.SecretCachingClient == nil {
+		return errors.New("setting up the infrastructure provider: Dialer and SecretCachingClient are required")
+	}
+	options.setDefaults()
+	if err := setupControllers(ctx, mgr, options); err != nil {
+		return err
+	}
+	user, err := whoAmI(ctx, mgr)
+	if err != nil {
+		return err
+	}
+	for _, webhook := range []interface{ SetupWebhookWithManager(ctrl.Manager) error }{
+		&webhooks.TalosCluster{}, &webhooks.TalosClusterTemplate{}, &webhooks.TalosMachine{}, &webhooks.TalosMachineTemplate{},
+		&webhooks.TalosHost{Reader: mgr.GetAPIReader(), Manager: user},
+	} {
+		if err := webhook.SetupWebhookWithManager(mgr); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+func (o *Options) setDefaults() {
+	if o.Clock == nil {
+		o.Clock = clock.RealClock{}
+	}
+	if o.Random == nil {
+		o.Random = sharedRandom{}
+	}
+	if o.Concurrency == 0 {
+		o.Concurrency = defaultConcurrency
+	}
+	if o.ProbeInterval == 0 {
+		o.ProbeInterval = defaultProbeInterval
+	}
+}
+
+func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) error {
+	store := credentials.New(mgr.GetClient(), options.SecretCachingClient, options.Clock)
+	follower := follow.New(ctx, options.Dialer)
+	concurrency := controller.Options{MaxConcurrentReconciles: options.Concurrency}
+
+	clusters := &controllers.ClusterReconciler{Client: mgr.GetClient(), WatchFilterValue: options.WatchFilterValue}
+	if err := clusters.SetupWithManager(ctx, mgr, concurrency); err != nil {
+		return err
+	}
+	machines := &controllers.MachineReconciler{
+		Client: mgr.GetClient(),
+		Metal: &metal.Machines{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store, Follower: follower,
+			Clock: options.Clock, Random: options.Random, Recorder: mgr.GetEventRecorder("talosmachine-controller"),
+		},
+		Changes:          follower.Events(),
+		WatchFilterValue: options.WatchFilterValue,
+	}
+	if err := machines.SetupWithManager(ctx, mgr, concurrency); err != nil {
+		return err
+	}
+	hosts := &controllers.HostReconciler{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
+		Clock: options.Clock, Random: options.Random, Recorder: mgr.GetEventRecorder("taloshost-controller"),
+		ProbeInterval: options.ProbeInterval, WatchFilterValue: options.WatchFilterValue,
+	}
+
+	return hosts.SetupWithManager(ctx, mgr, concurrency)
+}
+
+// whoAmI asks which user the manager is.
+func whoAmI(ctx context.Context, mgr ctrl.Manager) (string, error) {
+	review := &authenticationv1.SelfSubjectReview{}
+	writer, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme()})
+	if err == nil {
+		err = writer.Create(ctx, review)
+	}
+	if err != nil {
+		return "", fmt.Errorf("asking which user the manager is: %w", err)
+	}
+
+	return review.Status.UserInfo.Username, nil
+}
+
+// sharedRandom is the source of math/rand, which is seeded by the runtime and
+// safe for concurrent use.
+type sharedRandom struct{}
+
+// IntN implements Random.
+func (sharedRandom) IntN(n int) int {
+	return rand.IntN(n) //nolint:gosec // Choice of hosts, provider IDs and jitter are no secrets.
+}
