@@ -7,7 +7,7 @@ import (
 const (
 	// TalosControlPlaneFinalizer keeps a TalosControlPlane until its Machines
 	// are gone.
-	TalosControlPlaneFinalizer = "talos.controlplane.cluster.x-k8s.io"
+	TalosControlPlaneFinalizer = "controlplane.cluster.x-k8s.io/taloscontrolplane"
 
 	// EtcdPreTerminateHookAnnotation is the pre-terminate hook that the
 	// provider puts on each control plane Machine: the Machine's infrastructure

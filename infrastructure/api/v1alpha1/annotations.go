@@ -3,15 +3,15 @@ package v1alpha1
 const (
 	// TalosClusterFinalizer keeps a TalosCluster until its TalosMachines are
 	// gone.
-	TalosClusterFinalizer = "taloscluster.infrastructure.cluster.x-k8s.io"
+	TalosClusterFinalizer = "infrastructure.cluster.x-k8s.io/taloscluster"
 
 	// TalosMachineFinalizer keeps a TalosMachine until its host is released, or
 	// was silent for the time that the release policy allows.
-	TalosMachineFinalizer = "talosmachine.infrastructure.cluster.x-k8s.io"
+	TalosMachineFinalizer = "infrastructure.cluster.x-k8s.io/talosmachine"
 
 	// TalosHostFinalizer keeps a TalosHost until the machine behind it is wiped.
 	// The Secret with the admin client certificate of the host carries it too.
-	TalosHostFinalizer = "taloshost.infrastructure.cluster.x-k8s.io"
+	TalosHostFinalizer = "infrastructure.cluster.x-k8s.io/taloshost"
 
 	// HostRetryAnnotation, put on a TalosHost by a person, ends the quarantine
 	// of the host, and lets a release that has failed be tried again at once.

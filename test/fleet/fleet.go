@@ -1,0 +1,94 @@
+// Package fleet is what the test bed offers as machines. The same scenarios
+// run on every fleet: pretended Talos machines in this process, or real ones in
+// containers.
+package fleet
+
+import (
+	"context"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+// Fleet is a set of machines that boot Talos by themselves, and the balancer
+// in front of the control planes that are built of them.
+type Fleet interface {
+	// Name is "sim" or "docker".
+	Name() string
+	// KubernetesVersion is the Kubernetes version that its machines can run,
+	// with its "v".
+	KubernetesVersion() string
+	// TalosVersion is the Talos release of its machines, with its "v".
+	TalosVersion() string
+	// RunsWorkloads tells whether a Pod really runs in a cluster of this fleet.
+	RunsWorkloads() bool
+	// Add boots that many more machines, and returns them once each answers in
+	// maintenance mode.
+	Add(ctx context.Context, count int) ([]Host, error)
+	// Hosts are all machines of the fleet, in the order of their creation.
+	Hosts() []Host
+	// Endpoint reserves a control plane endpoint, and makes the balancer serve
+	// it with those machines that are control plane nodes of its cluster.
+	// Asking again for a name returns the same endpoint.
+	Endpoint(ctx context.Context, name string) (Endpoint, error)
+	// KeepDataOnReset tells the fleet whether its machines reboot without
+	// wiping anything when they are reset.
+	KeepDataOnReset(ctx context.Context, keep bool) error
+	// Wiped looks at the machine itself, past the Talos API. It returns nil when
+	// the machine waits in maintenance mode and holds nothing of a cluster.
+	Wiped(ctx context.Context, host Host) error
+	// Bootstraps counts how often etcd was bootstrapped anew on the machines of
+	// this fleet; a fleet that cannot know returns -1.
+	Bootstraps() int
+	// CollectLogs writes what the machines logged into files in dir.
+	CollectLogs(ctx context.Context, dir string) error
+	// Close takes the machines and the balancer down. It may be called twice.
+	Close(ctx context.Context) error
+}
+
+// Endpoint is a control plane endpoint.
+type Endpoint struct {
+	// Host is an IP address.
+	Host string
+	// Port is a TCP port.
+	Port int32
+}
+
+// Host is a machine of a fleet.
+type Host struct {
+	// Name is unique within the fleet, and fit for a TalosHost.
+	Name string
+	// Address is the IP address of its Talos API.
+	Address string
+	// UUID is its SMBIOS UUID; empty for a container.
+	UUID string
+	// MACAddress is the hardware address of its link; a container is known by
+	// it.
+	MACAddress string
+	// StrategicPatches are what its surroundings need in every configuration.
+	StrategicPatches []string
+	// InstallDisk is the disk to install on; empty for a container.
+	InstallDisk string
+}
+
+// Manifest is the TalosHost that stands for the machine.
+func (h Host) Manifest(namespace string, labels map[string]string) *infrav1.TalosHost {
+	host := &infrav1.TalosHost{
+		TypeMeta:   metav1.TypeMeta{APIVersion: infrav1.GroupVersion.String(), Kind: "TalosHost"},
+		ObjectMeta: metav1.ObjectMeta{Name: h.Name, Namespace: namespace, Labels: labels},
+		Spec: infrav1.TalosHostSpec{
+			Addresses:        []string{h.Address},
+			Identity:         infrav1.HostIdentity{UUID: h.UUID},
+			StrategicPatches: h.StrategicPatches,
+		},
+	}
+	if h.MACAddress != "" {
+		host.Spec.Identity.MACAddresses = []string{strings.ToLower(h.MACAddress)}
+	}
+	if h.InstallDisk != "" {
+		host.Spec.Install.Disk = h.InstallDisk
+	}
+	return host
+}

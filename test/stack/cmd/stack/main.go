@@ -1,0 +1,60 @@
+// The stack program builds, starts and shows the development stack.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/go-logr/logr"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/capi-talos/capi-talos/test/stack/parts"
+)
+
+func main() {
+	// The libraries of controllers log; what they do here, the steps tell.
+	ctrl.SetLogger(logr.Discard())
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, os.Args[1:]); err != nil {
+		fmt.Fprintf(os.Stderr, "stack: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+const usage = `usage: stack <command>
+  parts [name ...]   build the named parts of the test bed (default: all) and print where they are
+  demo               run the main job from end to end; KEEP=1 leaves it running`
+
+func run(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return fmt.Errorf("no command given\n%s", usage)
+	}
+	switch args[0] {
+	case "parts":
+		return buildParts(ctx, args[1:])
+	case "demo":
+		return runDemo(ctx)
+	default:
+		return fmt.Errorf("unknown command %q\n%s", args[0], usage)
+	}
+}
+
+func buildParts(ctx context.Context, names []string) error {
+	if len(names) == 0 {
+		for _, part := range parts.Table() {
+			names = append(names, part.Name)
+		}
+	}
+	built, err := parts.Ensure(ctx, parts.Print(os.Stderr), names...)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		fmt.Printf("%s\t%s\n", name, built.Dir(name))
+	}
+	return nil
+}

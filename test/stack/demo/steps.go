@@ -1,0 +1,282 @@
+package demo
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/apimachinery/pkg/util/yaml"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+// pollInterval is how often the state of the world is asked for.
+const pollInterval = 250 * time.Millisecond
+
+// fieldOwner is whom server-side apply writes as.
+const fieldOwner = client.FieldOwner("demo")
+
+func (s *Scenario) steps() []step {
+	steps := []step{
+		{"hosts", fmt.Sprintf("%d machines in maintenance mode to be Available", s.Hosts), s.addHosts},
+		{"create cluster", "the Cluster to be Available with 1 control plane machine and " + plural(s.Workers[0], "worker"), s.createCluster},
+		{"nodes", "the Nodes to be Ready with our provider IDs", func(ctx context.Context) (string, error) { return s.awaitNodes(ctx, s.Workers[0]) }},
+	}
+	for _, workers := range s.Workers[1:] {
+		steps = append(steps, step{fmt.Sprintf("scale to %d", workers), plural(workers, "Ready worker"), func(ctx context.Context) (string, error) {
+			if err := s.kubectl(ctx, "scale", "machinedeployment", s.Cluster+"-workers", "--replicas="+strconv.Itoa(workers)); err != nil {
+				return "", err
+			}
+			return s.awaitNodes(ctx, workers)
+		}})
+	}
+	steps = append(steps, step{"workload", "a Deployment to run in the cluster", s.runWorkload})
+	if s.Keep {
+		return steps
+	}
+	return append(steps,
+		step{"delete cluster", "the Cluster and its Machines to be gone", s.deleteCluster},
+		step{"wiped hosts", "all hosts to be Available again, proven wiped", s.awaitWiped},
+	)
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// poll waits for a condition; its last reason is in the error.
+func (s *Scenario) poll(ctx context.Context, check func(context.Context) error) error {
+	var last error
+	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
+		if found := check(ctx); found != nil {
+			if _, refused := errors.AsType[*refusedError](found); refused {
+				return false, found
+			}
+			// What was cut off by the end of the wait tells nothing.
+			if last == nil || ctx.Err() == nil {
+				last = found
+			}
+			return false, nil
+		}
+		return true, nil
+	})
+	if err != nil {
+		return errors.Join(err, last)
+	}
+	return nil
+}
+
+func (s *Scenario) addHosts(ctx context.Context) (string, error) {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Cluster}}
+	if err := s.client.Create(ctx, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
+		return "", fmt.Errorf("creating the namespace: %w", err)
+	}
+	var err error
+	if s.hosts, err = s.Fleet.Add(ctx, s.Hosts); err != nil {
+		return "", err
+	}
+	for _, host := range s.hosts {
+		manifest := host.Manifest(s.Cluster, map[string]string{"fleet": s.Fleet.Name()})
+		if err := s.poll(ctx, func(ctx context.Context) error { return client.IgnoreAlreadyExists(s.client.Create(ctx, manifest)) }); err != nil {
+			return "", fmt.Errorf("creating TalosHost %s: %w", host.Name, err)
+		}
+	}
+	return plural(len(s.hosts), "host") + " Available", s.awaitAvailable(ctx)
+}
+
+func (s *Scenario) awaitAvailable(ctx context.Context) error {
+	return s.poll(ctx, func(ctx context.Context) error {
+		hosts := &infrav1.TalosHostList{}
+		if err := s.client.List(ctx, hosts, client.InNamespace(s.Cluster)); err != nil {
+			return err
+		}
+		var missing []string
+		for i := range hosts.Items {
+			if host := &hosts.Items[i]; host.Status.State != infrav1.HostAvailable {
+				missing = append(missing, fmt.Sprintf("%s is %s: %s", host.Name, host.Status.State, message(host, infrav1.AvailableCondition)))
+			}
+		}
+		if len(missing) > 0 {
+			return errors.New(strings.Join(missing, "; "))
+		}
+		return nil
+	})
+}
+
+func message(object conditions.Getter, kind string) string {
+	if found := conditions.Get(object, kind); found != nil {
+		return found.Reason + ": " + found.Message
+	}
+	return "no condition " + kind
+}
+
+// createCluster generates the cluster from the template and applies it.
+func (s *Scenario) createCluster(ctx context.Context) (string, error) {
+	endpoint, err := s.Fleet.Endpoint(ctx, s.Cluster)
+	if err != nil {
+		return "", fmt.Errorf("reserving an endpoint: %w", err)
+	}
+	variables := map[string]string{
+		"CONTROL_PLANE_ENDPOINT_HOST": endpoint.Host,
+		"CONTROL_PLANE_ENDPOINT_PORT": strconv.Itoa(int(endpoint.Port)),
+	}
+	for name, value := range s.Variables {
+		variables[name] = value
+	}
+	manifest, err := s.Management.Clusterctl.Generate(ctx, s.Cluster, variables,
+		"--infrastructure", "talos", "--flavor", "metal", "--target-namespace", s.Cluster, "--kubernetes-version", s.Fleet.KubernetesVersion(),
+		"--control-plane-machine-count", "1", "--worker-machine-count", strconv.Itoa(s.Workers[0]))
+	if err != nil {
+		return "", err
+	}
+	if err := s.write(s.Cluster+".yaml", manifest); err != nil {
+		return "", err
+	}
+	if err := s.apply(ctx, manifest); err != nil {
+		return "", err
+	}
+	return "Cluster Available", s.poll(ctx, func(ctx context.Context) error {
+		cluster := &clusterv1.Cluster{}
+		if err := s.client.Get(ctx, client.ObjectKey{Namespace: s.Cluster, Name: s.Cluster}, cluster); err != nil {
+			return err
+		}
+		if !conditions.IsTrue(cluster, clusterv1.AvailableCondition) {
+			return errors.New(message(cluster, clusterv1.AvailableCondition))
+		}
+		return nil
+	})
+}
+
+// apply applies manifests on the server's side. An object that is refused
+// because a manager does not answer is tried again.
+func (s *Scenario) apply(ctx context.Context, manifests []byte) error {
+	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifests), len(manifests))
+	for {
+		object := &unstructured.Unstructured{}
+		if err := decoder.Decode(object); err != nil {
+			if errors.Is(err, io.EOF) {
+				return nil
+			}
+			return fmt.Errorf("reading the manifests: %w", err)
+		}
+		if len(object.Object) == 0 {
+			continue
+		}
+		err := s.poll(ctx, func(ctx context.Context) error {
+			err := s.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), fieldOwner, client.ForceOwnership)
+			if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
+				return &refusedError{err}
+			}
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("applying %s %s: %w", object.GetKind(), object.GetName(), err)
+		}
+	}
+}
+
+// refusedError is what trying again does not help against.
+type refusedError struct{ error }
+
+// awaitNodes waits until the Machines run and their Nodes are ready.
+func (s *Scenario) awaitNodes(ctx context.Context, workers int) (string, error) {
+	return plural(workers+1, "Node") + " Ready", s.poll(ctx, func(ctx context.Context) error {
+		machines := &clusterv1.MachineList{}
+		if err := s.client.List(ctx, machines, client.InNamespace(s.Cluster)); err != nil {
+			return err
+		}
+		if len(machines.Items) != workers+1 {
+			return fmt.Errorf("there are %d Machines", len(machines.Items))
+		}
+		for i := range machines.Items {
+			machine := &machines.Items[i]
+			switch {
+			case !conditions.IsTrue(machine, clusterv1.MachineNodeReadyCondition):
+				return fmt.Errorf("the Node of Machine %s: %s", machine.Name, message(machine, clusterv1.MachineNodeReadyCondition))
+			case !strings.HasPrefix(machine.Spec.ProviderID, infrav1.ProviderIDPrefix):
+				return fmt.Errorf("machine %s has provider ID %q", machine.Name, machine.Spec.ProviderID)
+			case !conditions.IsTrue(machine, clusterv1.MachineReadyCondition):
+				return fmt.Errorf("machine %s: %s", machine.Name, message(machine, clusterv1.MachineReadyCondition))
+			}
+		}
+		return s.expectClaims(ctx, workers+1)
+	})
+}
+
+// expectClaims compares the number of hosts in use.
+func (s *Scenario) expectClaims(ctx context.Context, want int) error {
+	hosts := &infrav1.TalosHostList{}
+	if err := s.client.List(ctx, hosts, client.InNamespace(s.Cluster)); err != nil {
+		return err
+	}
+	used := 0
+	for i := range hosts.Items {
+		if hosts.Items[i].Spec.ConsumerRef.Name != "" {
+			used++
+		}
+	}
+	if used != want {
+		return fmt.Errorf("%d of %d hosts are in use instead of %d", used, len(hosts.Items), want)
+	}
+	return nil
+}
+
+// kubectl runs the real one, as users do. It is tried again while a webhook does
+// not answer.
+func (s *Scenario) kubectl(ctx context.Context, args ...string) error {
+	return s.poll(ctx, func(ctx context.Context) error {
+		cmd := exec.CommandContext(ctx, s.Management.Kubectl, append([]string{"--kubeconfig", s.Management.Kubeconfig, "--namespace", s.Cluster}, args...)...) //nolint:gosec // the built tool
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("kubectl %s: %w: %s", args[0], err, out)
+		}
+		return nil
+	})
+}
+
+func (s *Scenario) deleteCluster(ctx context.Context) (string, error) {
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.Cluster, Name: s.Cluster}}
+	return "Cluster gone", s.poll(ctx, func(ctx context.Context) error {
+		if err := s.client.Delete(ctx, cluster); !apierrors.IsNotFound(err) {
+			machines := &clusterv1.MachineList{}
+			if listErr := s.client.List(ctx, machines, client.InNamespace(s.Cluster)); listErr != nil {
+				return listErr
+			}
+			return errors.Join(err, fmt.Errorf("%s left", plural(len(machines.Items), "Machine")))
+		}
+		return nil
+	})
+}
+
+// awaitWiped waits until all hosts are available, and looks at the machines
+// past every API.
+func (s *Scenario) awaitWiped(ctx context.Context) (string, error) {
+	if err := s.awaitAvailable(ctx); err != nil {
+		return "", err
+	}
+	if err := s.expectClaims(ctx, 0); err != nil {
+		return "", err
+	}
+	for _, host := range s.hosts {
+		if err := s.Fleet.Wiped(ctx, host); err != nil {
+			return "", err
+		}
+	}
+	return plural(len(s.hosts), "host") + " Available, wiped", nil
+}

@@ -1,0 +1,209 @@
+package management
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capi-talos/capi-talos/test/stack/clusterctl"
+	"github.com/capi-talos/capi-talos/test/stack/parts"
+)
+
+// The names of the managers in Managers.Get.
+const (
+	Core           = "core"
+	Bootstrap      = "bootstrap"
+	ControlPlane   = "control-plane"
+	Infrastructure = "infrastructure"
+)
+
+// StackOptions are what a whole management cluster is started with.
+type StackOptions struct {
+	// Dir is the folder for all of its files. Who calls Up removes it after
+	// Stop.
+	Dir string
+	// Repository is the local repository made by "make local-repository". Empty
+	// means that only Cluster API's core provider is installed.
+	Repository string
+	// Race builds our managers with the race detector. It needs a C compiler.
+	Race bool
+	// ManagerArgs are given to our managers beyond their manifests' arguments.
+	ManagerArgs []string
+	// Output is told what goes on, a line each; nil means nobody.
+	Output io.Writer
+	// Clock is the real one when nil.
+	Clock clock.Clock
+}
+
+// Stack is a management cluster with all managers running.
+type Stack struct {
+	*Cluster
+	// Clusterctl is the tool that installed the providers.
+	Clusterctl *clusterctl.Tool
+	// Managers are Cluster API's core manager and, with a repository, ours.
+	Managers *Managers
+	// Built are the parts it is made of.
+	Built parts.Built
+}
+
+// StackParts are the parts that Up needs. Up builds what is missing of them.
+func StackParts() []string {
+	return slices.Concat(Parts(), []string{"kubectl", "capi-core"}, clusterctl.Parts())
+}
+
+// Up starts a management cluster, installs the providers with clusterctl and
+// starts their managers. When it fails, all is stopped again.
+func Up(ctx context.Context, options StackOptions) (_ *Stack, err error) {
+	if options.Output == nil {
+		options.Output = io.Discard
+	}
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+	s := &Stack{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Stop(context.WithoutCancel(ctx)))
+		}
+	}()
+	var programs []Program
+	steps := []struct {
+		what string
+		do   func() error
+	}{
+		{"building what is missing", func() (err error) {
+			if s.Built, err = parts.Ensure(ctx, parts.Print(options.Output), StackParts()...); err != nil {
+				return err
+			}
+			programs, err = programsOf(ctx, s.Built, options)
+			return err
+		}},
+		{"starting etcd, kube-apiserver, kube-controller-manager", func() (err error) {
+			s.Cluster, err = Start(ctx, Options{Dir: options.Dir, Built: s.Built, Clock: options.Clock})
+			return err
+		}},
+		{"clusterctl init", func() error { return s.init(ctx, options) }},
+		{"starting the managers", func() (err error) {
+			if s.Managers, err = s.NewManagers(ctx, programs...); err != nil {
+				return err
+			}
+			return s.Managers.Start(ctx)
+		}},
+	}
+	for _, step := range steps {
+		if err := timed(options, step.what, step.do); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// timed does something and says how long it took.
+func timed(options StackOptions, what string, do func() error) error {
+	start := options.Clock.Now()
+	if err := do(); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	fmt.Fprintf(options.Output, "%s: %.1f s\n", what, options.Clock.Since(start).Seconds())
+	return nil
+}
+
+func (s *Stack) init(ctx context.Context, options StackOptions) error {
+	var err error
+	s.Clusterctl, err = clusterctl.New(clusterctl.Options{
+		Dir:        filepath.Join(s.Dir, "clusterctl"),
+		Built:      s.Built,
+		Kubeconfig: s.Kubeconfig,
+		Repository: options.Repository,
+	})
+	if err != nil {
+		return err
+	}
+	return s.Clusterctl.Init(ctx)
+}
+
+// Check fails when a process of the stack has ended by itself.
+func (s *Stack) Check() error {
+	return errors.Join(s.Cluster.Check(), s.Managers.Check())
+}
+
+// Stop ends the managers, then the control plane. It may be called more than
+// once. Logs and data stay.
+func (s *Stack) Stop(ctx context.Context) error {
+	var failures []error
+	if s.Managers != nil {
+		failures = append(failures, s.Managers.Stop(ctx))
+	}
+	if s.Cluster != nil {
+		failures = append(failures, s.Cluster.Stop(ctx))
+	}
+	return errors.Join(failures...)
+}
+
+// programsOf lists the managers, after building ours.
+func programsOf(ctx context.Context, built parts.Built, options StackOptions) ([]Program, error) {
+	programs := []Program{{
+		Name:       Core,
+		Deployment: client.ObjectKey{Namespace: "capi-system", Name: "capi-controller-manager"},
+		Path:       built.Path("capi-core", "manager"),
+	}}
+	if options.Repository == "" {
+		return programs, nil
+	}
+	folder, err := buildManagers(ctx, filepath.Join(options.Dir, "bin"), options.Race)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range []string{Bootstrap, ControlPlane, Infrastructure} {
+		programs = append(programs, Program{
+			Name:       name,
+			Deployment: client.ObjectKey{Namespace: "capt-" + name + "-system", Name: "capt-" + name + "-controller-manager"},
+			Path:       filepath.Join(folder, strings.ReplaceAll(name, "-", "")),
+			Args:       options.ManagerArgs,
+		})
+	}
+	return programs, nil
+}
+
+// buildManagers builds our managers from this repository's sources. What they
+// are compiled of comes from Go's own build cache.
+func buildManagers(ctx context.Context, folder string, race bool) (string, error) {
+	source, err := parts.SourceDir()
+	if err != nil {
+		return "", err
+	}
+	if folder, err = filepath.Abs(folder); err != nil {
+		return "", fmt.Errorf("finding the folder for our managers: %w", err)
+	}
+	args, cgo := []string{"build", "-buildvcs=false", "-mod=readonly", "-o", folder + "/"}, "0"
+	if race {
+		args, cgo = append(args, "-race"), "1"
+	}
+	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/bootstrap", "./cmd/controlplane", "./cmd/infrastructure")...) //nolint:gosec // fixed arguments
+	cmd.Dir = source
+	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOFLAGS=", "GOWORK=off")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
+	cmd.WaitDelay = stopDelay
+	if err := os.MkdirAll(folder, 0o755); err != nil {
+		return "", fmt.Errorf("making the folder for our managers: %w", err)
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("building our managers: %w\n%s", err, out)
+	}
+	return folder, nil
+}
+
+// stopDelay is how long a tool that was told to end may take for it.
+const stopDelay = 10 * time.Second

@@ -1,0 +1,199 @@
+package parts
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/capi-talos/capi-talos/test/stack/internal/images"
+)
+
+const (
+	// TalosImage is the image of part "talos-image".
+	TalosImage = "registry.local/talos:" + TalosVersion
+	// CertManagerImage is the image of part "cert-manager-image".
+	CertManagerImage = "registry.local/cert-manager-controllers:" + CertManagerVersion
+	// RegistryImage is the image of part "registry-image".
+	RegistryImage = "registry.local/registry:" + distributionRel
+	// PauseImage is an image that every Talos node can run.
+	PauseImage = "registry.k8s.io/pause:" + TalosPauseVersion
+
+	defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	binDir      = "/usr/local/bin"
+	// nonRoot is the user of images that need no rights.
+	nonRoot = "65532:65532"
+)
+
+// nodeImages are the images of nodes and of what runs on them.
+func nodeImages() []Part {
+	return []Part{
+		talosImagePart(),
+		{
+			// Each folder of this part is an image that Talos nodes pull.
+			Name:    "talos-node-images",
+			Version: KubernetesVersion,
+			Needs:   []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "etcd", "pause", debianPart},
+			Inputs:  []string{"1", TalosEtcdVersion, TalosPauseVersion},
+			Build:   buildTalosNodeImages,
+		},
+		programImage("capi-core-image", ClusterAPIVersion, CoreImage, "capi-core", "manager"),
+		programImage("cert-manager-image", CertManagerVersion, CertManagerImage, "cert-manager-controllers", "cert-manager-controllers"),
+		{
+			Name:    "registry-image",
+			Version: distributionRel,
+			Needs:   []string{"registry"},
+			Inputs:  []string{"1", RegistryImage},
+			Build:   buildRegistryImage,
+		},
+		kindNodePart(),
+	}
+}
+
+// programImage is an image of one static program of a part, which runs without
+// rights.
+func programImage(name, version, image, part, binary string) Part {
+	return Part{
+		Name:    name,
+		Version: version,
+		Needs:   []string{part},
+		Inputs:  []string{"1", image, binary},
+		Build: func(_ context.Context, w *Workspace) error {
+			return WriteProgramImage(w.Needs.Path(part, binary), filepath.Join(w.Scratch, "root"), w.Out, image)
+		},
+	}
+}
+
+// WriteProgramImage makes an image of a static program that needs no rights. It
+// is laid out in the folder root and kept in the folder out.
+func WriteProgramImage(binary, root, out, name string) error {
+	tree := images.NewTree(root)
+	tree.Users()
+	path := "/" + filepath.Base(binary)
+	tree.Copy(binary, path, images.Program)
+	return images.Write(tree, out, name, images.Config{
+		Entrypoint: []string{path},
+		Env:        []string{defaultPath},
+		User:       nonRoot,
+		WorkingDir: "/",
+	})
+}
+
+const registryConfig = `version: 0.1
+log:
+  level: warn
+storage:
+  filesystem:
+    rootdirectory: /var/lib/registry
+http:
+  addr: :5000
+`
+
+func buildRegistryImage(_ context.Context, w *Workspace) error {
+	tree := images.NewTree(filepath.Join(w.Scratch, "root"))
+	tree.Users()
+	tree.Dirs("/var/lib/registry")
+	tree.Copy(w.Needs.Path("registry"), "/registry", images.Program)
+	tree.Write("/etc/registry.yaml", registryConfig, images.Data)
+	return images.Write(tree, w.Out, RegistryImage, images.Config{
+		Entrypoint: []string{"/registry", "serve", "/etc/registry.yaml"},
+		Env:        []string{defaultPath, "OTEL_TRACES_EXPORTER=none"},
+	})
+}
+
+func buildTalosNodeImages(ctx context.Context, w *Workspace) error {
+	const kubernetes = "registry.k8s.io/"
+	maker := &imageMaker{w: w}
+	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+		maker.static(kubernetes+name+":"+KubernetesVersion, w.Needs.Path(name), binDir)
+	}
+	maker.static(kubernetes+"etcd:"+TalosEtcdVersion, w.Needs.Path("etcd"), binDir)
+	maker.static(PauseImage, w.Needs.Path("pause"), "/")
+	maker.make("ghcr.io/siderolabs/kubelet:"+KubernetesVersion, binDir+"/kubelet", func(tree *images.Tree) {
+		kubeletTree(ctx, tree, w.Needs)
+	})
+	return maker.err
+}
+
+// kubeletTree has kubelet and the programs that it calls.
+func kubeletTree(ctx context.Context, tree *images.Tree, needs Built) {
+	system := debianRoot(needs)
+	tree.Dirs("/usr/sbin", "/usr/bin", "/usr/lib", "/usr/lib64", "/var/run", "/dev", "/proc", "/sys")
+	for _, name := range []string{"bin", "sbin", "lib", "lib64"} {
+		tree.Link("/"+name, "usr/"+name)
+	}
+	tree.Link("/run", "/var/run")
+	tree.Dirs("/usr/lib/modules")
+	tree.Copy(needs.Path("kubelet"), binDir+"/kubelet", images.Program)
+	tree.Dynamic(ctx, system, "/usr/bin/mount", "/usr/bin/umount", "/usr/bin/nsenter", "/usr/bin/findmnt", "/usr/sbin/blkid",
+		"/usr/bin/cp", "/usr/bin/ls", "/usr/sbin/conntrack")
+	netfilter(ctx, tree, system)
+}
+
+// netfilter adds iptables and nft. Without the plugins of iptables Services are
+// silently dead.
+func netfilter(ctx context.Context, tree *images.Tree, system string) {
+	tree.Dynamic(ctx, system, "/usr/sbin/nft", "/usr/sbin/xtables-nft-multi")
+	plugins, err := filepath.Glob(filepath.Join(system, "usr/lib/*/xtables/*.so"))
+	if err != nil {
+		return
+	}
+	for _, plugin := range plugins {
+		tree.Dynamic(ctx, system, strings.TrimPrefix(plugin, system))
+	}
+	for _, family := range []string{"iptables", "ip6tables"} {
+		for _, suffix := range []string{"", "-save", "-restore"} {
+			tree.Link("/usr/sbin/"+family+suffix, "xtables-nft-multi")
+		}
+	}
+}
+
+// imageMaker makes images into folders of a workspace and keeps the first
+// error.
+type imageMaker struct {
+	w   *Workspace
+	err error
+}
+
+// static makes an image of one static program in a folder of the image.
+func (m *imageMaker) static(name, binary, folder string) {
+	path := filepath.Join(folder, filepath.Base(binary))
+	m.make(name, path, func(tree *images.Tree) { tree.Copy(binary, path, images.Program) })
+}
+
+func (m *imageMaker) make(name, entrypoint string, fill func(*images.Tree)) {
+	if m.err != nil {
+		return
+	}
+	folder := strings.NewReplacer("/", "_", ":", "_").Replace(name)
+	root := filepath.Join(m.w.Scratch, folder)
+	tree := images.NewTree(root)
+	fill(tree)
+	tree.Users()
+	m.err = images.Write(tree, filepath.Join(m.w.Out, folder), name, images.Config{
+		Entrypoint: []string{entrypoint},
+		Env:        []string{defaultPath},
+		WorkingDir: "/",
+	})
+	if err := os.RemoveAll(root); err != nil && m.err == nil {
+		m.err = fmt.Errorf("removing what image %s was made of: %w", name, err)
+	}
+}
+
+// OpenImages opens all images of a part that has a folder for each.
+func OpenImages(part string) ([]*images.Image, error) {
+	entries, err := os.ReadDir(part)
+	if err != nil {
+		return nil, fmt.Errorf("listing images: %w", err)
+	}
+	var all []*images.Image
+	for _, entry := range entries {
+		image, err := images.Open(filepath.Join(part, entry.Name()))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, image)
+	}
+	return all, nil
+}

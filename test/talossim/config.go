@@ -1,0 +1,110 @@
+package talossim
+
+import (
+	"fmt"
+	"net/url"
+	"strings"
+
+	"github.com/siderolabs/crypto/x509"
+	"github.com/siderolabs/talos/pkg/machinery/config"
+	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// settings are what a machine takes from its configuration.
+type settings struct {
+	controlPlane bool
+	hostname     string
+	// talosCA issues certificates of the Talos API; a worker has no key.
+	talosCA x509.PEMEncodedCertificateAndKey
+	// kubernetesCA is that of the API server; a worker has no key.
+	kubernetesCA x509.PEMEncodedCertificateAndKey
+	// etcd tells etcd clusters apart.
+	etcd       string
+	endpoint   *url.URL
+	apiPort    int
+	sans       []string
+	providerID string
+	kubelet    string
+	labels     map[string]string
+	taints     []corev1.Taint
+}
+
+// mode is where a configuration is to run.
+type mode Personality
+
+func (m mode) String() string        { return string(m) }
+func (m mode) RequiresInstall() bool { return m == mode(Metal) }
+func (m mode) InContainer() bool     { return m == mode(Container) }
+
+// parse reads a configuration as a machine does, with the machinery's
+// validation.
+func parse(raw []byte, personality Personality) (*settings, error) {
+	cfg, err := configloader.NewFromBytes(raw)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.RawV1Alpha1() == nil {
+		return nil, fmt.Errorf("the applied machine configuration doesn't contain v1alpha1 config")
+	}
+	if _, err := cfg.Validate(mode(personality)); err != nil {
+		return nil, err
+	}
+	return read(cfg), nil
+}
+
+func read(cfg config.Provider) *settings {
+	s := &settings{
+		controlPlane: cfg.Machine().Type().IsControlPlane(),
+		endpoint:     cfg.K8sClusterConfig().ClusterEndpoint(),
+		apiPort:      defaultAPIPort,
+	}
+	if hostname := cfg.NetworkHostnameConfig(); hostname != nil {
+		s.hostname = hostname.Hostname()
+	}
+	s.talosCA = pairOf(cfg.Machine().Security().IssuingCA(), cfg.Machine().Security().AcceptedCAs())
+	if ca := cfg.K8sAPIServerCAConfig(); ca != nil {
+		s.kubernetesCA = pairOf(ca.IssuingCA(), ca.AcceptedCAs())
+	}
+	if s.controlPlane {
+		s.etcd = string(cfg.Cluster().Etcd().CA().Crt)
+		if api := cfg.K8sAPIServerConfig(); api != nil {
+			s.sans = api.CertSANs()
+			if api.APIPort() != 0 {
+				s.apiPort = api.APIPort()
+			}
+		}
+	}
+	if kubelet := cfg.K8sKubeletConfig(); kubelet != nil {
+		if ids := kubelet.ExtraArgs()["provider-id"]; len(ids) > 0 {
+			s.providerID = ids[0]
+		}
+		if _, tag, found := strings.Cut(kubelet.Image()[strings.LastIndex(kubelet.Image(), "/")+1:], ":"); found {
+			s.kubelet, _, _ = strings.Cut(tag, "@")
+		}
+	}
+	if node := cfg.K8sNodeConfig(); node != nil {
+		s.labels = node.Labels()
+		for key, value := range node.Taints() {
+			content, effect, found := strings.Cut(value, ":")
+			if !found {
+				content, effect = "", value
+			}
+			s.taints = append(s.taints, corev1.Taint{Key: key, Value: content, Effect: corev1.TaintEffect(effect)})
+		}
+	}
+	return s
+}
+
+// defaultAPIPort is where an API server listens.
+const defaultAPIPort = 6443
+
+func pairOf(issuing *x509.PEMEncodedCertificateAndKey, accepted []*x509.PEMEncodedCertificate) x509.PEMEncodedCertificateAndKey {
+	if issuing != nil && len(issuing.Crt) > 0 {
+		return *issuing
+	}
+	if len(accepted) > 0 {
+		return x509.PEMEncodedCertificateAndKey{Crt: accepted[0].Crt}
+	}
+	return x509.PEMEncodedCertificateAndKey{}
+}

@@ -1,0 +1,185 @@
+// Package kube is the workload API of pretended clusters: Cluster API's
+// in-memory API server behind listeners of our own, with ECDSA certificates
+// and client certificates checked. It lacks what that handler lacks: server-side
+// apply, dry run, subresources.
+package kube
+
+import (
+	"context"
+	"crypto/sha256"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/hex"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/go-logr/logr"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	inmemoryruntime "sigs.k8s.io/cluster-api/test/infrastructure/inmemory/pkg/runtime"
+	inmemoryapi "sigs.k8s.io/cluster-api/test/infrastructure/inmemory/pkg/server/api"
+)
+
+// Clusters are pretended Kubernetes clusters, each known by its CA.
+type Clusters struct {
+	manager inmemoryruntime.Manager
+	stop    context.CancelFunc
+
+	mu       sync.Mutex
+	clusters map[string]*cluster
+}
+
+// cluster is what all API servers of a cluster serve alike.
+type cluster struct {
+	key     string
+	handler http.Handler
+	// servers counts the API servers that serve it.
+	servers int
+}
+
+// New returns a fleet without clusters. Close ends it.
+func New() (*Clusters, error) {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, appsv1.AddToScheme, policyv1.AddToScheme, rbacv1.AddToScheme, storagev1.AddToScheme,
+	} {
+		if err := add(scheme); err != nil {
+			return nil, fmt.Errorf("building the scheme: %w", err)
+		}
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	c := &Clusters{manager: inmemoryruntime.NewManager(scheme), stop: stop, clusters: map[string]*cluster{}}
+	if err := c.manager.Start(ctx); err != nil {
+		stop()
+		return nil, fmt.Errorf("starting the in-memory runtime: %w", err)
+	}
+	return c, nil
+}
+
+// Close ends the runtime. The API servers are stopped by who started them.
+func (c *Clusters) Close() { c.stop() }
+
+func keyOf(ca []byte) string {
+	sum := sha256.Sum256(ca)
+	return hex.EncodeToString(sum[:8])
+}
+
+func (c *Clusters) get(ca []byte, create bool) *cluster {
+	key := keyOf(ca)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found := c.clusters[key]
+	if found == nil && create {
+		c.manager.AddResourceGroup(key)
+		found = &cluster{key: key, handler: inmemoryapi.NewAPIServerHandler(c.manager, logr.Discard(), func(string) (string, error) { return key, nil })}
+		c.clusters[key] = found
+	}
+	return found
+}
+
+// Drop forgets what a cluster holds: the data of its etcd is gone.
+func (c *Clusters) Drop(ca []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if found := c.clusters[keyOf(ca)]; found != nil {
+		c.manager.DeleteResourceGroup(found.key)
+		delete(c.clusters, found.key)
+	}
+}
+
+// APIServer is what a control plane node starts.
+type APIServer struct {
+	// CA and CAKey are the cluster's, as PEM.
+	CA, CAKey []byte
+	// Listen is the address and port.
+	Listen string
+	// SANs are the names and addresses in the serving certificate.
+	SANs []string
+	// KubernetesVersion is what /version tells, with its "v".
+	KubernetesVersion string
+}
+
+// Serve starts an API server. stop ends it and all of its connections.
+func (c *Clusters) Serve(ctx context.Context, server APIServer) (stop func(), err error) {
+	certificate, err := serving(server)
+	if err != nil {
+		return nil, err
+	}
+	clients := x509.NewCertPool()
+	if !clients.AppendCertsFromPEM(server.CA) {
+		return nil, errors.New("the CA is no certificate")
+	}
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", server.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("listening for the API server: %w", err)
+	}
+	served := c.get(server.CA, true)
+	c.count(served, 1)
+	const headerTimeout = 10 * time.Second
+	httpServer := &http.Server{
+		Handler:           guard(served.handler, server.KubernetesVersion),
+		ReadHeaderTimeout: headerTimeout,
+		TLSConfig: &tls.Config{
+			MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate},
+			ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: clients,
+		},
+	}
+	go func() { _ = httpServer.ServeTLS(listener, "", "") }()
+	var once sync.Once
+	return func() {
+		once.Do(func() {
+			_ = httpServer.Close()
+			c.count(served, -1)
+		})
+	}, nil
+}
+
+func (c *Clusters) count(served *cluster, by int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	served.servers += by
+}
+
+// guard lets only clients with a certificate in, but for what kube-apiserver
+// tells everybody.
+func guard(handler http.Handler, version string) http.Handler {
+	mux := http.NewServeMux()
+	for _, path := range []string{"/readyz", "/livez", "/healthz"} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) })
+	}
+	mux.HandleFunc("/version", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = fmt.Fprintf(w, `{"major":"1","gitVersion":%q}`, version)
+	})
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if len(r.TLS.VerifiedChains) == 0 {
+			http.Error(w, "Unauthorized", http.StatusUnauthorized)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	})
+	return mux
+}
+
+// Pair reads a CA.
+func Pair(certificate, key []byte) (*x509.Certificate, any, error) {
+	pair, err := tls.X509KeyPair(certificate, key)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading a CA: %w", err)
+	}
+	block, _ := pem.Decode(certificate)
+	parsed, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading a CA: %w", err)
+	}
+	return parsed, pair.PrivateKey, nil
+}
