@@ -127,6 +127,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 		Metal: &metal.Machines{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store, Follower: follower,
 			Clock: options.Clock, Random: options.Random, Recorder: mgr.GetEventRecorder("talosmachine-controller"),
+			ProbeInterval: options.ProbeInterval,
 		},
 		Changes:          follower.Events(),
 		WatchFilterValue: options.WatchFilterValue,

@@ -1,6 +1,8 @@
 package etcdmodel_test
 
 import (
+	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -8,62 +10,176 @@ import (
 	"github.com/capi-talos/capi-talos/test/etcdmodel"
 )
 
-func grow(g *WithT, c *etcdmodel.Cluster, names ...string) []uint64 {
+const group = "a"
+
+// grown is a cluster of that many voters, on nodes n0, n1 and so on.
+func grown(g *WithT, voters int) (*etcdmodel.Nodes, *etcdmodel.Cluster, []uint64) {
+	nodes := &etcdmodel.Nodes{}
 	var ids []uint64
-	for i, name := range names {
+	for i := range voters {
+		name := fmt.Sprintf("n%d", i)
 		if i == 0 {
-			ids = append(ids, c.Bootstrap(name, "https://"+name))
-			continue
+			g.Expect(nodes.Bootstrap(group, name, name, "https://"+name)).To(Succeed())
+		} else {
+			g.Expect(nodes.Join(group, name, name, "https://"+name)).To(Succeed())
 		}
-		id, err := c.AddLearner(name, "https://"+name)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(c.Promote(id)).To(Succeed())
-		ids = append(ids, id)
+		data, _ := nodes.Data(name)
+		if i > 0 {
+			g.Expect(data.Cluster.Promote(data.ID)).To(Succeed())
+		}
+		ids = append(ids, data.ID)
 	}
-	return ids
+	return nodes, nodes.Answering(group), ids
 }
 
-func TestQuorum(t *testing.T) {
-	g := NewWithT(t)
-	c := &etcdmodel.Cluster{}
-	g.Expect(c.HasQuorum()).To(BeFalse(), "nothing was bootstrapped")
-	ids := grow(g, c, "a", "b", "c")
-	g.Expect(c.Bootstraps()).To(Equal(1))
-	g.Expect(c.Leader()).To(Equal(ids[0]))
-
-	c.SetUp(ids[0], false)
-	g.Expect(c.Leader()).To(Equal(ids[1]))
-	g.Expect(c.Remove(ids[1])).To(MatchError(etcdmodel.ErrWouldLoseQuorum))
-	g.Expect(c.Remove(ids[0])).To(Succeed(), "a member that does not answer may go while two of two answer")
-	c.SetUp(ids[1], false)
-	g.Expect(c.HasQuorum()).To(BeFalse())
-	_, err := c.AddLearner("d", "https://d")
-	g.Expect(err).To(MatchError(etcdmodel.ErrNoQuorum))
+// TestRemovals has etcd's answer for each size of a cluster, number of members
+// that are down, and kind of the member to remove.
+func TestRemovals(t *testing.T) {
+	for name, test := range map[string]struct {
+		voters, down int
+		removeDown   bool
+		want         error
+	}{
+		"the only member":                  {voters: 1, want: etcdmodel.ErrNotEnoughStarted},
+		"one of two":                       {voters: 2},
+		"one of two without quorum":        {voters: 2, down: 1, removeDown: true, want: etcdmodel.ErrNoLeader},
+		"one of three":                     {voters: 3},
+		"the one of three that is down":    {voters: 3, down: 1, removeDown: true},
+		"one of the two of three still up": {voters: 3, down: 1, want: etcdmodel.ErrUnhealthy},
+		"one of three without quorum":      {voters: 3, down: 2, removeDown: true, want: etcdmodel.ErrNoLeader},
+		"one of four, another is down":     {voters: 4, down: 1},
+		"one of five, another is down":     {voters: 5, down: 1},
+		"one of five, two others are down": {voters: 5, down: 2, want: etcdmodel.ErrUnhealthy},
+		"one of the two of five down":      {voters: 5, down: 2, removeDown: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			_, cluster, ids := grown(g, test.voters)
+			for _, id := range ids[:test.down] {
+				cluster.Stop(id)
+			}
+			target := ids[len(ids)-1]
+			if test.removeDown {
+				target = ids[0]
+			}
+			if test.want != nil {
+				g.Expect(cluster.Remove(target)).To(MatchError(test.want))
+				g.Expect(cluster.Members()).To(HaveLen(test.voters))
+				return
+			}
+			g.Expect(cluster.Remove(target)).To(Succeed())
+			g.Expect(cluster.HasQuorum()).To(BeTrue())
+			g.Expect(cluster.Remove(target)).To(MatchError(etcdmodel.ErrMemberNotFound))
+		})
+	}
 }
 
-func TestLearners(t *testing.T) {
+func TestAdditions(t *testing.T) {
+	for name, test := range map[string]struct {
+		voters, down int
+		url          string
+		want         error
+	}{
+		"to one":                        {voters: 1},
+		"to two":                        {voters: 2},
+		"to three":                      {voters: 3},
+		"to three, one is down":         {voters: 3, down: 1, want: etcdmodel.ErrUnhealthy},
+		"to five, one is down":          {voters: 5, down: 1},
+		"to five, two are down":         {voters: 5, down: 2, want: etcdmodel.ErrUnhealthy},
+		"without quorum":                {voters: 3, down: 2, want: etcdmodel.ErrNoLeader},
+		"of a peer URL that is another": {voters: 1, url: "https://n0", want: etcdmodel.ErrPeerURLExists},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			_, cluster, ids := grown(g, test.voters)
+			for _, id := range ids[:test.down] {
+				cluster.Stop(id)
+			}
+			if test.url == "" {
+				test.url = "https://new"
+			}
+			_, err := cluster.AddLearner(test.url)
+			if test.want != nil {
+				g.Expect(err).To(MatchError(test.want))
+				return
+			}
+			g.Expect(err).NotTo(HaveOccurred())
+		})
+	}
+}
+
+func TestALearner(t *testing.T) {
 	g := NewWithT(t)
-	c := &etcdmodel.Cluster{}
-	ids := grow(g, c, "a", "b", "c")
-	learner, err := c.AddLearner("d", "https://d")
+	_, cluster, ids := grown(g, 3)
+	learner, err := cluster.AddLearner("https://new")
 	g.Expect(err).NotTo(HaveOccurred())
-	_, err = c.AddLearner("e", "https://e")
-	g.Expect(err).To(MatchError(etcdmodel.ErrTooManyLearners))
-	c.SetUp(ids[0], false)
-	c.SetUp(ids[1], false)
-	g.Expect(c.HasQuorum()).To(BeFalse(), "a learner does not vote")
-	c.SetUp(ids[0], true)
-	g.Expect(c.Promote(ids[0])).To(MatchError(etcdmodel.ErrNotLearner))
-	g.Expect(c.Promote(learner)).To(Succeed())
-	g.Expect(c.Promote(1)).To(MatchError(etcdmodel.ErrMemberNotFound))
+	_, err = cluster.AddLearner("https://newer")
+	g.Expect(err).To(MatchError(etcdmodel.ErrTooManyLearners), "one at a time")
+	member, found := cluster.Member(learner)
+	g.Expect(found).To(BeTrue())
+	g.Expect(member.Name).To(BeEmpty(), "it has not run yet")
+	g.Expect(cluster.Promote(learner)).To(MatchError(etcdmodel.ErrLearnerNotReady))
+	g.Expect(cluster.MoveLeader(learner)).To(MatchError(etcdmodel.ErrMemberNotFound))
+	g.Expect(cluster.Start(learner, "new")).To(Succeed())
+
+	cluster.Stop(ids[0])
+	cluster.Stop(ids[1])
+	g.Expect(cluster.HasQuorum()).To(BeFalse(), "a learner does not vote")
+	g.Expect(cluster.Start(ids[0], "n0")).To(Succeed())
+	g.Expect(cluster.Promote(ids[0])).To(MatchError(etcdmodel.ErrNotLearner))
+	g.Expect(cluster.Promote(learner)).To(Succeed())
+	g.Expect(cluster.Remove(ids[1])).To(Succeed())
 }
 
-func TestAMemberOfTheSameNameIsEvicted(t *testing.T) {
+func TestTheLeader(t *testing.T) {
 	g := NewWithT(t)
-	c := &etcdmodel.Cluster{}
-	ids := grow(g, c, "a", "b", "c")
-	id, err := c.AddLearner("c", "https://other")
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(id).NotTo(Equal(ids[2]))
-	g.Expect(c.Members()).To(HaveLen(3))
+	_, cluster, ids := grown(g, 3)
+	g.Expect(cluster.Leader()).To(Equal(ids[0]))
+	g.Expect(cluster.MoveLeader(ids[2])).To(Succeed())
+	term := cluster.Term()
+	cluster.Stop(ids[0])
+	g.Expect(cluster.Leader()).To(Equal(ids[2]), "nothing has happened to the leader")
+	g.Expect(cluster.Term()).To(Equal(term))
+	g.Expect(cluster.MoveLeader(ids[0])).To(MatchError(etcdmodel.ErrUnhealthy))
+	g.Expect(cluster.Start(ids[0], "n0")).To(Succeed())
+	cluster.Stop(ids[2])
+	g.Expect(cluster.Leader()).To(Equal(ids[0]))
+	g.Expect(cluster.Term()).To(BeNumerically(">", term))
+	cluster.Stop(ids[0])
+	g.Expect(cluster.Leader()).To(BeZero())
+	g.Expect(cluster.MoveLeader(ids[1])).To(MatchError(etcdmodel.ErrNoLeader))
+}
+
+// TestQuorumSurvivesEveryChangeThatIsAllowed does random changes: one that is
+// not refused must leave a cluster that can go on.
+func TestQuorumSurvivesEveryChangeThatIsAllowed(t *testing.T) {
+	const seeds, steps = 200, 60
+	for seed := range uint64(seeds) {
+		g := NewWithT(t)
+		random := rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // No secret.
+		_, cluster, _ := grown(g, 1+random.IntN(5))
+		for step := range steps {
+			members := cluster.Members()
+			id := members[random.IntN(len(members))].ID
+			var err error
+			switch random.IntN(5) {
+			case 0:
+				_, err = cluster.AddLearner(fmt.Sprintf("https://%d", step))
+			case 1:
+				err = cluster.Promote(id)
+			case 2:
+				err = cluster.Remove(id)
+			case 3:
+				g.Expect(cluster.Start(id, fmt.Sprintf("node-%d", id))).To(Succeed())
+				continue
+			case 4:
+				cluster.Stop(id)
+				continue
+			}
+			if err == nil {
+				g.Expect(cluster.HasQuorum()).To(BeTrue(), "seed %d, step %d: %+v became %+v", seed, step, members, cluster.Members())
+			}
+			g.Expect(cluster.Leader() != 0).To(Equal(cluster.HasQuorum()))
+		}
+	}
 }

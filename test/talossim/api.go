@@ -2,59 +2,88 @@ package talossim
 
 import (
 	"context"
-	"errors"
+	"fmt"
+	"path"
 	"runtime"
+	"slices"
+	"strings"
 
-	"github.com/siderolabs/talos/pkg/machinery/api/common"
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 )
 
-// api is the machine service of one boot. What it lacks is unimplemented.
+// api is the machine service, in maintenance mode or configured. What it lacks
+// is unimplemented. The answers are those of
+// internal/app/machined/internal/server/v1alpha1/v1alpha1_server.go.
 type api struct {
 	machine.UnimplementedMachineServiceServer
 	boot *boot
+	// settings are nil in maintenance mode.
+	settings *settings
 }
 
-// order hands an order to the machine. Only the first one of a boot counts.
+// order hands an order to the boot. Only the first one counts.
 func (a *api) order(next order) error {
-	select {
-	case a.boot.machine.orders <- next:
-		return nil
-	default:
-		return status.Error(codes.FailedPrecondition, "locked: another sequence is running")
+	var taken bool
+	a.boot.sim.look(func() { taken = a.boot.give(next) })
+	if !taken {
+		return status.Error(codes.FailedPrecondition, "sequence lock is held by another sequence")
 	}
+	return nil
 }
 
-// ApplyConfiguration takes a configuration in maintenance mode.
-func (a *api) ApplyConfiguration(_ context.Context, req *machine.ApplyConfigurationRequest) (*machine.ApplyConfigurationResponse, error) {
-	if a.boot.settings != nil {
-		return nil, status.Error(codes.Unimplemented, "changing the configuration of a running machine is not simulated")
+// ApplyConfiguration takes a configuration in maintenance mode. Changing that of
+// a configured machine is not simulated yet.
+func (a *api) ApplyConfiguration(ctx context.Context, req *machine.ApplyConfigurationRequest) (*machine.ApplyConfigurationResponse, error) {
+	if a.settings != nil {
+		guard := &authorizer{machine: a.boot.machine}
+		if !guard.rolesOf(ctx).Includes("os:admin") {
+			return nil, errNotAuthorized
+		}
+		return nil, status.Error(codes.Unimplemented, "changing the configuration of a configured machine is not simulated")
 	}
-	if _, err := parse(req.GetData(), a.boot.sim.options.Personality); err != nil {
+	if refusal := a.boot.machine.Faults().RefusesConfiguration; refusal != "" {
+		return nil, status.Error(codes.InvalidArgument, refusal)
+	}
+	if _, err := parse(ctx, req.GetData(), a.boot.sim.options.Personality, a.boot.resources.state); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	if !req.GetDryRun() {
-		if err := a.order(order{apply: req.GetData()}); err != nil {
-			return nil, err
+		taken := true
+		a.boot.sim.look(func() {
+			if !a.boot.taken {
+				taken, a.boot.taken = false, true
+				a.boot.give(order{apply: req.GetData()})
+			}
+		})
+		if taken {
+			// The machine is no longer in maintenance mode, and who calls is a reader.
+			return nil, errNotAuthorized
 		}
 	}
-	return &machine.ApplyConfigurationResponse{Messages: []*machine.ApplyConfiguration{{Mode: machine.ApplyConfigurationRequest_REBOOT}}}, nil
+	return &machine.ApplyConfigurationResponse{Messages: []*machine.ApplyConfiguration{{
+		Mode: machine.ApplyConfigurationRequest_NO_REBOOT, ModeDetails: "Applied configuration without a reboot",
+	}}}, nil
 }
 
-// Reset wipes the machine and boots it.
+// Reset wipes the machine and boots it. In a container it only ends: its host
+// wipes and boots it, whatever was asked for, and nothing leaves etcd.
 func (a *api) Reset(_ context.Context, req *machine.ResetRequest) (*machine.ResetResponse, error) {
 	next := order{reset: true}
 	for _, partition := range req.GetSystemPartitionsToWipe() {
+		if err := a.located(partition.GetLabel()); err != nil {
+			return nil, err
+		}
 		if partition.GetWipe() {
 			next.labels = append(next.labels, partition.GetLabel())
 		}
 	}
-	if len(next.labels) > 0 && a.boot.sim.options.Personality == Container {
-		return nil, status.Error(codes.FailedPrecondition, "failed to get system disk: not found")
+	if a.boot.sim.options.Personality == Metal {
+		next.leave = req.GetGraceful() && a.settings.controlPlane
 	}
 	if err := a.order(next); err != nil {
 		return nil, err
@@ -62,116 +91,89 @@ func (a *api) Reset(_ context.Context, req *machine.ResetRequest) (*machine.Rese
 	return &machine.ResetResponse{Messages: []*machine.Reset{{}}}, nil
 }
 
+// located tells whether a volume can be wiped.
+func (a *api) located(label string) error {
+	var present disk
+	a.boot.sim.look(func() { present = a.boot.machine.disk })
+	system := []string{constants.MetaPartitionLabel, constants.StatePartitionLabel, constants.EphemeralPartitionLabel}
+	switch {
+	case !slices.Contains(system, label):
+		return fmt.Errorf("failed to get volume status with label %q: resource VolumeStatuses.block.talos.dev(runtime/%s@undefined) doesn't exist", label, label)
+	case a.boot.sim.options.Personality == Container, !present.installed, label == constants.EphemeralPartitionLabel && !present.ephemeral:
+		return fmt.Errorf("failed to reset: volume %q is not located", label)
+	}
+	return nil
+}
+
+// Reboot boots the machine. A container cannot.
+func (a *api) Reboot(context.Context, *machine.RebootRequest) (*machine.RebootResponse, error) {
+	if a.boot.sim.options.Personality == Container {
+		return nil, status.Error(codes.FailedPrecondition, "method is not supported in container mode")
+	}
+	if err := a.order(order{}); err != nil {
+		return nil, err
+	}
+	return &machine.RebootResponse{Messages: []*machine.Reboot{{}}}, nil
+}
+
 // Version tells the release.
 func (a *api) Version(context.Context, *emptypb.Empty) (*machine.VersionResponse, error) {
+	personality := string(a.boot.sim.options.Personality)
 	return &machine.VersionResponse{Messages: []*machine.Version{{
 		Version:  &machine.VersionInfo{Tag: a.boot.sim.options.TalosVersion, Os: runtime.GOOS, Arch: runtime.GOARCH},
-		Platform: &machine.PlatformInfo{Name: string(a.boot.sim.options.Personality)},
+		Platform: &machine.PlatformInfo{Name: personality, Mode: personality},
+		Features: &machine.FeaturesInfo{Rbac: true},
 	}}}, nil
 }
 
 // ServiceList tells the services, as far as clients look at them.
 func (a *api) ServiceList(context.Context, *emptypb.Empty) (*machine.ServiceListResponse, error) {
-	service := func(id, state string, healthy bool) *machine.ServiceInfo {
-		return &machine.ServiceInfo{
-			Id: id, State: state, Events: &machine.ServiceEvents{Events: []*machine.ServiceEvent{{State: state, Msg: "Simulated"}}},
-			Health: &machine.ServiceHealth{Unknown: !healthy, Healthy: healthy},
-		}
+	var states []serviceState
+	a.boot.sim.look(func() { states = a.boot.serviceStates() })
+	list := &machine.ServiceList{}
+	for _, state := range states {
+		list.Services = append(list.Services, &machine.ServiceInfo{
+			Id: state.id, State: state.state,
+			Events: &machine.ServiceEvents{Events: []*machine.ServiceEvent{{State: state.state, Msg: state.message}}},
+			Health: &machine.ServiceHealth{Unknown: !state.known, Healthy: state.healthy, LastMessage: state.message},
+		})
 	}
-	services := []*machine.ServiceInfo{service("apid", "Running", true), service("machined", "Running", true)}
-	if a.boot.settings != nil {
-		services = append(services, service("kubelet", "Running", true))
-		a.boot.sim.mu.Lock()
-		runs := a.boot.machine.etcdRuns
-		a.boot.sim.mu.Unlock()
-		switch {
-		case a.boot.settings.controlPlane && runs:
-			services = append(services, service("etcd", "Running", true), service("trustd", "Running", true))
-		case a.boot.settings.controlPlane:
-			services = append(services, service("etcd", "Preparing", false), service("trustd", "Running", true))
-		}
-	}
-	return &machine.ServiceListResponse{Messages: []*machine.ServiceList{{Services: services}}}, nil
+	return &machine.ServiceListResponse{Messages: []*machine.ServiceList{list}}, nil
 }
 
-// etcdDirectory is where etcd keeps its data.
-const etcdDirectory = "/var/lib/etcd/member"
+// etcdFiles are what etcd makes in its data directory.
+func etcdFiles() []string {
+	return []string{"member", "member/snap", "member/snap/db", "member/wal"}
+}
 
-var errNoSuchFile = errors.New("lstat " + etcdDirectory + ": no such file or directory")
-
-// List lists the data directory of etcd.
+// List lists the data directory of etcd, and the directories in it. Everything
+// else is absent.
 func (a *api) List(req *machine.ListRequest, stream grpc.ServerStreamingServer[machine.FileInfo]) error {
-	a.boot.sim.mu.Lock()
-	data := a.boot.machine.disk.etcdMember != 0
-	a.boot.sim.mu.Unlock()
-	if req.GetRoot() != etcdDirectory || !data {
-		return stream.Send(&machine.FileInfo{Metadata: &common.Metadata{}, Name: req.GetRoot(), RelativeName: ".", Error: errNoSuchFile.Error()})
+	files := []string{""}
+	if a.boot.machine.HasEtcdData() {
+		files = append(files, etcdFiles()...)
 	}
-	for _, file := range []*machine.FileInfo{
-		{Name: etcdDirectory, RelativeName: ".", IsDir: true},
-		{Name: etcdDirectory + "/wal", RelativeName: "wal", IsDir: true},
-		{Name: etcdDirectory + "/snap", RelativeName: "snap", IsDir: true},
-	} {
-		if err := stream.Send(file); err != nil {
+	root := path.Clean("/" + req.GetRoot())
+	below, isEtcd := strings.CutPrefix(root, constants.EtcdDataPath)
+	below = strings.TrimPrefix(below, "/")
+	var made bool
+	a.boot.sim.look(func() { made = a.boot.machine.disk.ephemeral })
+	if !isEtcd || !made || !slices.Contains(files, below) {
+		return fmt.Errorf("lstat %s: no such file or directory", root)
+	}
+	for _, file := range files {
+		relative, inside := strings.CutPrefix("/"+file, "/"+below)
+		relative = strings.TrimPrefix(relative, "/")
+		if !inside || !req.GetRecurse() && strings.Contains(relative, "/") {
+			continue
+		}
+		info := &machine.FileInfo{Name: path.Join(root, relative), RelativeName: relative, IsDir: !strings.HasSuffix(file, "/db")}
+		if relative == "" {
+			info.RelativeName = "."
+		}
+		if err := stream.Send(info); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// Bootstrap makes the machine the first member of a new etcd cluster. As in
-// Talos, only data on this very machine stands in the way.
-func (a *api) Bootstrap(context.Context, *machine.BootstrapRequest) (*machine.BootstrapResponse, error) {
-	b := a.boot
-	if b.settings == nil || !b.settings.controlPlane {
-		return nil, status.Error(codes.FailedPrecondition, "bootstrap can only be performed on a control plane node")
-	}
-	taken := false
-	b.sim.update(func() {
-		if taken = b.machine.disk.etcdMember != 0; !taken {
-			b.machine.disk.etcdMember = b.sim.etcd(b.settings).Bootstrap(b.settings.hostname, b.peerURL())
-		}
-	})
-	if taken {
-		return nil, status.Error(codes.AlreadyExists, "etcd data directory is not empty")
-	}
-	return &machine.BootstrapResponse{Messages: []*machine.Bootstrap{{}}}, nil
-}
-
-// errEtcdDown is what machined answers while etcd does not run.
-var errEtcdDown = status.Error(codes.FailedPrecondition, "etcd is not running")
-
-// EtcdMemberList tells the members.
-func (a *api) EtcdMemberList(context.Context, *machine.EtcdMemberListRequest) (*machine.EtcdMemberListResponse, error) {
-	b := a.boot
-	b.sim.mu.Lock()
-	defer b.sim.mu.Unlock()
-	if !b.machine.etcdRuns {
-		return nil, errEtcdDown
-	}
-	list := &machine.EtcdMembers{}
-	for _, member := range b.sim.etcd(b.settings).Members() {
-		list.Members = append(list.Members, &machine.EtcdMember{Id: member.ID, Hostname: member.Name, PeerUrls: []string{member.PeerURL}, IsLearner: member.Learner})
-	}
-	return &machine.EtcdMemberListResponse{Messages: []*machine.EtcdMembers{list}}, nil
-}
-
-// EtcdStatus tells the state of the machine's own member.
-func (a *api) EtcdStatus(context.Context, *emptypb.Empty) (*machine.EtcdStatusResponse, error) {
-	b := a.boot
-	b.sim.mu.Lock()
-	defer b.sim.mu.Unlock()
-	if !b.machine.etcdRuns {
-		return nil, errEtcdDown
-	}
-	const size = 1 << 20
-	return &machine.EtcdStatusResponse{Messages: []*machine.EtcdStatus{{MemberStatus: &machine.EtcdMemberStatus{
-		MemberId: b.machine.disk.etcdMember, Leader: b.sim.etcd(b.settings).Leader(), DbSize: size, DbSizeInUse: size / 2,
-		RaftTerm: 2, RaftIndex: 100, RaftAppliedIndex: 100, ProtocolVersion: "3.6.0",
-	}}}}, nil
-}
-
-// EtcdAlarmList tells no alarm: none is simulated yet.
-func (a *api) EtcdAlarmList(context.Context, *emptypb.Empty) (*machine.EtcdAlarmListResponse, error) {
-	return &machine.EtcdAlarmListResponse{Messages: []*machine.EtcdAlarm{{}}}, nil
 }

@@ -2,114 +2,298 @@ package talossim
 
 import (
 	"context"
+	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
-	"net"
-	"net/url"
-	"strconv"
-	"sync"
+	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 
 	"github.com/capi-talos/capi-talos/test/talossim/kube"
 )
 
-// boot is one boot of a machine.
+// boot is one boot of a machine: from power-on to the next.
 type boot struct {
 	machine *Machine
 	sim     *Sim
-	// settings is the configuration of this boot; nil in maintenance mode.
-	settings  *settings
-	resources *resources
+	gate    *gate
+	orders  chan order
 
-	endings []func()
-	endOnce sync.Once
+	resources *resources
+	// served is the Talos API as it is served now.
+	served *served
+	// settings are nil in maintenance mode; they are set before anything that
+	// looks at them is started.
+	settings *settings
+	// taken tells that a configuration was taken in this boot. The lock of the
+	// fleet guards it.
+	taken bool
+	// services tells that the services of a configured node were started. The
+	// lock of the fleet guards it.
+	services bool
+}
+
+func newBoot(m *Machine) *boot {
+	b := &boot{machine: m, sim: m.sim, orders: make(chan order, 1)}
+	m.sim.update(func() {
+		b.gate = newGate(m.faults)
+		m.present = b
+	})
+	return b
+}
+
+// give hands an order to the boot, and tells whether it is the only one that is
+// under way. The lock of the fleet is held.
+func (b *boot) give(next order) bool {
+	select {
+	case b.orders <- next:
+		return true
+	default:
+		return false
+	}
 }
 
 // run boots the machine, and returns what made it leave the boot.
-func (b *boot) run(ctx context.Context) (order, error) {
+func (b *boot) run(ctx context.Context) (next order, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	b.sim.mu.Lock()
-	b.settings = b.machine.disk.settings
-	b.sim.mu.Unlock()
-	var err error
-	if b.resources, err = newResources(ctx, b); err != nil {
+	if b.resources, err = newResources(ctx, b.machine); err != nil {
 		return order{}, err
 	}
-	if b.settings == nil {
-		return b.maintenance(ctx)
-	}
-	failed, done := make(chan error, 1), make(chan struct{})
+	status := make(chan struct{})
 	go func() {
-		defer close(done)
-		if err := b.start(ctx); err != nil {
-			failed <- err
-		}
+		defer close(status)
+		b.publish(ctx)
 	}()
 	defer func() {
+		b.stopServing(next.now)
 		cancel()
-		<-done
+		<-status
+		b.sim.update(func() { b.machine.present = nil })
 	}()
-	select {
-	case <-ctx.Done():
-		return order{}, ctx.Err()
-	case err := <-failed:
-		return order{}, err
-	case next := <-b.machine.orders:
-		b.setStage(ctx, runtime.MachineStageResetting, "")
-		return next, nil
-	}
-}
 
-// end undoes what the boot has set up, last first.
-func (b *boot) end() {
-	b.endOnce.Do(func() {
-		b.sim.mu.Lock()
-		endings := b.endings
-		b.endings = nil
-		b.sim.mu.Unlock()
-		for i := len(endings) - 1; i >= 0; i-- {
-			endings[i]()
+	var configuration []byte
+	b.sim.look(func() { b.settings, configuration = b.machine.disk.settings, b.machine.disk.configuration })
+	if b.settings == nil {
+		if next, err = b.maintenance(ctx); err != nil || next.apply == nil {
+			return next, err
+		}
+		configuration = next.apply
+		taken, err := parse(ctx, configuration, b.sim.options.Personality, b.resources.state)
+		if err != nil {
+			return order{}, err
+		}
+		b.sim.update(func() { b.settings = taken })
+	}
+	b.sim.update(func() {
+		if b.settings.hostname == "" {
+			b.settings.hostname = generatedHostname(b.machine.spec.MAC)
 		}
 	})
+	if done, err := b.install(ctx, configuration); done || err != nil {
+		return order{}, err
+	}
+	return b.configured(ctx)
 }
 
-func (b *boot) onEnd(do func()) {
-	b.sim.mu.Lock()
-	defer b.sim.mu.Unlock()
-	b.endings = append(b.endings, do)
-}
-
-func (b *boot) setStage(ctx context.Context, stage runtime.MachineStage, unmet string) {
-	b.sim.update(func() { b.machine.stage = stage })
-	b.resources.setStage(ctx, stage, unmet)
+// generatedHostname is the name of a machine whose configuration has none; it is
+// the same at each boot.
+func generatedHostname(mac string) string {
+	sum := sha256.Sum256([]byte(strings.ToLower(mac)))
+	return fmt.Sprintf("talos-%x", sum[:3])
 }
 
 // maintenance waits for a configuration, with a certificate of this boot.
 func (b *boot) maintenance(ctx context.Context) (order, error) {
-	certificate, err := selfSigned(b.machine.spec.Address)
+	certificate, err := selfSigned(b.machine.spec.Address, b.sim.options.Clock.Now())
 	if err != nil {
 		return order{}, err
 	}
-	b.setStage(ctx, runtime.MachineStageMaintenance, "")
-	if err := b.serve(ctx, &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate}, ClientAuth: tls.NoClientCert}); err != nil {
+	b.setStage(ctx, runtime.MachineStageMaintenance)
+	if err := b.serve(&tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate}, ClientAuth: tls.NoClientCert,
+	}); err != nil {
 		return order{}, err
 	}
 	select {
 	case <-ctx.Done():
 		return order{}, ctx.Err()
-	case next := <-b.machine.orders:
-		b.setStage(ctx, runtime.MachineStageInstalling, "")
+	case next := <-b.orders:
+		b.stopServing(next.now)
 		return next, nil
 	}
 }
 
-// start brings a configured machine up to the stage running.
+// install installs what is not yet, and tells whether the machine is to boot
+// again. In Talos it is the sequence Install, which a container does not have
+// (internal/app/machined/pkg/runtime/v1alpha1/v1alpha1_sequencer.go).
+func (b *boot) install(ctx context.Context, configuration []byte) (reboots bool, err error) {
+	metal := b.sim.options.Personality == Metal
+	var installed, broken bool
+	b.sim.look(func() { installed, broken = b.machine.disk.installed, b.machine.faults.BrokenDisk })
+	if !metal || installed {
+		if broken && b.machine.Configuration() == nil {
+			return true, nil
+		}
+		b.sim.update(func() { b.machine.install(configuration, b.settings) })
+		return false, nil
+	}
+
+	b.setStage(ctx, runtime.MachineStageInstalling)
+	// A worker is not heard of while it installs: its certificate comes from a
+	// control plane node.
+	if b.settings.controlPlane {
+		if err := b.serveConfigured(b.settings.talosCA); err != nil {
+			return false, err
+		}
+	}
+	b.sim.pause(ctx, b.sim.options.Delays.Install)
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
+	b.sim.update(func() {
+		if !b.machine.faults.BrokenDisk && b.machine.hasDisk(b.settings.installDisk) {
+			b.machine.install(configuration, b.settings)
+		}
+	})
+	b.setStage(ctx, runtime.MachineStageRebooting)
+	return true, nil
+}
+
+// hasDisk tells whether there is such a disk; an empty path is one that was
+// selected by other means.
+func (m *Machine) hasDisk(path string) bool {
+	for _, disk := range m.spec.Disks {
+		if path == "" || disk.Path == path {
+			return true
+		}
+	}
+	return false
+}
+
+// configured runs a machine that has its configuration, until it is told
+// otherwise.
+func (b *boot) configured(ctx context.Context) (order, error) {
+	running, cancel := context.WithCancel(ctx)
+	failed, done := make(chan error, 1), make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := b.start(running); err != nil && running.Err() == nil {
+			failed <- err
+		}
+	}()
+	stop := func() {
+		cancel()
+		<-done
+	}
+	select {
+	case <-ctx.Done():
+		stop()
+		return order{}, ctx.Err()
+	case err := <-failed:
+		stop()
+		return order{}, err
+	case next := <-b.orders:
+		if !next.now {
+			b.leaveStage(ctx, next)
+		}
+		stop()
+		return next, nil
+	}
+}
+
+// leaveStage is what a machine does before it stops its services.
+func (b *boot) leaveStage(ctx context.Context, next order) {
+	stage := runtime.MachineStageRebooting
+	if next.reset {
+		stage = runtime.MachineStageResetting
+	}
+	b.setStage(ctx, stage)
+	if next.leave {
+		b.sim.update(func() {
+			// As in Talos, a reset goes on when the member cannot leave.
+			_ = b.sim.etcd.Leave(b.machine.spec.Name)
+		})
+	}
+}
+
+// start brings a configured machine up, and keeps it up until ctx ends.
 func (b *boot) start(ctx context.Context) error {
-	b.setStage(ctx, runtime.MachineStageBooting, "services: not started")
-	certificate, err := b.certificate(ctx)
+	b.setStage(ctx, runtime.MachineStageBooting)
+	ca, err := b.issuer(ctx)
+	if err != nil {
+		return err
+	}
+	b.resources.setNode(ctx, b.settings, b.machine.spec.Address)
+	if err := b.serveConfigured(ca); err != nil {
+		return err
+	}
+	b.sim.update(func() {
+		b.machine.disk.ephemeral = true
+		b.machine.trustd = b.settings.controlPlane
+	})
+	b.resources.setVolumes(ctx, b.machine)
+	defer b.stopped(context.WithoutCancel(ctx))
+
+	if b.settings.controlPlane {
+		etcd := b.runEtcd(ctx)
+		defer etcd()
+	}
+	if err := b.sim.await(ctx, b.up); err != nil {
+		return err
+	}
+	b.setStage(ctx, runtime.MachineStageRunning)
+	b.keepJoined(ctx)
+	return nil
+}
+
+// up tells whether all services are: then the boot has ended. The lock is held.
+func (b *boot) up() bool {
+	if b.machine.faults.StuckBooting || b.settings.controlPlane && b.machine.etcd != etcdRunning {
+		return false
+	}
+	b.services = true
+	return true
+}
+
+// stopped undoes what start has done.
+func (b *boot) stopped(ctx context.Context) {
+	var joined bool
+	b.sim.update(func() {
+		joined = b.machine.joined
+		b.machine.joined, b.machine.trustd, b.services = false, false, false
+	})
+	if joined {
+		b.sim.options.Clusters.Leave(ctx, b.settings.kubernetesCA.Crt, b.settings.hostname)
+	}
+}
+
+// issuer is the CA of what apid presents. A worker gets its certificate from the
+// trustd of a control plane machine, and waits until there is one.
+func (b *boot) issuer(ctx context.Context) (pair, error) {
+	ca := b.settings.talosCA
+	if b.settings.controlPlane {
+		return ca, nil
+	}
+	err := b.sim.await(ctx, func() bool {
+		for _, other := range b.sim.machines {
+			if other.trustd && string(other.disk.settings.talosCA.Crt) == string(ca.Crt) {
+				ca = other.disk.settings.talosCA
+				return true
+			}
+		}
+		return false
+	})
+	return ca, err
+}
+
+// serveConfigured serves the Talos API to clients with a certificate of the CA.
+func (b *boot) serveConfigured(ca pair) error {
+	b.stopServing(false)
+	certificate, err := kube.Issue(ca.Crt, ca.Key, b.settings.hostname, append([]string{b.machine.spec.Address, b.settings.hostname}, b.settings.talosSANs...))
 	if err != nil {
 		return err
 	}
@@ -117,80 +301,19 @@ func (b *boot) start(ctx context.Context) error {
 	if !clients.AppendCertsFromPEM(b.settings.talosCA.Crt) {
 		return errors.New("the configuration has no CA of the Talos API")
 	}
-	if err := b.serve(ctx, &tls.Config{
-		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients,
-	}); err != nil {
-		return err
-	}
-	b.resources.setNode(ctx, b.settings.hostname, b.machine.spec.Address)
-	if b.settings.controlPlane {
-		if err := b.startControlPlane(ctx); err != nil {
-			return err
+	return b.serve(&tls.Config{
+		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate},
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients, VerifyPeerCertificate: onlyForClients,
+	})
+}
+
+// onlyForClients refuses certificates that could also serve, as apid does
+// (internal/app/apid/service.go, verifyExtKeyUsage).
+func onlyForClients(_ [][]byte, chains [][]*x509.Certificate) error {
+	for _, certificate := range chains[0] {
+		if !certificate.IsCA && !slices.Equal(certificate.ExtKeyUsage, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}) {
+			return fmt.Errorf("certificate %q is missing the client auth extended key usage", certificate.Subject)
 		}
 	}
-	b.setStage(ctx, runtime.MachineStageBooting, "nodeReady: node is not ready")
-	if err := b.join(ctx); err != nil {
-		return err
-	}
-	b.setStage(ctx, runtime.MachineStageRunning, "")
 	return nil
-}
-
-// certificate is what apid presents. A worker gets it from the trustd of a
-// control plane machine, and waits until there is one.
-func (b *boot) certificate(ctx context.Context) (tls.Certificate, error) {
-	ca := b.settings.talosCA
-	if !b.settings.controlPlane {
-		err := b.sim.await(ctx, func() bool {
-			for _, other := range b.sim.machines {
-				if other.trustd && string(other.disk.settings.talosCA.Crt) == string(ca.Crt) {
-					ca = other.disk.settings.talosCA
-					return true
-				}
-			}
-			return false
-		})
-		if err != nil {
-			return tls.Certificate{}, err
-		}
-	}
-	return kube.Issue(ca.Crt, ca.Key, b.settings.hostname, []string{b.machine.spec.Address, b.settings.hostname})
-}
-
-// join registers the node once the API server answers at the endpoint.
-func (b *boot) join(ctx context.Context) error {
-	node := kube.Node{
-		CA: b.settings.kubernetesCA.Crt, Name: b.settings.hostname, ProviderID: b.settings.providerID,
-		KubeletVersion: b.settings.kubelet, TalosVersion: b.sim.options.TalosVersion, ControlPlane: b.settings.controlPlane,
-		Addresses: []string{b.machine.spec.Address}, Labels: b.settings.labels, Taints: b.settings.taints,
-	}
-	for {
-		if answers(ctx, b.settings.endpoint, b.settings.kubernetesCA.Crt) && b.sim.options.Clusters.Join(ctx, node) == nil {
-			b.onEnd(func() { b.sim.options.Clusters.Leave(context.WithoutCancel(ctx), node.CA, node.Name) })
-			return nil
-		}
-		if ctx.Err() != nil {
-			return ctx.Err()
-		}
-		pause(ctx, retryInterval)
-	}
-}
-
-// answers tells whether something of the cluster serves at its endpoint.
-func answers(ctx context.Context, endpoint *url.URL, ca []byte) bool {
-	roots := x509.NewCertPool()
-	if !roots.AppendCertsFromPEM(ca) {
-		return false
-	}
-	port := endpoint.Port()
-	if port == "" {
-		port = strconv.Itoa(defaultAPIPort)
-	}
-	dialer := &tls.Dialer{Config: &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}}
-	conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(endpoint.Hostname(), port))
-	if err != nil {
-		return false
-	}
-	_ = conn.Close()
-	return true
 }

@@ -1,33 +1,43 @@
 package talossim
 
 import (
-	"fmt"
+	"context"
+	"errors"
 	"net/url"
 	"strings"
 
+	"github.com/cosi-project/runtime/pkg/state"
 	"github.com/siderolabs/crypto/x509"
 	"github.com/siderolabs/talos/pkg/machinery/config"
 	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
 	corev1 "k8s.io/api/core/v1"
 )
 
+// pair is a certificate and, where its holder issues by it, its key.
+type pair = x509.PEMEncodedCertificateAndKey
+
 // settings are what a machine takes from its configuration.
 type settings struct {
+	provider     config.Provider
 	controlPlane bool
 	hostname     string
 	// talosCA issues certificates of the Talos API; a worker has no key.
-	talosCA x509.PEMEncodedCertificateAndKey
+	talosCA pair
 	// kubernetesCA is that of the API server; a worker has no key.
-	kubernetesCA x509.PEMEncodedCertificateAndKey
+	kubernetesCA pair
 	// etcd tells etcd clusters apart.
-	etcd       string
-	endpoint   *url.URL
-	apiPort    int
-	sans       []string
-	providerID string
-	kubelet    string
-	labels     map[string]string
-	taints     []corev1.Taint
+	etcd     string
+	endpoint *url.URL
+	apiPort  int
+	// apiSANs and talosSANs are more names for the certificates of both APIs.
+	apiSANs, talosSANs []string
+	// installDisk is the path of the disk to install on; empty when it is
+	// selected otherwise.
+	installDisk string
+	providerID  string
+	kubelet     string
+	labels      map[string]string
+	taints      []corev1.Taint
 }
 
 // mode is where a configuration is to run.
@@ -37,17 +47,20 @@ func (m mode) String() string        { return string(m) }
 func (m mode) RequiresInstall() bool { return m == mode(Metal) }
 func (m mode) InContainer() bool     { return m == mode(Container) }
 
-// parse reads a configuration as a machine does, with the machinery's
-// validation.
-func parse(raw []byte, personality Personality) (*settings, error) {
+// parse reads a configuration as a machine does, with the machinery's validation
+// against what the machine has found about itself.
+func parse(ctx context.Context, raw []byte, personality Personality, found state.State) (*settings, error) {
 	cfg, err := configloader.NewFromBytes(raw)
 	if err != nil {
 		return nil, err
 	}
 	if cfg.RawV1Alpha1() == nil {
-		return nil, fmt.Errorf("the applied machine configuration doesn't contain v1alpha1 config")
+		return nil, errors.New("a configuration without a v1alpha1 document is not simulated")
 	}
 	if _, err := cfg.Validate(mode(personality)); err != nil {
+		return nil, err
+	}
+	if _, err := cfg.RuntimeValidate(ctx, found, mode(personality)); err != nil {
 		return nil, err
 	}
 	return read(cfg), nil
@@ -55,6 +68,7 @@ func parse(raw []byte, personality Personality) (*settings, error) {
 
 func read(cfg config.Provider) *settings {
 	s := &settings{
+		provider:     cfg,
 		controlPlane: cfg.Machine().Type().IsControlPlane(),
 		endpoint:     cfg.K8sClusterConfig().ClusterEndpoint(),
 		apiPort:      defaultAPIPort,
@@ -62,6 +76,7 @@ func read(cfg config.Provider) *settings {
 	if hostname := cfg.NetworkHostnameConfig(); hostname != nil {
 		s.hostname = hostname.Hostname()
 	}
+	s.installDisk, s.talosSANs = cfg.Machine().Install().Disk(), cfg.Machine().Security().CertSANs()
 	s.talosCA = pairOf(cfg.Machine().Security().IssuingCA(), cfg.Machine().Security().AcceptedCAs())
 	if ca := cfg.K8sAPIServerCAConfig(); ca != nil {
 		s.kubernetesCA = pairOf(ca.IssuingCA(), ca.AcceptedCAs())
@@ -69,7 +84,7 @@ func read(cfg config.Provider) *settings {
 	if s.controlPlane {
 		s.etcd = string(cfg.Cluster().Etcd().CA().Crt)
 		if api := cfg.K8sAPIServerConfig(); api != nil {
-			s.sans = api.CertSANs()
+			s.apiSANs = api.CertSANs()
 			if api.APIPort() != 0 {
 				s.apiPort = api.APIPort()
 			}
@@ -99,12 +114,12 @@ func read(cfg config.Provider) *settings {
 // defaultAPIPort is where an API server listens.
 const defaultAPIPort = 6443
 
-func pairOf(issuing *x509.PEMEncodedCertificateAndKey, accepted []*x509.PEMEncodedCertificate) x509.PEMEncodedCertificateAndKey {
+func pairOf(issuing *x509.PEMEncodedCertificateAndKey, accepted []*x509.PEMEncodedCertificate) pair {
 	if issuing != nil && len(issuing.Crt) > 0 {
 		return *issuing
 	}
 	if len(accepted) > 0 {
-		return x509.PEMEncodedCertificateAndKey{Crt: accepted[0].Crt}
+		return pair{Crt: accepted[0].Crt}
 	}
-	return x509.PEMEncodedCertificateAndKey{}
+	return pair{}
 }

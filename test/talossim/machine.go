@@ -7,85 +7,81 @@ import (
 	"slices"
 	"time"
 
+	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
-
-	"github.com/capi-talos/capi-talos/test/etcdmodel"
 )
 
 // Machine is one pretended machine. What is on its disk survives a boot.
 type Machine struct {
-	sim    *Sim
-	spec   MachineSpec
-	orders chan order
+	sim  *Sim
+	spec MachineSpec
 
 	// What follows is guarded by the lock of the fleet.
 
-	// disk is what survives a boot; reset empties it.
-	disk disk
-	// stage is the stage of the present boot.
+	disk  disk
 	stage runtime.MachineStage
-	// boots counts the boots.
-	boots int
-	// etcdRuns tells that etcd runs in the present boot.
-	etcdRuns bool
+	// boots counts the times of power-on.
+	boots  int
+	faults Faults
+	// present is the present boot; nil between two boots.
+	present *boot
+	// etcd tells how far etcd is in the present boot.
+	etcd etcdState
 	// apiUp tells that the API server serves.
 	apiUp bool
+	// joined tells that the node is registered.
+	joined bool
 	// trustd tells that the machine issues certificates for workers.
 	trustd bool
-	faults Faults
-	// served is what the present boot serves; nil while nothing is.
-	served *served
 }
 
-// disk is what a machine keeps.
+// disk is what a machine keeps. Etcd's data is kept by the fleet.
 type disk struct {
+	// installed tells that Talos lies on the disk. A container needs none.
+	installed bool
+	// configuration is what lies in STATE; nil is nothing.
 	configuration []byte
 	settings      *settings
-	// etcdMember is the ID of the member whose data lies here; 0 is none.
-	etcdMember uint64
+	// ephemeral tells that EPHEMERAL was formatted.
+	ephemeral bool
 }
 
-// Faults are what is wrong with a machine. The zero value is a good one.
-type Faults struct {
-	// Silent makes the Talos API unreachable; everything else goes on.
-	Silent bool
-	// Slow delays every call of the Talos API.
-	Slow time.Duration
-	// BrokenDisk makes the installation fail: the machine boots into maintenance
-	// mode again.
-	BrokenDisk bool
-	// OtherMachine makes it tell another identity.
-	OtherMachine bool
-}
-
-// order is what makes a machine leave the present boot.
+// order is what makes a machine leave the present boot, or its maintenance mode.
 type order struct {
 	// apply is a configuration that was handed over in maintenance mode.
 	apply []byte
-	// reset asks for a wipe, of all when labels are empty.
+	// reset asks for a wipe, of all when labels are empty; else it is a reboot.
 	reset  bool
 	labels []string
+	// leave makes etcd leave its cluster first.
+	leave bool
+	// now leaves no time for anything: the power is gone.
+	now bool
 }
 
 // Spec is what the machine is made of.
 func (m *Machine) Spec() MachineSpec { return m.spec }
 
-// Break changes what is wrong with the machine.
-func (m *Machine) Break(faults Faults) {
-	m.sim.update(func() { m.faults = faults })
-	m.sim.mu.Lock()
-	present := m.served
-	m.sim.mu.Unlock()
-	if present != nil {
-		present.setSilent(faults.Silent)
-	}
-}
-
-// Boots counts the boots of the machine.
+// Boots counts the times of power-on. A configuration taken by a container does
+// not boot it anew.
 func (m *Machine) Boots() int {
 	m.sim.mu.Lock()
 	defer m.sim.mu.Unlock()
 	return m.boots
+}
+
+// Stage is the stage of the present boot, in the words of the Talos API.
+func (m *Machine) Stage() string {
+	m.sim.mu.Lock()
+	defer m.sim.mu.Unlock()
+	return m.stage.String()
+}
+
+// Configuration is what lies in the machine's STATE; nil when there is none.
+func (m *Machine) Configuration() []byte {
+	m.sim.mu.Lock()
+	defer m.sim.mu.Unlock()
+	return slices.Clone(m.disk.configuration)
 }
 
 // Hostname is the name of the node that the machine is; empty when it is none.
@@ -98,20 +94,12 @@ func (m *Machine) Hostname() string {
 	return m.disk.settings.hostname
 }
 
-// Wiped returns nil when the machine waits in maintenance mode and its disk is
-// empty.
-func (m *Machine) Wiped() error {
+// HasEtcdData tells whether etcd's data directory has content.
+func (m *Machine) HasEtcdData() bool {
 	m.sim.mu.Lock()
 	defer m.sim.mu.Unlock()
-	switch {
-	case m.disk.configuration != nil:
-		return fmt.Errorf("machine %s holds a configuration", m.spec.Name)
-	case m.disk.etcdMember != 0:
-		return fmt.Errorf("machine %s holds data of etcd", m.spec.Name)
-	case m.stage != runtime.MachineStageMaintenance:
-		return fmt.Errorf("machine %s is in stage %s", m.spec.Name, m.stage)
-	}
-	return nil
+	_, found := m.sim.etcd.Data(m.spec.Name)
+	return found
 }
 
 // ServesAPI tells whether an API server serves on the machine.
@@ -121,91 +109,100 @@ func (m *Machine) ServesAPI() bool {
 	return m.apiUp
 }
 
-// live boots the machine again and again until it is powered off.
+// Wiped returns nil when the machine waits in maintenance mode and nothing of a
+// cluster is on its disk. It looks at the disk itself, not through the Talos API.
+func (m *Machine) Wiped() error {
+	m.sim.mu.Lock()
+	defer m.sim.mu.Unlock()
+	_, data := m.sim.etcd.Data(m.spec.Name)
+	switch {
+	case m.disk.configuration != nil:
+		return fmt.Errorf("machine %s holds a configuration", m.spec.Name)
+	case data:
+		return fmt.Errorf("machine %s holds data of etcd", m.spec.Name)
+	case m.disk.ephemeral:
+		return fmt.Errorf("machine %s has content in EPHEMERAL", m.spec.Name)
+	case m.stage != runtime.MachineStageMaintenance:
+		return fmt.Errorf("machine %s is in stage %s", m.spec.Name, m.stage)
+	}
+	return nil
+}
+
+// PowerCycle takes the power away and gives it back. The disk stays.
+func (m *Machine) PowerCycle() {
+	m.sim.mu.Lock()
+	defer m.sim.mu.Unlock()
+	if m.present != nil {
+		m.present.give(order{now: true})
+	}
+}
+
+// live boots the machine again and again until the fleet is closed.
 func (m *Machine) live(ctx context.Context) {
 	for ctx.Err() == nil {
 		m.sim.update(func() {
 			m.boots++
 			m.stage = runtime.MachineStageBooting
 		})
-		pause(ctx, m.sim.options.Delays.Boot)
-		boot := &boot{machine: m, sim: m.sim}
-		next, err := boot.run(ctx)
-		boot.end()
+		m.sim.pause(ctx, m.sim.options.Delays.Boot)
+		next, err := newBoot(m).run(ctx)
 		if err != nil && !errors.Is(err, context.Canceled) {
-			// A boot that fails is tried again, as a watchdog would.
-			pause(ctx, retryInterval)
+			// Nothing but a lack of the process itself (a port in use): the boot is
+			// tried again, as a watchdog would.
+			m.sim.pause(ctx, retryInterval)
 			continue
 		}
-		m.carryOut(ctx, next)
+		if next.reset {
+			m.reset(ctx, next.labels)
+		}
 	}
 }
 
 // retryInterval is how soon something is tried again that waits for others.
 const retryInterval = 100 * time.Millisecond
 
-// carryOut does to the disk what was ordered.
-func (m *Machine) carryOut(ctx context.Context, next order) {
-	switch {
-	case next.apply != nil:
-		pause(ctx, m.sim.options.Delays.Install)
-		m.sim.update(func() {
-			if m.faults.BrokenDisk {
-				return
-			}
-			m.disk.configuration = next.apply
-			m.disk.settings, _ = parse(next.apply, m.sim.options.Personality) // It was valid when it was taken.
-		})
-	case next.reset:
-		pause(ctx, m.sim.options.Delays.Reset)
-		m.sim.update(func() {
-			if !m.sim.keepData {
-				m.wipe(next.labels)
-			}
-		})
-	}
+// reset wipes what it is told to, unless the fleet keeps its data.
+func (m *Machine) reset(ctx context.Context, labels []string) {
+	m.sim.pause(ctx, m.sim.options.Delays.Reset)
+	m.sim.update(func() {
+		if !m.sim.keepData && !m.faults.KeepsData {
+			m.wipe(labels)
+		}
+	})
 }
 
-// wipe empties the volumes with the given labels; all when there are none. The
-// lock is held.
+// wipe empties the volumes with the given labels; the whole disk when there are
+// none. The lock is held.
 func (m *Machine) wipe(labels []string) {
-	has := func(label string) bool { return len(labels) == 0 || slices.Contains(labels, label) }
-	before := m.disk
-	if has("STATE") {
+	all := len(labels) == 0
+	if all {
+		m.disk.installed = false
+	}
+	before := m.disk.settings
+	if all || slices.Contains(labels, constants.StatePartitionLabel) {
 		m.disk.configuration, m.disk.settings = nil, nil
 	}
-	if has("EPHEMERAL") {
-		m.disk.etcdMember = 0
-	}
-	if before.etcdMember != 0 && m.disk.etcdMember == 0 {
-		m.sim.forgetEtcd(before.settings)
+	if all || slices.Contains(labels, constants.EphemeralPartitionLabel) {
+		m.disk.ephemeral = false
+		m.sim.dropEtcd(m.spec.Name, before)
 	}
 }
 
-// forgetEtcd ends an etcd cluster whose data is nowhere any more, and with it
-// what Kubernetes keeps there. The lock is held.
-func (s *Sim) forgetEtcd(of *settings) {
-	if of == nil {
+// dropEtcd takes etcd's data from a machine. With the last data of a cluster
+// goes what Kubernetes has kept there. The lock is held.
+func (s *Sim) dropEtcd(machine string, was *settings) {
+	data, found := s.etcd.Data(machine)
+	if !found {
 		return
 	}
-	for _, machine := range s.machines {
-		if machine.disk.etcdMember != 0 && machine.disk.settings != nil && machine.disk.settings.etcd == of.etcd {
-			return
-		}
+	s.etcd.Wipe(machine)
+	if was != nil && !s.etcd.HasData(data.Group) {
+		s.options.Clusters.Drop(was.kubernetesCA.Crt)
 	}
-	if cluster := s.etcds[of.etcd]; cluster != nil {
-		s.bootstraps += cluster.Bootstraps()
-		delete(s.etcds, of.etcd)
-	}
-	s.options.Clusters.Drop(of.kubernetesCA.Crt)
 }
 
-// etcd is the etcd cluster of a machine. The lock is held.
-func (s *Sim) etcd(of *settings) *etcdmodel.Cluster {
-	cluster := s.etcds[of.etcd]
-	if cluster == nil {
-		cluster = &etcdmodel.Cluster{}
-		s.etcds[of.etcd] = cluster
-	}
-	return cluster
+// install puts Talos and the configuration on the disk. The lock is held.
+func (m *Machine) install(configuration []byte, of *settings) {
+	m.disk.installed = m.sim.options.Personality == Metal
+	m.disk.configuration, m.disk.settings = configuration, of
 }

@@ -6,51 +6,110 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 
 	"github.com/cosi-project/runtime/pkg/resource"
+	"github.com/cosi-project/runtime/pkg/resource/meta"
 	"github.com/cosi-project/runtime/pkg/state"
 	"github.com/cosi-project/runtime/pkg/state/impl/inmem"
 	"github.com/cosi-project/runtime/pkg/state/impl/namespaced"
+	"github.com/cosi-project/runtime/pkg/state/registry"
+	machinetype "github.com/siderolabs/talos/pkg/machinery/config/machine"
 	"github.com/siderolabs/talos/pkg/machinery/nethelpers"
 	"github.com/siderolabs/talos/pkg/machinery/resources/block"
+	"github.com/siderolabs/talos/pkg/machinery/resources/config"
 	"github.com/siderolabs/talos/pkg/machinery/resources/hardware"
 	"github.com/siderolabs/talos/pkg/machinery/resources/k8s"
 	"github.com/siderolabs/talos/pkg/machinery/resources/network"
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+	"github.com/siderolabs/talos/pkg/machinery/resources/secrets"
 )
+
+// types are the resources that a machine knows. Reading another type is refused,
+// as Talos does, even where it has none of a type that is listed.
+func types() []meta.ResourceWithRD {
+	return []meta.ResourceWithRD{
+		&block.Disk{}, &block.DiscoveredVolume{}, &block.SystemDisk{}, &block.VolumeConfig{}, &block.VolumeStatus{},
+		&config.MachineConfig{}, &config.MachineType{},
+		&hardware.MemoryModule{}, &hardware.Processor{}, &hardware.SystemInformation{},
+		&k8s.NodeIP{}, &k8s.Nodename{}, &k8s.NodeStatus{}, &k8s.StaticPodStatus{},
+		&network.AddressStatus{}, &network.HostnameStatus{}, &network.LinkStatus{}, &network.NodeAddress{},
+		&runtime.MachineStatus{}, &runtime.PlatformMetadata{},
+		&secrets.OSRoot{},
+	}
+}
 
 // resources are the COSI resources of one boot, as far as clients look at them.
 type resources struct {
 	state state.State
+	// mu makes one out of a read and a write.
+	mu sync.Mutex
 }
 
 // newResources makes those that a machine has from the start of a boot.
-func newResources(ctx context.Context, b *boot) (*resources, error) {
+func newResources(ctx context.Context, m *Machine) (*resources, error) {
 	r := &resources{state: state.WrapCore(namespaced.NewState(inmem.Build))}
-	spec, personality := b.machine.spec, b.sim.options.Personality
-	b.sim.mu.Lock()
-	other, configured := b.machine.faults.OtherMachine, b.settings != nil
-	b.sim.mu.Unlock()
+	if err := r.register(ctx); err != nil {
+		return nil, fmt.Errorf("making the resources of %s: %w", m.spec.Name, err)
+	}
+	spec, personality := m.spec, m.sim.options.Personality
+	var other bool
+	m.sim.look(func() { other = m.faults.OtherMachine })
 	if other {
-		spec.MAC, spec.UUID = "0e:0f:0f:0f:0f:0f", "0f0f0f0f-1111-4222-8333-444444444444"
-	}
-
-	platform := runtime.NewPlatformMetadataSpec(runtime.NamespaceName, runtime.PlatformMetadataID)
-	platform.TypedSpec().Platform = string(personality)
-	processor := hardware.NewProcessorInfo("CPU-0")
-	processor.TypedSpec().CoreCount = 4
-	memory := hardware.NewMemoryModuleInfo("DIMM-0")
-	memory.TypedSpec().Size = 8192
-	made := []resource.Resource{platform, processor, memory, link(spec.MAC, personality)}
-	if personality == Metal {
-		made = append(made, metalResources(spec, configured)...)
-	}
-	for _, res := range made {
-		if err := r.state.Create(ctx, res); err != nil {
-			return nil, fmt.Errorf("making the resources of %s: %w", spec.Name, err)
+		spec.MAC = "0e:0f:0f:0f:0f:0f"
+		if spec.UUID != "" {
+			spec.UUID, spec.SerialNumber = "0f0f0f0f-1111-4222-8333-444444444444", "OTHER"
 		}
 	}
+	platform := runtime.NewPlatformMetadataSpec(runtime.NamespaceName, runtime.PlatformMetadataID)
+	platform.TypedSpec().Platform = string(personality)
+	made := []resource.Resource{platform, link(spec.MAC, personality)}
+	made = append(made, addresses(spec.Address)...)
+	if personality == Metal {
+		made = append(made, metal(spec)...)
+	}
+	for _, res := range made {
+		r.put(ctx, res)
+	}
+	r.setVolumes(ctx, m)
 	return r, nil
+}
+
+func (r *resources) register(ctx context.Context) error {
+	namespaces, kinds := registry.NewNamespaceRegistry(r.state), registry.NewResourceRegistry(r.state)
+	if err := namespaces.RegisterDefault(ctx); err != nil {
+		return err
+	}
+	if err := kinds.RegisterDefault(ctx); err != nil {
+		return err
+	}
+	for _, namespace := range []string{
+		block.NamespaceName, config.NamespaceName, hardware.NamespaceName, k8s.NamespaceName, network.NamespaceName, runtime.NamespaceName, secrets.NamespaceName,
+	} {
+		// Some of these are one and the same.
+		if err := namespaces.Register(ctx, namespace, namespace); err != nil && !state.IsConflictError(err) {
+			return err
+		}
+	}
+	for _, kind := range types() {
+		if err := kinds.Register(ctx, kind); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// put makes a resource, or replaces it. It fails only when the boot has ended.
+func (r *resources) put(ctx context.Context, res resource.Resource) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	present, err := r.state.Get(ctx, res.Metadata())
+	if err != nil {
+		_ = r.state.Create(ctx, res)
+		return
+	}
+	res.Metadata().SetVersion(present.Metadata().Version())
+	_ = r.state.Update(ctx, res)
 }
 
 func link(mac string, personality Personality) resource.Resource {
@@ -61,89 +120,79 @@ func link(mac string, personality Personality) resource.Resource {
 	}
 	res.TypedSpec().Type = nethelpers.LinkEther
 	res.TypedSpec().LinkState = true
+	res.TypedSpec().OperationalState = nethelpers.OperStateUp
 	if personality == Container {
 		res.TypedSpec().Kind = "veth"
+	} else {
+		res.TypedSpec().PermanentAddr = res.TypedSpec().HardwareAddr
 	}
 	return res
 }
 
-func metalResources(spec MachineSpec, configured bool) []resource.Resource {
-	system := hardware.NewSystemInformation(hardware.SystemInformationID)
-	system.TypedSpec().UUID = strings.ToLower(spec.UUID)
-	system.TypedSpec().Manufacturer, system.TypedSpec().ProductName = "talossim", "Metal"
-	disk := block.NewDisk(block.NamespaceName, "vda")
-	const size = 100 << 30
-	disk.TypedSpec().DevPath, disk.TypedSpec().Size, disk.TypedSpec().Transport = "/dev/vda", size, "virtio"
-	made := []resource.Resource{system, disk}
-	for i, label := range []string{"META", "STATE", "EPHEMERAL"} {
-		volume := block.NewVolumeStatus(block.NamespaceName, label)
-		volume.TypedSpec().Phase = block.VolumePhaseMissing
-		if configured || label == "META" {
-			volume.TypedSpec().Phase = block.VolumePhaseReady
-			volume.TypedSpec().Location = fmt.Sprintf("/dev/vda%d", i+4)
-		}
-		if configured && label != "META" {
-			volume.TypedSpec().Filesystem = block.FilesystemTypeXFS
-		}
-		made = append(made, volume)
+// addresses are the machine's, as known in maintenance mode too.
+func addresses(address string) []resource.Resource {
+	const bits = 24
+	prefix := netip.PrefixFrom(netip.MustParseAddr(address), bits)
+	status := network.NewAddressStatus(network.NamespaceName, "eth0/"+prefix.String())
+	status.TypedSpec().Address, status.TypedSpec().LinkName, status.TypedSpec().Family = prefix, "eth0", nethelpers.FamilyInet4
+	made := []resource.Resource{status}
+	for _, id := range []string{network.NodeAddressDefaultID, network.NodeAddressCurrentID, network.NodeAddressRoutedID, network.NodeAddressAccumulativeID} {
+		res := network.NewNodeAddress(network.NamespaceName, id)
+		res.TypedSpec().Addresses = []netip.Prefix{prefix}
+		made = append(made, res)
 	}
 	return made
 }
 
-// put makes a resource, or replaces it.
-func (r *resources) put(ctx context.Context, res resource.Resource) {
-	if err := r.state.Create(ctx, res); err == nil || !state.IsConflictError(err) {
-		return
+// metal is what a machine that is no container finds about itself.
+func metal(spec MachineSpec) []resource.Resource {
+	system := hardware.NewSystemInformation(hardware.SystemInformationID)
+	system.TypedSpec().UUID, system.TypedSpec().SerialNumber = strings.ToLower(spec.UUID), spec.SerialNumber
+	system.TypedSpec().Manufacturer, system.TypedSpec().ProductName = "talossim", "Metal"
+	processor := hardware.NewProcessorInfo("CPU-0")
+	processor.TypedSpec().CoreCount = 4
+	memory := hardware.NewMemoryModuleInfo("DIMM-0")
+	memory.TypedSpec().Size = 8192
+	made := []resource.Resource{system, processor, memory}
+	for _, disk := range spec.Disks {
+		res := block.NewDisk(block.NamespaceName, strings.TrimPrefix(disk.Path, "/dev/"))
+		target := res.TypedSpec()
+		target.DevPath, target.Size, target.Model, target.Serial, target.Transport = disk.Path, disk.SizeBytes, disk.Model, disk.Serial, "virtio"
+		target.SetSize(disk.SizeBytes)
+		made = append(made, res)
 	}
-	_, _ = r.state.UpdateWithConflicts(ctx, res.Metadata(), func(present resource.Resource) error { //nolint:errcheck // The boot has ended.
-		return copySpec(present, res)
-	})
+	return made
 }
 
-// copySpec copies what changes during a boot.
-func copySpec(into, from resource.Resource) error {
-	switch source := from.(type) {
-	case *runtime.MachineStatus:
-		target, _ := into.(*runtime.MachineStatus)
-		*target.TypedSpec() = *source.TypedSpec()
-	case *network.HostnameStatus:
-		target, _ := into.(*network.HostnameStatus)
-		*target.TypedSpec() = *source.TypedSpec()
-	}
-	return nil
-}
-
-func (r *resources) setStage(ctx context.Context, stage runtime.MachineStage, unmet string) {
-	status := runtime.NewMachineStatus()
-	status.TypedSpec().Stage = stage
-	status.TypedSpec().Status.Ready = unmet == ""
-	if name, reason, found := strings.Cut(unmet, ": "); found {
-		status.TypedSpec().Status.UnmetConditions = []runtime.UnmetCondition{{Name: name, Reason: reason}}
-	}
-	r.put(ctx, status)
-}
-
-// setNode tells what a node knows once its network is up.
-func (r *resources) setNode(ctx context.Context, hostname, address string) {
+// setNode tells what a machine knows once it has its configuration.
+func (r *resources) setNode(ctx context.Context, s *settings, address string) {
 	name := network.NewHostnameStatus(network.NamespaceName, network.HostnameID)
-	name.TypedSpec().Hostname = hostname
-	r.put(ctx, name)
-	ip := netip.MustParseAddr(address)
+	name.TypedSpec().Hostname = s.hostname
+	nodename := k8s.NewNodename(k8s.NamespaceName, k8s.NodenameID)
+	nodename.TypedSpec().Nodename = s.hostname
 	nodeIP := k8s.NewNodeIP(k8s.NamespaceName, k8s.KubeletID)
-	nodeIP.TypedSpec().Addresses = []netip.Addr{ip}
-	r.put(ctx, nodeIP)
-	addresses := network.NewNodeAddress(network.NamespaceName, network.NodeAddressCurrentID)
-	addresses.TypedSpec().Addresses = []netip.Prefix{netip.PrefixFrom(ip, ip.BitLen())}
-	r.put(ctx, addresses)
+	nodeIP.TypedSpec().Addresses = []netip.Addr{netip.MustParseAddr(address)}
+	kind := config.NewMachineType()
+	kind.SetMachineType(machinetype.TypeWorker)
+	if s.controlPlane {
+		kind.SetMachineType(machinetype.TypeControlPlane)
+	}
+	for _, res := range []resource.Resource{name, nodename, nodeIP, kind, config.NewMachineConfig(s.provider)} {
+		r.put(ctx, res)
+	}
 }
 
 // setStaticPods tells the static Pods of a control plane node.
-func (r *resources) setStaticPods(ctx context.Context, hostname string) {
+func (r *resources) setStaticPods(ctx context.Context, hostname string, ready bool) {
+	condition := "False"
+	if ready {
+		condition = "True"
+	}
 	for _, component := range []string{k8s.APIServerID, k8s.ControllerManagerID, k8s.SchedulerID} {
 		pod := k8s.NewStaticPodStatus(k8s.NamespaceName, "kube-system/"+component+"-"+hostname)
 		pod.TypedSpec().PodStatus = map[string]any{
 			"phase":      "Running",
-			"conditions": []any{map[string]any{"type": "Ready", "status": "True"}},
+			"conditions": []any{map[string]any{"type": "Ready", "status": condition}},
 		}
 		r.put(ctx, pod)
 	}

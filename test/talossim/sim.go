@@ -3,16 +3,21 @@
 // machinery's own server stubs: maintenance mode, mutual TLS and roles, COSI
 // resources with watches, installation, etcd bootstrap and join, reset.
 //
-// Rules and answers are those of Talos v1.13.9 (internal/app/machined); where
-// they differ from a real node, talossim is wrong.
+// Rules and answers are those of Talos v1.13.9 (internal/app/machined and
+// internal/app/apid of github.com/siderolabs/talos; each place names its file);
+// where they differ from a real node, talossim is wrong.
 package talossim
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 	"sync"
 	"time"
+
+	"k8s.io/utils/clock"
 
 	"github.com/capi-talos/capi-talos/test/etcdmodel"
 	"github.com/capi-talos/capi-talos/test/talossim/kube"
@@ -25,18 +30,23 @@ const DefaultTalosVersion = "v1.13.9"
 type Personality string
 
 const (
-	// Container is Talos in a container: nothing is installed, there are no
-	// volumes, and a link is all that identifies the machine.
+	// Container is Talos in a container: nothing is installed, volumes are
+	// directories, and a link is all that identifies the machine.
 	Container Personality = "container"
 	// Metal is a machine with disks, SMBIOS and partitions.
 	Metal Personality = "metal"
 )
 
-// Delays are how long things take.
+// Delays are how long things take. Zero is at once.
 type Delays struct {
 	// Boot is from power to the Talos API, Install the installation, Reset the
 	// wipe.
 	Boot, Install, Reset time.Duration
+	// Etcd is from the start of etcd to its first answer, and Promote how long a
+	// node that has joined stays a learner.
+	Etcd, Promote time.Duration
+	// Join is from the kubelet's start to a registered node.
+	Join time.Duration
 }
 
 // Options are what a Sim is made of.
@@ -49,6 +59,8 @@ type Options struct {
 	Personality Personality
 	// Delays are how long things take.
 	Delays Delays
+	// Clock makes them pass; nil means the real one.
+	Clock clock.Clock
 }
 
 // Sim is a fleet. Its methods may be called at any time.
@@ -58,17 +70,17 @@ type Sim struct {
 	stop    context.CancelFunc
 	lives   sync.WaitGroup
 
+	// mu guards what follows, and the state of all machines.
 	mu       sync.Mutex
 	changed  chan struct{}
 	machines []*Machine
 	keepData bool
-	// etcds are the etcd clusters by their CA. bootstraps counts those of etcd
-	// clusters that are gone.
-	etcds      map[string]*etcdmodel.Cluster
-	bootstraps int
+	// etcd is what lies in the data directories of the machines, known by their
+	// names. Machines that share the CA of their etcd are a group.
+	etcd etcdmodel.Nodes
 }
 
-// New returns a fleet without machines.
+// New returns a fleet without machines. Close ends it.
 func New(options Options) *Sim {
 	if options.TalosVersion == "" {
 		options.TalosVersion = DefaultTalosVersion
@@ -76,42 +88,84 @@ func New(options Options) *Sim {
 	if options.Personality == "" {
 		options.Personality = Container
 	}
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
 	ctx, stop := context.WithCancel(context.Background())
-	return &Sim{options: options, ctx: ctx, stop: stop, changed: make(chan struct{}), etcds: map[string]*etcdmodel.Cluster{}}
+	return &Sim{options: options, ctx: ctx, stop: stop, changed: make(chan struct{})}
 }
 
 // MachineSpec is what a machine is made of.
 type MachineSpec struct {
-	// Name is its name in errors; a machine does not know it.
+	// Name tells machines apart; the machine itself does not know it.
 	Name string
 	// Address is its IP address, a loopback one.
 	Address string
 	// MAC is the hardware address of its link.
 	MAC string
-	// UUID is its SMBIOS UUID; ignored for a container.
-	UUID string
+	// UUID and SerialNumber are in its SMBIOS; a container has none.
+	UUID, SerialNumber string
+	// Disks are its disks, none for a container; empty means one of 100 GiB at
+	// /dev/vda.
+	Disks []Disk
 }
 
-// Add powers a machine on.
+// Disk is a disk of a machine.
+type Disk struct {
+	// Path is the path under /dev.
+	Path string
+	// SizeBytes is the capacity.
+	SizeBytes uint64
+	// Model and Serial are what the disk tells about itself.
+	Model, Serial string
+}
+
+// defaultDisk is the disk of a machine that names none.
+func defaultDisk() Disk {
+	const size = 100 << 30
+	return Disk{Path: "/dev/vda", SizeBytes: size, Model: "talossim"}
+}
+
+// Add powers a machine on. It boots on its own; errors are about the
+// specification alone.
 func (s *Sim) Add(spec MachineSpec) (*Machine, error) {
+	if _, err := netip.ParseAddr(spec.Address); err != nil {
+		return nil, fmt.Errorf("adding machine %s: %w", spec.Name, err)
+	}
+	if _, err := net.ParseMAC(spec.MAC); err != nil {
+		return nil, fmt.Errorf("adding machine %s: %w", spec.Name, err)
+	}
+	switch {
+	case s.options.Personality == Container:
+		spec.UUID, spec.SerialNumber, spec.Disks = "", "", nil
+	case len(spec.Disks) == 0:
+		spec.Disks = []Disk{defaultDisk()}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.ctx.Err() != nil {
 		return nil, errors.New("adding a machine: the fleet is closed")
 	}
-	m := &Machine{sim: s, spec: spec, orders: make(chan order, 1)}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, other := range s.machines {
-		if other.spec.Address == spec.Address {
-			return nil, fmt.Errorf("adding machine %s: %s has its address", spec.Name, other.spec.Name)
+		if other.spec.Address == spec.Address || other.spec.Name == spec.Name {
+			return nil, fmt.Errorf("adding machine %s: %s has its name or address", spec.Name, other.spec.Name)
 		}
 	}
+	m := &Machine{sim: s, spec: spec}
 	s.machines = append(s.machines, m)
 	s.lives.Go(func() { m.live(s.ctx) })
 	return m, nil
 }
 
+// Machines are all machines, in the order in which they were added.
+func (s *Sim) Machines() []*Machine {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append([]*Machine(nil), s.machines...)
+}
+
 // KeepDataOnReset tells the machines whether they ignore what a reset asks them
-// to wipe.
+// to wipe, and just boot.
 func (s *Sim) KeepDataOnReset(keep bool) {
 	s.update(func() { s.keepData = keep })
 }
@@ -120,16 +174,15 @@ func (s *Sim) KeepDataOnReset(keep bool) {
 func (s *Sim) Bootstraps() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	count := s.bootstraps
-	for _, cluster := range s.etcds {
-		count += cluster.Bootstraps()
-	}
-	return count
+	return s.etcd.Bootstraps("")
 }
 
-// Close powers all machines off.
+// Close powers all machines off. It may be called twice.
 func (s *Sim) Close() {
 	s.stop()
+	// Who adds a machine holds the lock while the fleet is open.
+	s.mu.Lock()
+	s.mu.Unlock() //nolint:staticcheck // SA2001: a barrier.
 	s.lives.Wait()
 }
 
@@ -142,29 +195,46 @@ func (s *Sim) update(change func()) {
 	s.changed = make(chan struct{})
 }
 
-// await waits until the state is as wanted. ready is called with the lock held.
+// look reads the state of the fleet.
+func (s *Sim) look(read func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	read()
+}
+
+// await waits until the state is as wanted. ready is called with the lock held,
+// and may change the state when it returns true.
 func (s *Sim) await(ctx context.Context, ready func() bool) error {
 	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
 		s.mu.Lock()
 		done, changed := ready(), s.changed
+		if done {
+			close(s.changed)
+			s.changed = make(chan struct{})
+		}
 		s.mu.Unlock()
 		if done {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return ctx.Err()
 		case <-changed:
 		}
 	}
 }
 
 // pause lets time pass; it ends early with ctx.
-func pause(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
+func (s *Sim) pause(ctx context.Context, d time.Duration) {
+	if d <= 0 {
+		return
+	}
+	timer := s.options.Clock.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-timer.C:
+	case <-timer.C():
 	}
 }

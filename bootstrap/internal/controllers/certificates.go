@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -166,9 +167,7 @@ func (r *Reconciler) recordBundle(ctx context.Context, s *scope, ca *corev1.Secr
 	}
 	before := ca.DeepCopy()
 	ca.Annotations = digest
-	for key, value := range before.Annotations {
-		ca.Annotations[key] = value
-	}
+	maps.Copy(ca.Annotations, before.Annotations)
 	if ca.Labels == nil {
 		ca.Labels = map[string]string{}
 	}

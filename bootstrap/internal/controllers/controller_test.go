@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"net/netip"
 	"testing"
 	"time"
 
@@ -68,11 +69,11 @@ func TestAClusterGetsItsSecretsAndConfigurations(t *testing.T) {
 	w.Expect(err).NotTo(HaveOccurred())
 	w.Expect(described.Hostname).To(Equal(cpName), "the host name of a control plane machine is ours")
 
-	cluster := loaded(w, cpName).RawV1Alpha1().ClusterConfig
-	w.Expect(cluster.ClusterNetwork.PodSubnet).To(Equal([]string{"10.50.0.0/16"}))
-	w.Expect(cluster.ClusterNetwork.ServiceSubnet).To(Equal([]string{"10.60.0.0/16"}))
-	w.Expect(cluster.ClusterNetwork.DNSDomain).To(Equal("test.local"))
-	w.Expect(cluster.ControlPlane.LocalAPIServerPort).To(Equal(7443))
+	network := loaded(w, cpName).K8sNetworkConfig()
+	w.Expect(network.PodCIDRs()).To(Equal([]netip.Prefix{netip.MustParsePrefix("10.50.0.0/16")}))
+	w.Expect(network.ServiceCIDRs()).To(Equal([]netip.Prefix{netip.MustParsePrefix("10.60.0.0/16")}))
+	w.Expect(network.DNSDomain()).To(Equal("test.local"))
+	w.Expect(loaded(w, cpName).K8sAPIServerConfig().APIPort()).To(Equal(7443))
 }
 
 func TestWaitsAreNamed(t *testing.T) {

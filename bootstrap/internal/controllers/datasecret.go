@@ -120,8 +120,7 @@ func (r *Reconciler) createDataSecret(ctx context.Context, s *scope, configurati
 // refusal is what the condition says about a configuration that cannot be made.
 func refusal(err error) finding {
 	message := strings.TrimSpace(err.Error())
-	var patchError *configgen.PatchError
-	if errors.As(err, &patchError) {
+	if _, isPatch := errors.AsType[*configgen.PatchError](err); isPatch {
 		return isFalse(bootstrapv1.PatchFailedReason, "%s", message)
 	}
 

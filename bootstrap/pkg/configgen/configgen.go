@@ -265,7 +265,7 @@ func hostnameOf(cfg coreconfig.Provider) string {
 }
 
 func legacyHostname(document *v1alpha1.Config) string {
-	if document == nil || document.MachineConfig == nil || document.MachineConfig.MachineNetwork == nil {
+	if document == nil || document.MachineConfig == nil || document.MachineConfig.MachineNetwork == nil { //nolint:staticcheck // As below.
 		return ""
 	}
 	return document.MachineConfig.MachineNetwork.NetworkHostname //nolint:staticcheck // Users still state it.
@@ -308,7 +308,7 @@ func finish(cfg coreconfig.Provider, platform platform) ([]byte, error) {
 	if err != nil {
 		return nil, &InvalidError{Err: err}
 	}
-	if _, err := read.Validate(platform); err != nil {
+	if _, err := read.ValidateAsClient(platform); err != nil {
 		return nil, &InvalidError{Err: err}
 	}
 	return encoded, nil

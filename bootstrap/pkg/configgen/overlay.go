@@ -104,10 +104,10 @@ func setProviderID(cfg coreconfig.Provider, host HostOverlay) (coreconfig.Provid
 			document.MachineConfig.MachineKubelet = &v1alpha1.KubeletConfig{} //nolint:staticcheck // As above.
 		}
 		kubelet := document.MachineConfig.MachineKubelet //nolint:staticcheck // As above.
-		if kubelet.KubeletExtraArgs == nil {
-			kubelet.KubeletExtraArgs = meta.Args{}
+		if kubelet.KubeletExtraArgs == nil {             //nolint:staticcheck // As above.
+			kubelet.KubeletExtraArgs = meta.Args{} //nolint:staticcheck // As above.
 		}
-		kubelet.KubeletExtraArgs[providerIDArgument] = value
+		kubelet.KubeletExtraArgs[providerIDArgument] = value //nolint:staticcheck // As above.
 		return nil
 	})
 }

@@ -134,7 +134,7 @@ func (n *node) readSystem(ctx context.Context, found *Hardware) error {
 
 func (n *node) readProcessors(ctx context.Context, found *Hardware) error {
 	return each(ctx, n.COSI, func(res *hardware.Processor) {
-		found.CPUs += int32(min(res.TypedSpec().CoreCount, 1<<16)) //nolint:gosec // G115: bounded by min.
+		found.CPUs += int32(min(res.TypedSpec().CoreCount, 1<<16))
 	})
 }
 

@@ -16,7 +16,6 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	logsv1 "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/core/setup"
@@ -144,7 +143,7 @@ func newManager(program Program, opts *options) (ctrl.Manager, error) {
 
 	mgr, err := ctrl.NewManager(restConfig, ctrl.Options{
 		Scheme:                     scheme,
-		Controller:                 config.Controller{UsePriorityQueue: ptr.To(true), CacheSyncTimeout: cacheSyncTimeout},
+		Controller:                 config.Controller{UsePriorityQueue: new(true), CacheSyncTimeout: cacheSyncTimeout},
 		LeaderElection:             opts.leaderElect,
 		LeaderElectionID:           program.Name + "-leader-election",
 		LeaderElectionResourceLock: resourcelock.LeasesResourceLock,

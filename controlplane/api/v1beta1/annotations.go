@@ -15,8 +15,8 @@ const (
 	// unconditionally when the whole control plane is deleted.
 	EtcdPreTerminateHookAnnotation = clusterv1.PreTerminateDeleteHookAnnotationPrefix + "/talos-etcd"
 
-	// EtcdPreTerminateHookOverrideAnnotation, put on a control plane Machine by
-	// a person, lets the Machine go without any care for its etcd member. Its
+	// EtcdPreTerminateHookOverrideAnnotation is put on a control plane Machine by
+	// a person, and lets the Machine go without any care for its etcd member. Its
 	// value does not matter. Use it only when the member is lost anyway, or the
 	// loss of the cluster's data is accepted.
 	EtcdPreTerminateHookOverrideAnnotation = "controlplane.cluster.x-k8s.io/talos-etcd-hook-override"
@@ -27,7 +27,7 @@ const (
 	// bootstrapped and never removed; it belongs to the provider.
 	BootstrapIntentAnnotation = "controlplane.cluster.x-k8s.io/talos-bootstrap-intent"
 
-	// BootstrapOverrideAnnotation, put on a TalosControlPlane by a person, names
+	// BootstrapOverrideAnnotation is put on a TalosControlPlane by a person. It names
 	// the Machine on which etcd may be bootstrapped instead of the one in the
 	// bootstrap intent. It says that the data of the earlier etcd cluster, if
 	// there was any, is given up. The rename happens only when every control

@@ -22,7 +22,7 @@ const crdFolder = "../../../config/controlplane/crd/bases"
 func schemaOf(t *testing.T, file string) *structuralschema.Structural {
 	t.Helper()
 	g := NewWithT(t)
-	raw, err := os.ReadFile(filepath.Join(crdFolder, file)) //nolint:gosec // The names are those of this test.
+	raw, err := os.ReadFile(filepath.Join(crdFolder, file))
 	if os.IsNotExist(err) {
 		t.Skipf("the CRDs are not generated: run make generate")
 	}

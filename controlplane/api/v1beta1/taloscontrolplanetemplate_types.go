@@ -112,7 +112,7 @@ type TalosControlPlaneTemplateMachineTemplateSpec struct {
 }
 
 // +kubebuilder:object:root=true
-// +kubebuilder:resource:path=taloscontrolplanetemplates,scope=Namespaced,categories=cluster-api
+// +kubebuilder:resource:path=taloscontrolplanetemplates,shortName=tcpt,scope=Namespaced,categories=cluster-api
 // +kubebuilder:storageversion
 // +kubebuilder:metadata:labels=cluster.x-k8s.io/v1beta2=v1beta1
 // +kubebuilder:printcolumn:name="ClusterClass",type="string",JSONPath=`.metadata.ownerReferences[?(@.kind=="ClusterClass")].name`,description="Name of the ClusterClass that owns this template"

@@ -348,11 +348,12 @@ func quorumStatus(s *scope) (metav1.ConditionStatus, string) {
 func healthyMachineStatus(s *scope) (metav1.ConditionStatus, string) {
 	status := metav1.ConditionFalse
 	for _, machine := range s.machines {
-		switch worst := worstStatus(machine); {
-		case worst == metav1.ConditionTrue:
+		switch worstStatus(machine) {
+		case metav1.ConditionTrue:
 			return metav1.ConditionTrue, ""
-		case worst == metav1.ConditionUnknown:
+		case metav1.ConditionUnknown:
 			status = metav1.ConditionUnknown
+		case metav1.ConditionFalse:
 		}
 	}
 

@@ -38,8 +38,8 @@ func TestKubeconfigIsRenewed(t *testing.T) {
 		want   bool
 	}{
 		"not when nothing changes":             {func(*world) {}, false},
-		"not before half of its life":          {func(w *world) { w.clock.SetTime(time.Now().AddDate(0, 5, 0)) }, false}, //nolint:forbidigo // See above.
-		"after half of its life":               {func(w *world) { w.clock.SetTime(time.Now().AddDate(0, 7, 0)) }, true},  //nolint:forbidigo // See above.
+		"not before half of its life":          {func(w *world) { w.clock.SetTime(time.Now().AddDate(0, 5, 0)) }, false},
+		"after half of its life":               {func(w *world) { w.clock.SetTime(time.Now().AddDate(0, 7, 0)) }, true},
 		"when the endpoint changes":            {func(w *world) { w.changeEndpoint("10.0.0.200") }, true},
 		"when it is not readable":              {func(w *world) { w.writeKubeconfig([]byte("{")) }, true},
 		"not when a user has brought a Secret": {func(w *world) { w.bringKubeconfig(); w.changeEndpoint("10.0.0.200") }, false},

@@ -104,7 +104,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		talos:  map[string]*talosfake.Machine{},
 		prober: &proberStub{state: health.APIServerSilent},
 		clock:  clocktesting.NewFakePassiveClock(testTime),
-		random: rand.New(rand.NewPCG(1, 2)), //nolint:gosec // A seed makes the test repeatable.
+		random: rand.New(rand.NewPCG(1, 2)),
 		events: events.NewFakeRecorder(1000),
 	}
 	if len(objects) == 0 {

@@ -72,6 +72,8 @@ type Observed struct {
 	// HostClaimed, ConfigurationApplied, HostRunning, IdentityUnverified and
 	// Deleting. One without status was not observed in this pass.
 	Claim, Configuration, Running, Identity, Deleting Finding
+	// Released tells that nothing holds a TalosMachine that is being deleted.
+	Released bool
 	// Provisioned tells that the machine has run with its configuration.
 	Provisioned bool
 	// Addresses are the addresses of the machine; nil when not observed.

@@ -76,7 +76,7 @@ func Judge(host *infrav1.TalosHost, request Request) Rejection {
 		rejection Rejection
 		applies   bool
 	}{
-		{Deleting, !host.DeletionTimestamp.IsZero()},
+		{Deleting, !host.DeletionTimestamp.IsZero() || isMoved(host)},
 		{NotSelected, request.Selector != nil && !request.Selector.Matches(labels.Set(host.Labels))},
 		{Releasing, host.Spec.Release.Policy != ""},
 		{Claimed, host.Spec.ConsumerRef.Name != "" || host.Spec.Handover.ProviderID != ""},
@@ -117,6 +117,13 @@ func isPaused(host *infrav1.TalosHost) bool {
 	_, paused := host.Annotations[clusterv1.PausedAnnotation]
 
 	return paused
+}
+
+// isMoved tells a host that lives on in another management cluster.
+func isMoved(host *infrav1.TalosHost) bool {
+	_, moved := host.Annotations[infrav1.DeleteForMoveAnnotation]
+
+	return moved
 }
 
 func isElsewhere(host *infrav1.TalosHost, request Request) bool {

@@ -56,6 +56,10 @@ func TestJudge(t *testing.T) {
 			change:    func(h *infrav1.TalosHost) { h.DeletionTimestamp = &metav1.Time{Time: now} },
 			rejection: Deleting,
 		},
+		"a host that clusterctl has moved away does not": {
+			change:    func(h *infrav1.TalosHost) { h.Annotations = map[string]string{infrav1.DeleteForMoveAnnotation: ""} },
+			rejection: Deleting,
+		},
 		"a host that the selector leaves out does not": {
 			request:   Request{Selector: labels.SelectorFromSet(labels.Set{"pool": "b"})},
 			rejection: NotSelected,

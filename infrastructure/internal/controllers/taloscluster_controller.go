@@ -12,6 +12,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	capicontroller "sigs.k8s.io/cluster-api/util/controller"
 	"sigs.k8s.io/cluster-api/util/finalizers"
@@ -70,6 +71,10 @@ func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 	talosCluster := &infrav1.TalosCluster{}
 	if err := r.Client.Get(ctx, req.NamespacedName, talosCluster); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if annotations.IsExternallyManaged(talosCluster) {
+		// Somebody else brings the infrastructure, and writes the status.
+		return ctrl.Result{}, nil
 	}
 	cluster, err := util.GetOwnerCluster(ctx, r.Client, talosCluster.ObjectMeta)
 	if client.IgnoreNotFound(err) != nil {

@@ -51,7 +51,7 @@ type HostReconciler struct {
 	// Recorder records events.
 	Recorder events.EventRecorder
 	// ProbeInterval is how often a machine is looked at that is free or does not
-	// answer.
+	// answer; three times as often while it is being wiped.
 	ProbeInterval time.Duration
 	// WatchFilterValue restricts the controller to objects with this value of
 	// the watch-filter label; empty means all.
@@ -62,7 +62,6 @@ type HostReconciler struct {
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=taloshosts/status,verbs=get;patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=taloshosts/finalizers,verbs=update
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=get;list;watch
-// +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;update;patch;delete
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 // +kubebuilder:rbac:groups="";events.k8s.io,resources=events,verbs=create;patch
@@ -95,7 +94,7 @@ func (r *HostReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctr
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	s := &hostScope{host: host}
-	if err := r.findConsumer(ctx, s); err != nil {
+	if err := r.findConsumer(ctx, s, r.Client); err != nil {
 		return ctrl.Result{}, err
 	}
 	if isPaused, requeue, err := paused.EnsurePausedCondition(ctx, r.Client, s.cluster, host); err != nil || isPaused || requeue {
@@ -125,8 +124,9 @@ func (r *HostReconciler) reconcileHost(ctx context.Context, s *hostScope) (ctrl.
 	spec := &s.host.Spec
 	deleting := !s.host.DeletionTimestamp.IsZero()
 	switch {
-	case deleting && hasAnnotation(s.host, infrav1.DeleteForMoveAnnotation):
-		s.gone = true
+	case hasAnnotation(s.host, infrav1.DeleteForMoveAnnotation):
+		s.available = isFalse(infrav1.DeletedForMoveReason, "The host was moved to another management cluster")
+		s.deletion = isTrue(infrav1.DeletedForMoveReason, "The host was moved to another management cluster; its machine is left alone here")
 		return ctrl.Result{}, nil
 	case spec.Release.Policy != "":
 		return r.reconcileRelease(ctx, s)
@@ -161,19 +161,17 @@ func (r *HostReconciler) reconcileClaimed(s *hostScope) ctrl.Result {
 // reconcileDelete lets a host object go. Its machine is never wiped because of
 // that: only the TalosMachine asks for a release.
 func (r *HostReconciler) reconcileDelete(ctx context.Context, s *hostScope) (ctrl.Result, error) {
-	spec := &s.host.Spec
-	if spec.Handover.ProviderID != "" && s.consumer != nil {
-		s.deletion = isTrue(infrav1.DeletingReason, "Waiting for TalosMachine "+spec.ConsumerRef.Name+" to give the host back")
-		s.state = infrav1.HostProvisioned
-		return ctrl.Result{}, nil
+	// The cache may not know yet of a TalosMachine, or of its provider ID.
+	if err := r.findConsumer(ctx, s, r.APIReader); err != nil {
+		return ctrl.Result{}, err
 	}
-	if spec.ConsumerRef.Name != "" && s.consumer != nil {
-		s.deletion = isTrue(infrav1.DeletingReason, "Waiting for TalosMachine "+spec.ConsumerRef.Name+" to be deleted")
-		s.state = infrav1.HostClaimed
-		return ctrl.Result{}, nil
+	if s.consumer == nil {
+		return ctrl.Result{}, r.letGo(ctx, s, s.host.Spec.Handover.ProviderID != "")
 	}
+	result := r.reconcileClaimed(s)
+	s.deletion = isTrue(infrav1.DeletingReason, "Waiting for TalosMachine "+s.consumer.Name+" to give the host back")
 
-	return ctrl.Result{}, r.letGo(ctx, s, spec.Handover.ProviderID != "")
+	return result, nil
 }
 
 // letGo ends the life of a host object.
@@ -196,13 +194,14 @@ func (r *HostReconciler) letGo(ctx context.Context, s *hostScope, unwiped bool) 
 
 // findConsumer finds the TalosMachine that has claimed the host, and its
 // Cluster.
-func (r *HostReconciler) findConsumer(ctx context.Context, s *hostScope) error {
+func (r *HostReconciler) findConsumer(ctx context.Context, s *hostScope, reader client.Reader) error {
 	ref := s.host.Spec.ConsumerRef
+	s.consumer, s.otherConsumer = nil, false
 	if ref.Name == "" {
 		return nil
 	}
 	consumer := &infrav1.TalosMachine{}
-	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: s.host.Namespace, Name: ref.Name}, consumer); err != nil {
+	if err := reader.Get(ctx, client.ObjectKey{Namespace: s.host.Namespace, Name: ref.Name}, consumer); err != nil {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}

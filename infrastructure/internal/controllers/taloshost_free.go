@@ -34,6 +34,7 @@ func (r *HostReconciler) reconcileFree(ctx context.Context, s *hostScope) (ctrl.
 		Addresses: contact.Addresses(s.host), Identity: identity.Wanted(s.host), Twice: identity.Twice(hosts.Items),
 	})
 	defer answer.Close()
+	s.setReachable(answer.Outcome)
 	s.setVerdict(answer.Verdict)
 
 	switch answer.Outcome {
@@ -48,7 +49,6 @@ func (r *HostReconciler) reconcileFree(ctx context.Context, s *hostScope) (ctrl.
 			s.error(infrav1.HostIdentityReason, s.identity.message)
 		}
 	case contact.Foreign:
-		s.reachable = isTrue(infrav1.AnswersConfiguredReason, "")
 		return r.reconcileForeign(ctx, s)
 	case contact.WrongMachine:
 		s.error(infrav1.HostIdentityReason, "Another machine than the host's answers at "+answer.Address)
@@ -69,7 +69,6 @@ func (r *HostReconciler) observeMaintenance(ctx context.Context, s *hostScope, a
 	status.Address = answer.Address
 	status.MaintenanceCertFingerprint = answer.Node.Fingerprint()
 	status.Hardware = hardwareOf(answer.Hardware, version)
-	s.reachable = isTrue(infrav1.AnswersInMaintenanceReason, "")
 	s.state = infrav1.HostAvailable
 	ends := claim.QuarantineEnds(s.host)
 	switch {
@@ -160,14 +159,18 @@ func duplicateOf(host *infrav1.TalosHost, others []infrav1.TalosHost) string {
 }
 
 func isFirst(a, b *infrav1.TalosHost) bool {
-	if inUse := a.Spec.ConsumerRef.Name != ""; inUse != (b.Spec.ConsumerRef.Name != "") {
-		return inUse
+	if isInUse(a) != isInUse(b) {
+		return isInUse(a)
 	}
 	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
 		return a.CreationTimestamp.Before(&b.CreationTimestamp)
 	}
 
 	return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name) < 0
+}
+
+func isInUse(host *infrav1.TalosHost) bool {
+	return host.Spec.ConsumerRef.Name != "" || host.Spec.Handover.ProviderID != "" || host.Spec.Release.Policy != ""
 }
 
 func hardwareOf(told talosclient.Hardware, version string) infrav1.HostHardware {

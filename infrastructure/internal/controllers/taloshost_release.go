@@ -20,8 +20,9 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/wipe"
 )
 
-// releaseInterval is how often a machine is looked at that is being wiped.
-const releaseInterval = 3 * time.Second
+// releaseFactor makes the interval for a machine that is being wiped out of
+// ProbeInterval.
+const releaseFactor = 3
 
 // reconcileRelease wipes a machine that is given back, as soon as it answers,
 // and looks for the proof.
@@ -31,6 +32,8 @@ func (r *HostReconciler) reconcileRelease(ctx context.Context, s *hostScope) (ct
 		return ctrl.Result{}, err
 	}
 	defer answer.Close()
+	s.setReachable(answer.Outcome)
+	s.setVerdict(answer.Verdict)
 	facts := r.releaseFacts(ctx, s, answer)
 	decision := wipe.Decide(facts)
 	r.reportRelease(s, decision)
@@ -53,7 +56,7 @@ func (r *HostReconciler) reconcileRelease(ctx context.Context, s *hostScope) (ct
 		return r.after(r.ProbeInterval), nil
 	}
 
-	return r.after(releaseInterval), nil
+	return r.after(r.ProbeInterval / releaseFactor), nil
 }
 
 // reachReleased reaches the machine with the credentials that it ought to
@@ -93,7 +96,6 @@ func (r *HostReconciler) releaseFacts(ctx context.Context, s *hostScope, answer 
 	if facts.Contact == "" {
 		facts.Contact = wipe.Silent
 	}
-	s.setVerdict(answer.Verdict)
 	if answer.Node == nil {
 		return facts
 	}
@@ -144,12 +146,12 @@ func (r *HostReconciler) reset(ctx context.Context, s *hostScope, answer contact
 	if err := answer.Node.Reset(ctx, talosclient.ResetOptions{SystemLabels: decision.Labels}); err != nil {
 		s.released = isFalse(infrav1.ReleaseFailedReason, "The machine has not accepted to wipe itself; it is told again")
 		ctrl.LoggerFrom(ctx).Info("Telling the machine to wipe itself has failed", "reason", err.Error())
-		return r.after(releaseInterval), record(metav1.Time{}, "")
+		return r.after(r.ProbeInterval / releaseFactor), record(metav1.Time{}, "")
 	}
 	ctrl.LoggerFrom(ctx).Info("Told the machine to wipe itself", "labels", decision.Labels)
 	r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventReset, "Reset", "Told the machine to wipe itself")
 
-	return r.after(releaseInterval), nil
+	return r.after(r.ProbeInterval / releaseFactor), nil
 }
 
 // endRelease makes a machine free that is proven wiped.

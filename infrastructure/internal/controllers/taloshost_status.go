@@ -4,13 +4,16 @@ import (
 	"context"
 	"fmt"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kerrors "k8s.io/apimachinery/pkg/util/errors"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/cluster-api/util/patch"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 )
 
@@ -63,8 +66,22 @@ func (s *hostScope) error(reason, message string) {
 func (s *hostScope) silent() {
 	s.state = infrav1.HostUnknown
 	s.available = isFalse(infrav1.HostSilentReason, "No address of the host answers")
-	s.reachable = isFalse(infrav1.NoAddressAnswersReason, "No address of the host answers")
-	s.identity = unknown(infrav1.IdentityNotObservedReason, "The machine was not seen")
+	s.setReachable(contact.Silent)
+	s.setVerdict("")
+}
+
+// setReachable says how the machine has answered.
+func (s *hostScope) setReachable(outcome contact.Outcome) {
+	switch outcome {
+	case contact.InMaintenance, contact.WrongFingerprint:
+		s.reachable = isTrue(infrav1.AnswersInMaintenanceReason, "")
+	case contact.Configured, contact.Foreign:
+		s.reachable = isTrue(infrav1.AnswersConfiguredReason, "")
+	case contact.WrongMachine:
+		s.reachable = isFalse(infrav1.IdentityMismatchReason, "Another machine answers at the addresses of the host")
+	case contact.Silent:
+		s.reachable = isFalse(infrav1.NoAddressAnswersReason, "No address of the host answers")
+	}
 }
 
 // setVerdict says what was found about the identity of the machine.
@@ -78,6 +95,8 @@ func (s *hostScope) setVerdict(verdict identity.Verdict) {
 		s.identity = isFalse(infrav1.IdentityMismatchReason, "The machine that answers does not have the identity of the host")
 	case identity.Unusable:
 		s.identity = isFalse(infrav1.IdentityUnusableReason, "The machine has neither a usable SMBIOS UUID nor hardware addresses; name spec.identity")
+	default:
+		s.identity = unknown(infrav1.IdentityNotObservedReason, "The machine has not told its identity")
 	}
 }
 
@@ -96,6 +115,12 @@ func (r *HostReconciler) reconcileStatus(ctx context.Context, s *hostScope, help
 	}
 	if s.state != "" {
 		s.host.Status.State = s.state
+	}
+	if s.identity.status == "" && conditions.Get(s.host, infrav1.IdentityVerifiedCondition) == nil {
+		s.setVerdict("")
+	}
+	if s.reachable.status == "" && conditions.Get(s.host, infrav1.ReachableCondition) == nil {
+		s.reachable = unknown(infrav1.IdentityNotObservedReason, "The machine was not seen")
 	}
 	if s.host.Spec.Release.Policy == "" {
 		s.released = isTrue(infrav1.NothingToReleaseReason, "")
@@ -119,6 +144,10 @@ func (r *HostReconciler) reconcileStatus(ctx context.Context, s *hostScope, help
 		clusterv1.PausedCondition, infrav1.AvailableCondition, infrav1.ReachableCondition, infrav1.IdentityVerifiedCondition,
 		infrav1.ConsumerPresentCondition, infrav1.ReleasedCondition, infrav1.DeletingCondition,
 	}})
+	if !s.host.DeletionTimestamp.IsZero() {
+		// Somebody may have taken the last finalizer meanwhile.
+		err = kerrors.FilterOut(err, apierrors.IsNotFound)
+	}
 	if err != nil {
 		return fmt.Errorf("writing the TalosHost: %w", err)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	kerrors "k8s.io/apimachinery/pkg/util/errors"
@@ -13,7 +14,6 @@ import (
 	"sigs.k8s.io/cluster-api/util"
 	capicontroller "sigs.k8s.io/cluster-api/util/controller"
 	"sigs.k8s.io/cluster-api/util/finalizers"
-	"sigs.k8s.io/cluster-api/util/patch"
 	"sigs.k8s.io/cluster-api/util/paused"
 	"sigs.k8s.io/cluster-api/util/predicates"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -27,6 +27,9 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 )
+
+// conflictRetryInterval is how soon a pass is made again after a conflict.
+const conflictRetryInterval = 200 * time.Millisecond
 
 // MachineReconciler reconciles TalosMachines. All fields but WatchFilterValue
 // are required.
@@ -71,7 +74,7 @@ func (r *MachineReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 }
 
 // Reconcile is one pass over one TalosMachine.
-func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, reterr error) {
+func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, reterr error) {
 	talosMachine := &infrav1.TalosMachine{}
 	if err := r.Client.Get(ctx, req.NamespacedName, talosMachine); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
@@ -88,13 +91,14 @@ func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 			return ctrl.Result{}, err
 		}
 	}
-	helper, err := patch.NewHelper(talosMachine, r.Client)
-	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("preparing the patch: %w", err)
-	}
 	defer func() {
-		if err := reconcileMachineStatus(ctx, scope, helper); err != nil {
+		if err := r.reconcileStatus(ctx, scope); err != nil {
 			reterr = kerrors.NewAggregate([]error{reterr, err})
+		}
+		// Somebody else was faster: the pass is made again on what is there now.
+		if reterr != nil && kerrors.FilterOut(reterr, apierrors.IsConflict) == nil {
+			ctrl.LoggerFrom(ctx).V(4).Info("Trying again after a conflict", "reason", reterr.Error())
+			result, reterr = ctrl.Result{RequeueAfter: conflictRetryInterval}, nil
 		}
 	}()
 
@@ -155,7 +159,7 @@ func (r *MachineReconciler) reconcileDelete(ctx context.Context, scope *backends
 	if err != nil || deletion != backends.Released {
 		return result, err
 	}
-	controllerutil.RemoveFinalizer(talosMachine, infrav1.TalosMachineFinalizer)
+	scope.Observed.Released = true
 
 	return ctrl.Result{}, nil
 }

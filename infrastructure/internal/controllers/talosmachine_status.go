@@ -11,15 +11,24 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/cluster-api/util/patch"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 )
 
-// reconcileMachineStatus derives the status from what the pass has found, and
-// writes it.
-func reconcileMachineStatus(ctx context.Context, scope *backends.Scope, helper *patch.Helper) error {
+// reconcileStatus derives the status from what the pass has found, and writes
+// it. The backend may have written the spec in the pass, so only now the patch
+// begins.
+func (r *MachineReconciler) reconcileStatus(ctx context.Context, scope *backends.Scope) error {
 	machine, observed := scope.TalosMachine, scope.Observed
+	helper, err := patch.NewHelper(machine, r.Client)
+	if err != nil {
+		return fmt.Errorf("preparing the patch: %w", err)
+	}
+	if observed.Released {
+		controllerutil.RemoveFinalizer(machine, infrav1.TalosMachineFinalizer)
+	}
 	status := &machine.Status
 	if observed.Provisioned {
 		status.Initialization.Provisioned = ptr.To(true)
@@ -35,7 +44,7 @@ func reconcileMachineStatus(ctx context.Context, scope *backends.Scope, helper *
 	}
 	setMachineConditions(machine, observed)
 
-	err := helper.Patch(ctx, machine, patch.WithOwnedConditions{Conditions: []string{
+	err = helper.Patch(ctx, machine, patch.WithOwnedConditions{Conditions: []string{
 		clusterv1.PausedCondition, infrav1.ReadyCondition, infrav1.HostClaimedCondition, infrav1.ConfigurationAppliedCondition,
 		infrav1.HostRunningCondition, infrav1.IdentityUnverifiedCondition, infrav1.DeletingCondition,
 	}})

@@ -21,7 +21,7 @@ import (
 // TalosHost validates TalosHosts, and keeps what belongs to the infrastructure
 // manager from everybody else (design D10).
 type TalosHost struct {
-	// Reader reads Namespaces live. It is required.
+	// Reader reads Namespaces and TalosMachines live. It is required.
 	Reader client.Reader
 	// Manager is the name of the user that the infrastructure manager is. It is
 	// required.
@@ -58,10 +58,12 @@ func (w *TalosHost) ValidateUpdate(ctx context.Context, before, after *infrav1.T
 	if err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("reading the admission request: %v", err))
 	}
-	errs := validateHost(&after.Spec)
-	if req.UserInfo.Username != w.Manager {
-		errs = append(errs, refuseOurs(&before.Spec, &after.Spec)...)
+	if req.UserInfo.Username == w.Manager {
+		// It writes its own records only, and must be able to whatever else the
+		// host says.
+		return nil, nil
 	}
+	errs := append(validateHost(&after.Spec), refuseOurs(&before.Spec, &after.Spec)...)
 	if before.Spec.Handover.ProviderID != "" {
 		errs = append(errs, refuseHandedOver(&before.Spec, &after.Spec)...)
 	}
@@ -100,27 +102,43 @@ func refuseHandedOver(before, after *infrav1.TalosHostSpec) field.ErrorList {
 	if !apiequality.Semantic.DeepEqual(before.Identity, after.Identity) {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "identity"), wayOut))
 	}
+	if !apiequality.Semantic.DeepEqual(before.Network.Addresses, after.Network.Addresses) {
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "network", "addresses"), wayOut))
+	}
 
 	return errs
 }
 
 // ValidateDelete refuses to delete a host in use, unless clusterctl has moved it
-// or its namespace goes.
+// or its namespace goes. A host whose TalosMachine does not exist is not in use.
 func (w *TalosHost) ValidateDelete(ctx context.Context, host *infrav1.TalosHost) (admission.Warnings, error) {
-	if host.Spec.ConsumerRef.Name == "" {
+	ref := host.Spec.ConsumerRef
+	if _, moved := host.Annotations[infrav1.DeleteForMoveAnnotation]; moved || ref.Name == "" {
 		return nil, nil
 	}
-	if _, moved := host.Annotations[infrav1.DeleteForMoveAnnotation]; moved {
-		return nil, nil
+	consumer := &infrav1.TalosMachine{}
+	exists, err := w.exists(ctx, client.ObjectKey{Namespace: host.Namespace, Name: ref.Name}, consumer)
+	if err != nil || !exists || consumer.Spec.ProviderID != ref.ProviderID {
+		return nil, err
 	}
 	namespace := &corev1.Namespace{}
-	if err := w.Reader.Get(ctx, client.ObjectKey{Name: host.Namespace}, namespace); err != nil && !apierrors.IsNotFound(err) {
-		return nil, fmt.Errorf("reading Namespace %s: %w", host.Namespace, err)
-	}
-	if namespace.Name == "" || !namespace.DeletionTimestamp.IsZero() {
-		return nil, nil
+	exists, err = w.exists(ctx, client.ObjectKey{Name: host.Namespace}, namespace)
+	if err != nil || !exists || !namespace.DeletionTimestamp.IsZero() {
+		return nil, err
 	}
 
 	return nil, apierrors.NewForbidden(infrav1.GroupVersion.WithResource("taloshosts").GroupResource(), host.Name,
-		fmt.Errorf("TalosMachine %s has claimed it; delete its Machine first, which wipes the machine", host.Spec.ConsumerRef.Name))
+		fmt.Errorf("TalosMachine %s has claimed it; delete its Machine first, which wipes the machine", ref.Name))
+}
+
+func (w *TalosHost) exists(ctx context.Context, key client.ObjectKey, object client.Object) (bool, error) {
+	err := w.Reader.Get(ctx, key, object)
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("reading %T %s: %w", object, key, err)
+	}
+
+	return true, nil
 }

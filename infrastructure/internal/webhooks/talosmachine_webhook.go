@@ -32,10 +32,22 @@ func (w *TalosMachine) ValidateCreate(_ context.Context, object *infrav1.TalosMa
 	return nil, invalid(infrav1.TalosMachineKind, object.Name, validateMachine(&object.Spec, field.NewPath("spec")))
 }
 
-// ValidateUpdate refuses changes of what is immutable.
+// ValidateUpdate refuses changes of what is immutable: the specification of the
+// user, and the claim once it is made.
 func (w *TalosMachine) ValidateUpdate(ctx context.Context, before, after *infrav1.TalosMachine) (admission.Warnings, error) {
-	return nil, refuseChange(ctx, infrav1.TalosMachineKind, before.Spec.Metal, after.Spec.Metal, after, field.NewPath("spec", "metal"),
-		"a machine is made once; change the template or control plane that it is made from, which replaces the Machine")
+	if err := refuseChange(ctx, infrav1.TalosMachineKind, before.Spec.Metal, after.Spec.Metal, after, field.NewPath("spec", "metal"),
+		"a machine is made once; change the template or control plane that it is made from, which replaces the Machine"); err != nil {
+		return nil, err
+	}
+	if before.Spec.HostRef.Claim != infrav1.HostClaimBound {
+		return nil, nil
+	}
+	type claimed struct{ ProviderID, Host, Claim string }
+
+	return nil, refuseChange(ctx, infrav1.TalosMachineKind,
+		claimed{before.Spec.ProviderID, before.Spec.HostRef.Name, string(before.Spec.HostRef.Claim)},
+		claimed{after.Spec.ProviderID, after.Spec.HostRef.Name, string(after.Spec.HostRef.Claim)},
+		after, field.NewPath("spec"), "the host is claimed; delete the Machine to free it")
 }
 
 // ValidateDelete allows every deletion.

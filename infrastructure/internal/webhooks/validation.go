@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/siderolabs/talos/pkg/machinery/config/configpatcher"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -57,7 +58,27 @@ func validateHost(spec *infrav1.TalosHostSpec) field.ErrorList {
 			"is a placeholder that many machines share, and identifies none; name identity.macAddresses instead"))
 	}
 
+	errs = append(errs, validatePatches(spec.StrategicPatches, path.Child("strategicPatches"))...)
+
 	return append(errs, validateNetwork(&spec.Network, path.Child("network"))...)
+}
+
+// validatePatches checks what a patch alone tells; whether it fits is known once
+// there is a machine configuration.
+func validatePatches(patches []string, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i, text := range patches {
+		patch, err := configpatcher.LoadPatch([]byte(text))
+		if err != nil {
+			errs = append(errs, field.Invalid(path.Index(i), "", err.Error()))
+			continue
+		}
+		if _, ok := patch.(configpatcher.StrategicMergePatch); !ok {
+			errs = append(errs, field.Invalid(path.Index(i), "", "must be a strategic merge patch, not a JSON patch"))
+		}
+	}
+
+	return errs
 }
 
 func validateNetwork(network *infrav1.HostNetwork, path *field.Path) field.ErrorList {

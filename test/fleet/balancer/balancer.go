@@ -5,10 +5,10 @@ package balancer
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"time"
 )
@@ -16,8 +16,11 @@ import (
 const (
 	// DefaultProbeInterval is how often targets are looked at.
 	DefaultProbeInterval = 200 * time.Millisecond
-	// probeTimeout bounds a look at one target.
+	// probeTimeout bounds a look at one target, and the way to it.
 	probeTimeout = 2 * time.Second
+	// failures is how often in a row a target must fail to be unhealthy: a busy
+	// machine may miss one look.
+	failures = 2
 )
 
 // Options are what a Balancer is made of.
@@ -25,85 +28,163 @@ type Options struct {
 	// Host and Port are where it listens.
 	Host string
 	Port string
-	// Targets are the host and port pairs to choose from. A target is healthy
-	// when it serves a TLS certificate that is valid for Host: that tells the
-	// control plane nodes of this endpoint from those of others.
+	// Targets are the host and port pairs to choose from, asked at every look.
+	// A target is healthy when it serves a TLS certificate that is valid for
+	// Host: that tells the control plane nodes of this endpoint from those of
+	// others. One that fails twice in a row is unhealthy, and loses its
+	// connections.
 	Targets func() []string
 	// ProbeInterval is how often targets are looked at; 0 means
 	// DefaultProbeInterval.
 	ProbeInterval time.Duration
 }
 
-// Balancer is one endpoint.
+// Balancer is one endpoint. It listens as long as a target is healthy:
+// connections are refused at once otherwise, for clients of Kubernetes try ones
+// that are reset again and again.
 type Balancer struct {
-	options  Options
-	listener net.Listener
-	stop     context.CancelFunc
-	running  sync.WaitGroup
+	options Options
+	stop    context.CancelFunc
+	running sync.WaitGroup
 
-	mu      sync.Mutex
+	mu     sync.Mutex
+	closed bool
+	// listener is nil while there is no healthy target.
+	listener net.Listener
+	// healthy are the healthy targets in the order of Targets, and failed counts
+	// how often in a row one of them failed.
 	healthy []string
+	failed  map[string]int
 	next    int
-	open    map[net.Conn]struct{}
+	// open are the open connections and the target that each belongs to.
+	open map[net.Conn]string
 }
 
-// Start listens. Close ends it.
+// Start watches the targets of an endpoint, and fails if its address and port
+// are not free. Close ends it.
 func Start(ctx context.Context, options Options) (*Balancer, error) {
 	if options.ProbeInterval == 0 {
 		options.ProbeInterval = DefaultProbeInterval
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(options.Host, options.Port))
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	b := &Balancer{options: options, stop: stop, failed: map[string]int{}, open: map[net.Conn]string{}}
+	free, err := b.listen(ctx)
+	if err == nil {
+		err = free.Close()
+	}
 	if err != nil {
+		stop()
 		return nil, fmt.Errorf("listening for the endpoint: %w", err)
 	}
-	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	b := &Balancer{options: options, listener: listener, stop: stop, open: map[net.Conn]struct{}{}}
 	b.running.Go(func() { b.probe(ctx) })
-	b.running.Go(func() { b.accept(ctx) })
 	return b, nil
 }
 
-// Close ends the endpoint and all of its connections.
+func (b *Balancer) listen(ctx context.Context) (net.Listener, error) {
+	return (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(b.options.Host, b.options.Port))
+}
+
+// Close ends the endpoint and all of its connections. It may be called twice.
 func (b *Balancer) Close() error {
 	b.stop()
-	err := b.listener.Close()
 	b.mu.Lock()
+	b.closed = true
+	b.healthy = nil
+	b.gate(context.Background())
 	for conn := range b.open {
 		_ = conn.Close()
 	}
 	b.mu.Unlock()
 	b.running.Wait()
-	if errors.Is(err, net.ErrClosed) {
-		return nil
+	return nil
+}
+
+// gate listens if there is a healthy target, and stops listening if there is
+// none. What cannot be opened is tried at the next look. The lock is held.
+func (b *Balancer) gate(ctx context.Context) {
+	switch {
+	case len(b.healthy) == 0 && b.listener != nil:
+		_ = b.listener.Close()
+		b.listener = nil
+	case len(b.healthy) > 0 && b.listener == nil && !b.closed:
+		listener, err := b.listen(ctx)
+		if err != nil {
+			return
+		}
+		b.listener = listener
+		b.running.Go(func() { b.accept(ctx, listener) })
 	}
-	return err
 }
 
 // Healthy are the targets that are healthy now.
 func (b *Balancer) Healthy() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return append([]string(nil), b.healthy...)
+	return slices.Clone(b.healthy)
 }
 
 func (b *Balancer) probe(ctx context.Context) {
 	ticker := time.NewTicker(b.options.ProbeInterval)
 	defer ticker.Stop()
 	for {
-		var healthy []string
-		for _, target := range b.options.Targets() {
-			if serves(ctx, target, b.options.Host) {
-				healthy = append(healthy, target)
-			}
-		}
-		b.mu.Lock()
-		b.healthy = healthy
-		b.mu.Unlock()
+		b.look(ctx)
 		select {
 		case <-ctx.Done():
 			return
 		case <-ticker.C:
 		}
+	}
+}
+
+// look probes all targets at once, so that one that hangs does not keep the
+// others from being seen.
+func (b *Balancer) look(ctx context.Context) {
+	targets := b.options.Targets()
+	results := make([]bool, len(targets))
+	var looks sync.WaitGroup
+	for i, target := range targets {
+		looks.Go(func() {
+			results[i] = serves(ctx, target, b.options.Host)
+			if results[i] {
+				b.welcome(ctx, target)
+			}
+		})
+	}
+	looks.Wait()
+
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var healthy []string
+	for i, target := range targets {
+		switch {
+		case results[i]:
+			healthy = append(healthy, target)
+		case slices.Contains(b.healthy, target):
+			if b.failed[target]++; b.failed[target] < failures {
+				healthy = append(healthy, target)
+			}
+		}
+	}
+	if b.closed {
+		return
+	}
+	b.healthy = healthy
+	b.gate(ctx)
+	for conn, target := range b.open {
+		if !slices.Contains(healthy, target) {
+			_ = conn.Close()
+		}
+	}
+}
+
+// welcome takes a target in as soon as it was seen.
+func (b *Balancer) welcome(ctx context.Context, target string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.failed[target] = 0
+	if !b.closed && !slices.Contains(b.healthy, target) {
+		b.healthy = append(b.healthy, target)
+		b.gate(ctx)
 	}
 }
 
@@ -125,9 +206,9 @@ func serves(ctx context.Context, target, host string) bool {
 	return secured.ConnectionState().PeerCertificates[0].VerifyHostname(host) == nil
 }
 
-func (b *Balancer) accept(ctx context.Context) {
+func (b *Balancer) accept(ctx context.Context, listener net.Listener) {
 	for {
-		conn, err := b.listener.Accept()
+		conn, err := listener.Accept()
 		if err != nil {
 			return
 		}
@@ -135,23 +216,17 @@ func (b *Balancer) accept(ctx context.Context) {
 	}
 }
 
-// forward joins a connection with a target. Without a healthy one the
-// connection is reset at once, as if nothing listened.
+// forward joins a connection with a target. The connection is reset when there
+// is none any more.
 func (b *Balancer) forward(ctx context.Context, from net.Conn) {
-	target := b.pick()
-	if target == "" {
-		if tcp, ok := from.(*net.TCPConn); ok {
-			_ = tcp.SetLinger(0)
+	to, target := b.connect(ctx)
+	if to == nil || !b.track(target, from, to) {
+		reset(from)
+		if to != nil {
+			_ = to.Close()
 		}
-		_ = from.Close()
 		return
 	}
-	to, err := (&net.Dialer{Timeout: probeTimeout}).DialContext(ctx, "tcp", target)
-	if err != nil {
-		_ = from.Close()
-		return
-	}
-	b.track(from, to)
 	defer b.untrack(from, to)
 	done := make(chan struct{}, 2)
 	for _, way := range [][2]net.Conn{{to, from}, {from, to}} {
@@ -163,22 +238,49 @@ func (b *Balancer) forward(ctx context.Context, from net.Conn) {
 	<-done
 }
 
-func (b *Balancer) pick() string {
+func reset(conn net.Conn) {
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetLinger(0)
+	}
+	_ = conn.Close()
+}
+
+// connect returns a connection to a healthy target, or nil when there is none.
+// One that went away since it was looked at is passed over.
+func (b *Balancer) connect(ctx context.Context) (to net.Conn, target string) {
+	dialer := &net.Dialer{Timeout: probeTimeout}
+	for _, target := range b.candidates() {
+		if conn, err := dialer.DialContext(ctx, "tcp", target); err == nil {
+			return conn, target
+		}
+	}
+	return nil, ""
+}
+
+// candidates are the healthy targets, each time with another one first.
+func (b *Balancer) candidates() []string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if len(b.healthy) == 0 {
-		return ""
+		return nil
 	}
 	b.next++
-	return b.healthy[b.next%len(b.healthy)]
+	first := b.next % len(b.healthy)
+	return append(slices.Clone(b.healthy[first:]), b.healthy[:first]...)
 }
 
-func (b *Balancer) track(conns ...net.Conn) {
+// track remembers connections to a target. It returns false once the balancer
+// is closed.
+func (b *Balancer) track(target string, conns ...net.Conn) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for _, conn := range conns {
-		b.open[conn] = struct{}{}
+	if b.closed {
+		return false
 	}
+	for _, conn := range conns {
+		b.open[conn] = target
+	}
+	return true
 }
 
 func (b *Balancer) untrack(conns ...net.Conn) {

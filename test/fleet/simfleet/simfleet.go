@@ -7,7 +7,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -39,7 +43,14 @@ type Fleet struct {
 
 	clusters *kube.Clusters
 	metal    bool
-	prefix   string
+	// prefix is the subnet, and claim the port that is held as long as the
+	// fleet has it.
+	prefix string
+	claim  net.Listener
+
+	// adding is held while machines boot, mu only while state is looked at: the
+	// balancers must go on meanwhile.
+	adding sync.Mutex
 
 	mu        sync.Mutex
 	hosts     []fleet.Host
@@ -53,33 +64,41 @@ var _ fleet.Fleet = &Fleet{}
 
 // New returns a fleet without machines, in a loopback subnet that nobody uses.
 func New(ctx context.Context, options Options) (*Fleet, error) {
-	prefix, err := freeSubnet(ctx)
+	prefix, claim, err := claimSubnet(ctx)
 	if err != nil {
 		return nil, err
 	}
 	clusters, err := kube.New()
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, claim.Close())
 	}
 	return &Fleet{
 		Sim:      talossim.New(talossim.Options{Clusters: clusters, Personality: options.Personality, Delays: options.Delays}),
-		clusters: clusters, metal: options.Personality == talossim.Metal, prefix: prefix,
+		clusters: clusters, metal: options.Personality == talossim.Metal, prefix: prefix, claim: claim,
 		machines: map[string]*talossim.Machine{}, endpoints: map[string]fleet.Endpoint{},
 	}, nil
 }
 
-// freeSubnet picks a subnet of 256 loopback addresses at random, so that two
-// test processes do not meet.
-func freeSubnet(ctx context.Context) (string, error) {
-	const tries = 20
+// What the addresses of the subnet are for: machines, then endpoints, and the
+// last one claims the subnet.
+const (
+	maxHosts      = 199
+	firstEndpoint = maxHosts + 1
+	claimAddress  = 254
+)
+
+// claimSubnet picks a subnet of 256 loopback addresses at random, and holds a
+// port in it, so that two test processes do not meet.
+func claimSubnet(ctx context.Context) (string, net.Listener, error) {
+	const tries, first, last = 20, 16, 215
 	for range tries {
-		prefix := fmt.Sprintf("127.%d.%d.", 16+rand.IntN(200), rand.IntN(256)) //nolint:gosec // No secret.
-		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", prefix+"1:"+strconv.Itoa(talosclient.Port))
-		if err == nil {
-			return prefix, listener.Close()
+		prefix := fmt.Sprintf("127.%d.%d.", first+rand.IntN(last-first+1), rand.IntN(256)) //nolint:gosec // No secret.
+		address := net.JoinHostPort(prefix+strconv.Itoa(claimAddress), strconv.Itoa(talosclient.Port))
+		if listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address); err == nil {
+			return prefix, listener, nil
 		}
 	}
-	return "", errors.New("no loopback subnet is free")
+	return "", nil, errors.New("no loopback subnet is free")
 }
 
 // Name implements fleet.Fleet.
@@ -94,36 +113,45 @@ func (f *Fleet) TalosVersion() string { return talossim.DefaultTalosVersion }
 // RunsWorkloads implements fleet.Fleet.
 func (f *Fleet) RunsWorkloads() bool { return false }
 
-// maxHosts leaves room for endpoints in the subnet.
-const maxHosts = 199
-
 // Add implements fleet.Fleet.
 func (f *Fleet) Add(ctx context.Context, count int) ([]fleet.Host, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	var added []fleet.Host
+	f.adding.Lock()
+	defer f.adding.Unlock()
+	added := make([]fleet.Host, 0, count)
 	for range count {
-		number := len(f.hosts) + 1
-		if number > maxHosts {
-			return nil, fmt.Errorf("adding machines: a fleet has at most %d", maxHosts)
-		}
-		host := fleet.Host{
-			Name: fmt.Sprintf("host-%d", number), Address: f.prefix + strconv.Itoa(number),
-			MACAddress: fmt.Sprintf("52:54:00:10:%02x:%02x", number>>8, number&0xff),
-		}
-		if f.metal {
-			host.UUID = fmt.Sprintf("7a105517-0000-4000-8000-%012x", number)
-			host.InstallDisk = "/dev/vda"
-		}
-		machine, err := f.Sim.Add(talossim.MachineSpec{Name: host.Name, Address: host.Address, MAC: host.MACAddress, UUID: host.UUID})
+		host, err := f.addOne()
 		if err != nil {
 			return nil, err
 		}
-		f.hosts = append(f.hosts, host)
-		f.machines[host.Name] = machine
 		added = append(added, host)
 	}
 	return added, awaitMaintenance(ctx, added)
+}
+
+func (f *Fleet) addOne() (fleet.Host, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	number := len(f.hosts) + 1
+	if number > maxHosts {
+		return fleet.Host{}, fmt.Errorf("adding machines: a fleet has at most %d", maxHosts)
+	}
+	octets := net.ParseIP(f.prefix + "0").To4()
+	host := fleet.Host{
+		Name: fmt.Sprintf("host-%d", number), Address: f.prefix + strconv.Itoa(number),
+		// No two fleets have a machine in common.
+		MACAddress: fmt.Sprintf("52:54:%02x:%02x:%02x:%02x", octets[1], octets[2], number>>8, number&0xff),
+	}
+	if f.metal {
+		host.UUID = fmt.Sprintf("7a105517-%02x%02x-4000-8000-%012x", octets[1], octets[2], number)
+		host.InstallDisk = "/dev/vda"
+	}
+	machine, err := f.Sim.Add(talossim.MachineSpec{Name: host.Name, Address: host.Address, MAC: host.MACAddress, UUID: host.UUID})
+	if err != nil {
+		return fleet.Host{}, err
+	}
+	f.hosts = append(f.hosts, host)
+	f.machines[host.Name] = machine
+	return host, nil
 }
 
 // awaitMaintenance waits until all machines answer.
@@ -154,7 +182,7 @@ func awaitMaintenance(ctx context.Context, hosts []fleet.Host) error {
 func (f *Fleet) Hosts() []fleet.Host {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return append([]fleet.Host(nil), f.hosts...)
+	return slices.Clone(f.hosts)
 }
 
 // Machine is the machine of a host.
@@ -171,7 +199,14 @@ func (f *Fleet) Endpoint(ctx context.Context, name string) (fleet.Endpoint, erro
 	if found, ok := f.endpoints[name]; ok {
 		return found, nil
 	}
-	endpoint := fleet.Endpoint{Host: f.prefix + strconv.Itoa(maxHosts+1+len(f.endpoints)), Port: endpointPort}
+	if f.closed {
+		return fleet.Endpoint{}, fmt.Errorf("making endpoint %s: the fleet is closed", name)
+	}
+	number := firstEndpoint + len(f.endpoints)
+	if number >= claimAddress {
+		return fleet.Endpoint{}, fmt.Errorf("making endpoint %s: a fleet has at most %d", name, claimAddress-firstEndpoint)
+	}
+	endpoint := fleet.Endpoint{Host: f.prefix + strconv.Itoa(number), Port: endpointPort}
 	started, err := balancer.Start(ctx, balancer.Options{Host: endpoint.Host, Port: strconv.Itoa(endpointPort), Targets: f.apiServers})
 	if err != nil {
 		return fleet.Endpoint{}, err
@@ -212,8 +247,24 @@ func (f *Fleet) Wiped(_ context.Context, host fleet.Host) error {
 // Bootstraps implements fleet.Fleet.
 func (f *Fleet) Bootstraps() int { return f.Sim.Bootstraps() }
 
-// CollectLogs implements fleet.Fleet: a pretended machine has none.
-func (f *Fleet) CollectLogs(context.Context, string) error { return nil }
+// CollectLogs implements fleet.Fleet. A pretended machine logs nothing; what is
+// written is what each is doing.
+func (f *Fleet) CollectLogs(_ context.Context, dir string) error {
+	var text strings.Builder
+	for _, host := range f.Hosts() {
+		machine := f.Machine(host)
+		state := "waits in maintenance mode"
+		if err := machine.Wiped(); err != nil {
+			state = err.Error()
+		}
+		_, _ = fmt.Fprintf(&text, "%s %s boots=%d node=%q serves=%t: %s\n", host.Name, host.Address, machine.Boots(), machine.Hostname(), machine.ServesAPI(), state)
+	}
+	const permissions = 0o600
+	if err := os.WriteFile(filepath.Join(dir, "machines.txt"), []byte(text.String()), permissions); err != nil {
+		return fmt.Errorf("writing what the machines do: %w", err)
+	}
+	return nil
+}
 
 // Close implements fleet.Fleet.
 func (f *Fleet) Close(context.Context) error {
@@ -225,7 +276,7 @@ func (f *Fleet) Close(context.Context) error {
 	if already {
 		return nil
 	}
-	failures := make([]error, 0, len(balancers))
+	failures := []error{f.claim.Close()}
 	for _, b := range balancers {
 		failures = append(failures, b.Close())
 	}

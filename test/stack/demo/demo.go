@@ -5,7 +5,6 @@ package demo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -103,21 +102,25 @@ func Scheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// Run runs the scenario, and returns what came of its steps; of those before
-// it, when one fails.
+// Run runs the scenario, and returns what came of its steps; when one fails, of
+// those up to it.
 func (s *Scenario) Run(ctx context.Context) ([]Result, error) {
 	if err := s.prepare(); err != nil {
 		return nil, err
 	}
-	var results []Result
-	for _, step := range s.steps() {
+	return s.runSteps(ctx, s.steps())
+}
+
+func (s *Scenario) runSteps(ctx context.Context, steps []step) ([]Result, error) {
+	results := make([]Result, 0, len(steps))
+	for _, step := range steps {
 		fmt.Fprintf(s.Output, "==> %s: waiting for %s\n", step.name, step.waits)
 		start := s.Clock.Now()
 		outcome, err := s.run(ctx, step)
 		took := s.Clock.Since(start)
 		if err != nil {
 			fmt.Fprintf(s.Output, "    failed after %.1f s: %v\n", took.Seconds(), err)
-			return results, fmt.Errorf("%s: %w", step.name, err)
+			return append(results, Result{Step: step.name, Outcome: "failed", Took: took}), fmt.Errorf("%s: %w", step.name, err)
 		}
 		fmt.Fprintf(s.Output, "    %s (%.1f s)\n", outcome, took.Seconds())
 		results = append(results, Result{Step: step.name, Outcome: outcome, Took: took})
@@ -137,8 +140,8 @@ func (s *Scenario) run(ctx context.Context, step step) (outcome string, err erro
 	} else {
 		err = do(ctx)
 	}
-	if s.Management.Check != nil {
-		err = errors.Join(err, s.Management.Check())
+	if s.Management.Check != nil && err == nil {
+		err = s.Management.Check()
 	}
 	return outcome, err
 }

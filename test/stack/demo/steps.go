@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os/exec"
 	"strconv"
 	"strings"
 	"time"
@@ -27,6 +26,9 @@ import (
 // pollInterval is how often the state of the world is asked for.
 const pollInterval = 250 * time.Millisecond
 
+// tellInterval is how often people are told what is missing.
+const tellInterval = 10 * time.Second
+
 // fieldOwner is whom server-side apply writes as.
 const fieldOwner = client.FieldOwner("demo")
 
@@ -38,7 +40,7 @@ func (s *Scenario) steps() []step {
 	}
 	for _, workers := range s.Workers[1:] {
 		steps = append(steps, step{fmt.Sprintf("scale to %d", workers), plural(workers, "Ready worker"), func(ctx context.Context) (string, error) {
-			if err := s.kubectl(ctx, "scale", "machinedeployment", s.Cluster+"-workers", "--replicas="+strconv.Itoa(workers)); err != nil {
+			if err := s.scale(ctx, workers); err != nil {
 				return "", err
 			}
 			return s.awaitNodes(ctx, workers)
@@ -61,26 +63,61 @@ func plural(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// poll waits for a condition; its last reason is in the error.
+// poll waits for a condition; its last reason is in the error. Meanwhile people
+// are told what is missing.
 func (s *Scenario) poll(ctx context.Context, check func(context.Context) error) error {
 	var last error
+	said, next := "", s.Clock.Now().Add(tellInterval)
 	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
-		if found := check(ctx); found != nil {
-			if _, refused := errors.AsType[*refusedError](found); refused {
-				return false, found
-			}
-			// What was cut off by the end of the wait tells nothing.
-			if last == nil || ctx.Err() == nil {
-				last = found
-			}
-			return false, nil
+		found := check(ctx)
+		if found == nil {
+			return true, nil
 		}
-		return true, nil
+		if s.Management.Check != nil {
+			if err := s.Management.Check(); err != nil {
+				return false, err
+			}
+		}
+		if _, refused := errors.AsType[*refusedError](found); refused {
+			return false, found
+		}
+		// What was cut off by the end of the wait tells nothing.
+		if last == nil || ctx.Err() == nil {
+			last = found
+		}
+		if now := s.Clock.Now(); now.After(next) && last.Error() != said {
+			said, next = last.Error(), now.Add(tellInterval)
+			fmt.Fprintf(s.Output, "    still missing: %s\n", strings.ReplaceAll(said, "\n", "\n      "))
+		}
+		return false, nil
 	})
 	if err != nil {
 		return errors.Join(err, last)
 	}
 	return nil
+}
+
+// refusedError is what trying again does not help against.
+type refusedError struct{ error }
+
+// refused marks what the API server refuses for what it says.
+func refused(err error) error {
+	if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
+		return &refusedError{err}
+	}
+	return err
+}
+
+// Unwrap returns the cause.
+func (e *refusedError) Unwrap() error { return e.error }
+
+// final marks an error of the API server that trying again does not help
+// against. A manager that does not answer its webhook is no such error.
+func final(err error) error {
+	if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err) {
+		return &refusedError{err}
+	}
+	return err
 }
 
 func (s *Scenario) addHosts(ctx context.Context) (string, error) {
@@ -94,7 +131,9 @@ func (s *Scenario) addHosts(ctx context.Context) (string, error) {
 	}
 	for _, host := range s.hosts {
 		manifest := host.Manifest(s.Cluster, map[string]string{"fleet": s.Fleet.Name()})
-		if err := s.poll(ctx, func(ctx context.Context) error { return client.IgnoreAlreadyExists(s.client.Create(ctx, manifest)) }); err != nil {
+		if err := s.poll(ctx, func(ctx context.Context) error {
+			return final(client.IgnoreAlreadyExists(s.client.Create(ctx, manifest)))
+		}); err != nil {
 			return "", fmt.Errorf("creating TalosHost %s: %w", host.Name, err)
 		}
 	}
@@ -180,20 +219,13 @@ func (s *Scenario) apply(ctx context.Context, manifests []byte) error {
 			continue
 		}
 		err := s.poll(ctx, func(ctx context.Context) error {
-			err := s.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), fieldOwner, client.ForceOwnership)
-			if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
-				return &refusedError{err}
-			}
-			return err
+			return final(s.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), fieldOwner, client.ForceOwnership))
 		})
 		if err != nil {
 			return fmt.Errorf("applying %s %s: %w", object.GetKind(), object.GetName(), err)
 		}
 	}
 }
-
-// refusedError is what trying again does not help against.
-type refusedError struct{ error }
 
 // awaitNodes waits until the Machines run and their Nodes are ready.
 func (s *Scenario) awaitNodes(ctx context.Context, workers int) (string, error) {
@@ -238,29 +270,32 @@ func (s *Scenario) expectClaims(ctx context.Context, want int) error {
 	return nil
 }
 
-// kubectl runs the real one, as users do. It is tried again while a webhook does
-// not answer.
-func (s *Scenario) kubectl(ctx context.Context, args ...string) error {
+// scale runs the real kubectl, as users do. It is tried again while a webhook
+// does not answer.
+func (s *Scenario) scale(ctx context.Context, workers int) error {
 	return s.poll(ctx, func(ctx context.Context) error {
-		cmd := exec.CommandContext(ctx, s.Management.Kubectl, append([]string{"--kubeconfig", s.Management.Kubeconfig, "--namespace", s.Cluster}, args...)...) //nolint:gosec // the built tool
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("kubectl %s: %w: %s", args[0], err, out)
-		}
-		return nil
+		_, err := s.Management.kubectl(ctx, "--namespace", s.Cluster, "scale", "machinedeployment", s.Cluster+"-workers", "--replicas="+strconv.Itoa(workers))
+		return err
 	})
 }
 
 func (s *Scenario) deleteCluster(ctx context.Context) (string, error) {
-	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: s.Cluster, Name: s.Cluster}}
 	return "Cluster gone", s.poll(ctx, func(ctx context.Context) error {
-		if err := s.client.Delete(ctx, cluster); !apierrors.IsNotFound(err) {
-			machines := &clusterv1.MachineList{}
-			if listErr := s.client.List(ctx, machines, client.InNamespace(s.Cluster)); listErr != nil {
-				return listErr
-			}
-			return errors.Join(err, fmt.Errorf("%s left", plural(len(machines.Items), "Machine")))
+		cluster := &clusterv1.Cluster{}
+		if err := s.client.Get(ctx, client.ObjectKey{Namespace: s.Cluster, Name: s.Cluster}, cluster); err != nil {
+			return client.IgnoreNotFound(err)
 		}
-		return nil
+		if cluster.DeletionTimestamp.IsZero() {
+			if err := client.IgnoreNotFound(s.client.Delete(ctx, cluster)); err != nil {
+				return err
+			}
+			return errors.New("the Cluster is asked to go")
+		}
+		machines := &clusterv1.MachineList{}
+		if err := s.client.List(ctx, machines, client.InNamespace(s.Cluster)); err != nil {
+			return err
+		}
+		return fmt.Errorf("%s left", plural(len(machines.Items), "Machine"))
 	})
 }
 

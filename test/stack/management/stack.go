@@ -82,10 +82,11 @@ func Up(ctx context.Context, options StackOptions) (_ *Stack, err error) {
 		what string
 		do   func() error
 	}{
-		{"building what is missing", func() (err error) {
-			if s.Built, err = parts.Ensure(ctx, parts.Print(options.Output), StackParts()...); err != nil {
-				return err
-			}
+		{"building the parts that are missing", func() (err error) {
+			s.Built, err = parts.Ensure(ctx, parts.Print(options.Output), StackParts()...)
+			return err
+		}},
+		{"building our managers", func() (err error) {
 			programs, err = programsOf(ctx, s.Built, options)
 			return err
 		}},
@@ -109,13 +110,14 @@ func Up(ctx context.Context, options StackOptions) (_ *Stack, err error) {
 	return s, nil
 }
 
-// timed does something and says how long it took.
+// timed says what it does, and how long it took.
 func timed(options StackOptions, what string, do func() error) error {
+	fmt.Fprintf(options.Output, "==> %s\n", what)
 	start := options.Clock.Now()
 	if err := do(); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	fmt.Fprintf(options.Output, "%s: %.1f s\n", what, options.Clock.Since(start).Seconds())
+	fmt.Fprintf(options.Output, "    done (%.1f s)\n", options.Clock.Since(start).Seconds())
 	return nil
 }
 
@@ -161,7 +163,7 @@ func programsOf(ctx context.Context, built parts.Built, options StackOptions) ([
 	if options.Repository == "" {
 		return programs, nil
 	}
-	folder, err := buildManagers(ctx, filepath.Join(options.Dir, "bin"), options.Race)
+	folder, err := BuildManagers(ctx, filepath.Join(options.Dir, "bin"), options.Race)
 	if err != nil {
 		return nil, err
 	}
@@ -176,9 +178,10 @@ func programsOf(ctx context.Context, built parts.Built, options StackOptions) ([
 	return programs, nil
 }
 
-// buildManagers builds our managers from this repository's sources. What they
-// are compiled of comes from Go's own build cache.
-func buildManagers(ctx context.Context, folder string, race bool) (string, error) {
+// BuildManagers builds our managers from this repository's sources into a folder:
+// bootstrap, controlplane and infrastructure. What they are compiled of comes
+// from Go's own build cache. Without the race detector they are static.
+func BuildManagers(ctx context.Context, folder string, race bool) (string, error) {
 	source, err := parts.SourceDir()
 	if err != nil {
 		return "", err

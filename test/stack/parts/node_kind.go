@@ -169,7 +169,7 @@ func kindContents(ctx context.Context, w *Workspace, tree *images.Tree, constant
 		maker.static(constants[constant], w.Needs.Path(part), binDir)
 	}
 	maker.make(constants["storageHelperImage"], "/bin/sh", func(tree *images.Tree) {
-		tree.Dynamic(ctx, debianRoot(w.Needs), "/usr/bin/busybox")
+		tree.Copy(filepath.Join(debianRoot(w.Needs), "usr/bin/busybox"), "/usr/bin/busybox", images.Program)
 		for _, name := range []string{"sh", "mkdir", "rm", "ls", "cat", "sleep", "wget", "nslookup", "nc", "httpd", "echo", "id"} {
 			tree.Link("/bin/"+name, "/usr/bin/busybox")
 		}

@@ -1,7 +1,8 @@
 // Package kube is the workload API of pretended clusters: Cluster API's
 // in-memory API server behind listeners of our own, with ECDSA certificates
-// and client certificates checked. It lacks what that handler lacks: server-side
-// apply, dry run, subresources.
+// and client certificates checked, and a layer of our own for what Cluster API's
+// controllers and kubectl need beyond it. It lacks server-side apply, dry run,
+// disruption budgets, and controllers: nothing runs a Pod.
 package kube
 
 import (
@@ -13,6 +14,8 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
+	"log"
 	"net"
 	"net/http"
 	"sync"
@@ -24,7 +27,9 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/uuid"
 	inmemoryruntime "sigs.k8s.io/cluster-api/test/infrastructure/inmemory/pkg/runtime"
 	inmemoryapi "sigs.k8s.io/cluster-api/test/infrastructure/inmemory/pkg/server/api"
 )
@@ -79,11 +84,25 @@ func (c *Clusters) get(ca []byte, create bool) *cluster {
 	defer c.mu.Unlock()
 	found := c.clusters[key]
 	if found == nil && create {
-		c.manager.AddResourceGroup(key)
-		found = &cluster{key: key, handler: inmemoryapi.NewAPIServerHandler(c.manager, logr.Discard(), func(string) (string, error) { return key, nil })}
+		found = c.create(key)
 		c.clusters[key] = found
 	}
 	return found
+}
+
+// create makes a cluster as kube-apiserver starts one: with its namespaces.
+func (c *Clusters) create(key string) *cluster {
+	c.manager.AddResourceGroup(key)
+	storage := c.manager.GetResourceGroup(key).GetClient()
+	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease} {
+		namespace := &corev1.Namespace{
+			ObjectMeta: metav1.ObjectMeta{Name: name, UID: uuid.NewUUID(), Labels: map[string]string{corev1.LabelMetadataName: name}},
+			Status:     corev1.NamespaceStatus{Phase: corev1.NamespaceActive},
+		}
+		_ = storage.Create(context.Background(), namespace) // The group is new and in memory.
+	}
+	handler := inmemoryapi.NewAPIServerHandler(c.manager, logr.Discard(), func(string) (string, error) { return key, nil })
+	return &cluster{key: key, handler: newOverlay(storage, c.manager.GetScheme(), handler)}
 }
 
 // Drop forgets what a cluster holds: the data of its etcd is gone.
@@ -128,6 +147,7 @@ func (c *Clusters) Serve(ctx context.Context, server APIServer) (stop func(), er
 	httpServer := &http.Server{
 		Handler:           guard(served.handler, server.KubernetesVersion),
 		ReadHeaderTimeout: headerTimeout,
+		ErrorLog:          log.New(io.Discard, "", 0), // Whoever probes hangs up in the middle.
 		TLSConfig: &tls.Config{
 			MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate},
 			ClientAuth: tls.VerifyClientCertIfGiven, ClientCAs: clients,
@@ -147,27 +167,6 @@ func (c *Clusters) count(served *cluster, by int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	served.servers += by
-}
-
-// guard lets only clients with a certificate in, but for what kube-apiserver
-// tells everybody.
-func guard(handler http.Handler, version string) http.Handler {
-	mux := http.NewServeMux()
-	for _, path := range []string{"/readyz", "/livez", "/healthz"} {
-		mux.HandleFunc(path, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok")) })
-	}
-	mux.HandleFunc("/version", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = fmt.Fprintf(w, `{"major":"1","gitVersion":%q}`, version)
-	})
-	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		if len(r.TLS.VerifiedChains) == 0 {
-			http.Error(w, "Unauthorized", http.StatusUnauthorized)
-			return
-		}
-		handler.ServeHTTP(w, r)
-	})
-	return mux
 }
 
 // Pair reads a CA.

@@ -4,14 +4,21 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/uuid"
+	"k8s.io/client-go/util/retry"
 	inmemoryclient "sigs.k8s.io/cluster-api/test/infrastructure/inmemory/pkg/runtime/client"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
+
+// controlPlaneRole is the label and the taint of a control plane node.
+const controlPlaneRole = rolePrefix + "control-plane"
 
 // ErrNoAPIServer says that no API server of a cluster serves.
 var ErrNoAPIServer = errors.New("no API server of the cluster serves")
@@ -35,44 +42,57 @@ type Node struct {
 	Taints []corev1.Taint
 }
 
-// Join registers a node, or makes it ready again.
+// Join registers a node, or makes it ready again. As with a real kubelet the
+// labels, taints and provider ID of a node that is there already stay, and its
+// status is told anew. It returns ErrNoAPIServer while none serves.
 func (c *Clusters) Join(ctx context.Context, node Node) error {
-	writer, err := c.client(node.CA)
+	storage, err := c.client(node.CA)
 	if err != nil {
 		return err
 	}
-	found := &corev1.Node{}
-	err = writer.Get(ctx, client.ObjectKey{Name: node.Name}, found)
-	switch {
-	case apierrors.IsNotFound(err):
-		made := object(node)
-		setReady(made, corev1.ConditionTrue, "KubeletReady")
-		if err := writer.Create(ctx, made); err != nil {
-			return fmt.Errorf("registering node %s: %w", node.Name, err)
-		}
-	case err != nil:
-		return fmt.Errorf("reading node %s: %w", node.Name, err)
-	default:
-		setReady(found, corev1.ConditionTrue, "KubeletReady")
-		if err := writer.Update(ctx, found); err != nil {
-			return fmt.Errorf("renewing node %s: %w", node.Name, err)
-		}
+	if node.Name == "" {
+		return errors.New("registering a node: it has no name")
 	}
-	return nil
+	made := object(node)
+	setReady(made, corev1.ConditionTrue, "KubeletReady")
+	err = storage.Create(ctx, made)
+	if apierrors.IsAlreadyExists(err) {
+		err = changeNode(ctx, storage, node.Name, func(found *corev1.Node) {
+			before := found.Status.Conditions
+			made.Status.DeepCopyInto(&found.Status)
+			found.Status.Conditions = before
+			setReady(found, corev1.ConditionTrue, "KubeletReady")
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("registering node %s: %w", node.Name, err)
+	}
+	if !node.ControlPlane {
+		return nil
+	}
+	return mirrorStaticPods(ctx, storage, node)
 }
 
 // Leave is what the node lifecycle controller does once a kubelet is silent.
 func (c *Clusters) Leave(ctx context.Context, ca []byte, name string) {
-	writer, err := c.client(ca)
+	storage, err := c.client(ca)
 	if err != nil {
 		return
 	}
-	found := &corev1.Node{}
-	if err := writer.Get(ctx, client.ObjectKey{Name: name}, found); err != nil {
-		return
-	}
-	setReady(found, corev1.ConditionUnknown, "NodeStatusUnknown")
-	_ = writer.Update(ctx, found) // It may be deleted meanwhile.
+	_ = changeNode(ctx, storage, name, func(found *corev1.Node) { // It may be deleted meanwhile.
+		setReady(found, corev1.ConditionUnknown, "NodeStatusUnknown")
+	})
+}
+
+func changeNode(ctx context.Context, storage inmemoryclient.Client, name string, change func(*corev1.Node)) error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		found := &corev1.Node{}
+		if err := storage.Get(ctx, client.ObjectKey{Name: name}, found); err != nil {
+			return err
+		}
+		change(found)
+		return storage.Update(ctx, found)
+	})
 }
 
 func (c *Clusters) client(ca []byte) (inmemoryclient.Client, error) {
@@ -91,10 +111,10 @@ func (c *Clusters) client(ca []byte) (inmemoryclient.Client, error) {
 
 func object(node Node) *corev1.Node {
 	made := &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{Name: node.Name, Labels: map[string]string{
+		ObjectMeta: metav1.ObjectMeta{Name: node.Name, UID: uuid.NewUUID(), Labels: map[string]string{
 			corev1.LabelHostname: node.Name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
 		}},
-		Spec: corev1.NodeSpec{ProviderID: node.ProviderID, Taints: node.Taints},
+		Spec: corev1.NodeSpec{ProviderID: node.ProviderID, Taints: slices.Clone(node.Taints)},
 		Status: corev1.NodeStatus{
 			NodeInfo: corev1.NodeSystemInfo{
 				KubeletVersion: node.KubeletVersion, OSImage: "Talos (" + node.TalosVersion + ")", OperatingSystem: "linux", Architecture: "amd64",
@@ -106,12 +126,10 @@ func object(node Node) *corev1.Node {
 		},
 	}
 	made.Status.Allocatable = made.Status.Capacity
-	for key, value := range node.Labels {
-		made.Labels[key] = value
-	}
+	maps.Copy(made.Labels, node.Labels)
 	if node.ControlPlane {
-		made.Labels["node-role.kubernetes.io/control-plane"] = ""
-		made.Spec.Taints = append(made.Spec.Taints, corev1.Taint{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule})
+		made.Labels[controlPlaneRole] = ""
+		made.Spec.Taints = append(made.Spec.Taints, corev1.Taint{Key: controlPlaneRole, Effect: corev1.TaintEffectNoSchedule})
 	}
 	for _, address := range node.Addresses {
 		made.Status.Addresses = append(made.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})
@@ -120,15 +138,30 @@ func object(node Node) *corev1.Node {
 	return made
 }
 
-func setReady(node *corev1.Node, status corev1.ConditionStatus, reason string) {
-	node.Status.Conditions = []corev1.NodeCondition{{
-		Type: corev1.NodeReady, Status: status, Reason: reason, LastTransitionTime: metav1.Now(), LastHeartbeatTime: metav1.Now(),
-	}}
-	if status == corev1.ConditionTrue {
-		for _, pressure := range []corev1.NodeConditionType{corev1.NodeMemoryPressure, corev1.NodeDiskPressure, corev1.NodePIDPressure} {
-			node.Status.Conditions = append(node.Status.Conditions, corev1.NodeCondition{
-				Type: pressure, Status: corev1.ConditionFalse, LastTransitionTime: metav1.Now(), LastHeartbeatTime: metav1.Now(),
-			})
+// setReady sets the conditions that a kubelet tells, and keeps since when they
+// are as they are.
+func setReady(node *corev1.Node, ready corev1.ConditionStatus, reason string) {
+	now := metav1.Now()
+	set := func(of corev1.NodeConditionType, status corev1.ConditionStatus, reason string) {
+		condition := corev1.NodeCondition{Type: of, Status: status, Reason: reason, LastTransitionTime: now, LastHeartbeatTime: now}
+		for i, present := range node.Status.Conditions {
+			if present.Type != of {
+				continue
+			}
+			if present.Status == status {
+				condition.LastTransitionTime = present.LastTransitionTime
+			}
+			node.Status.Conditions[i] = condition
+			return
 		}
+		node.Status.Conditions = append(node.Status.Conditions, condition)
 	}
+	pressure, of := corev1.ConditionFalse, "KubeletHasSufficientResources"
+	if ready != corev1.ConditionTrue {
+		pressure, of = corev1.ConditionUnknown, reason
+	}
+	set(corev1.NodeMemoryPressure, pressure, of)
+	set(corev1.NodeDiskPressure, pressure, of)
+	set(corev1.NodePIDPressure, pressure, of)
+	set(corev1.NodeReady, ready, reason)
 }

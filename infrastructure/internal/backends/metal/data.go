@@ -49,7 +49,7 @@ func (m *Machines) reconcileBootstrapData(ctx context.Context, scope *backends.S
 	if configuration == nil {
 		scope.Observed.Claim = backends.False(infrav1.WaitingForBootstrapDataReason, fmt.Sprintf("Secret %s with the machine configuration is missing", *secretName))
 
-		return nil, m.after(lostContactInterval), nil
+		return nil, m.later(), nil
 	}
 	data := &bootstrapData{configuration: configuration}
 	if invalid, err := m.fillRequest(ctx, scope, data); err != nil || invalid != "" {

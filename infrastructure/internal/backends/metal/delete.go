@@ -22,6 +22,7 @@ import (
 func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.Deletion, ctrl.Result, error) {
 	machine := scope.TalosMachine
 	m.Follower.Stop(keyOf(machine))
+	m.taken.Delete(keyOf(machine))
 	if machine.Spec.HostRef.Name == "" {
 		return backends.Released, ctrl.Result{}, nil
 	}
@@ -43,7 +44,7 @@ func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.
 		}
 	}
 
-	return m.awaitRelease(scope, host)
+	return m.awaitRelease(ctx, scope, host)
 }
 
 func hasAnnotation(object metav1.Object, name string) bool {
@@ -99,12 +100,16 @@ func ReleaseTimeout(release infrav1.HostRelease) time.Duration {
 }
 
 // awaitRelease waits until the host is free, needs a person, or was silent for
-// too long.
-func (m *Machines) awaitRelease(scope *backends.Scope, host *infrav1.TalosHost) (backends.Deletion, ctrl.Result, error) {
+// too long. Then the host is nobody's, and its release goes on without us.
+func (m *Machines) awaitRelease(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (backends.Deletion, ctrl.Result, error) {
 	released := conditions.Get(host, infrav1.ReleasedCondition)
 	failed := released != nil && slices.Contains([]string{infrav1.NotWipedReason, infrav1.RetainedReason}, released.Reason)
 	left := ReleaseTimeout(host.Spec.Release) - m.Clock.Since(host.Spec.Release.RequestedAt.Time)
 	if failed || left <= 0 {
+		host.Spec.ConsumerRef = infrav1.ConsumerReference{}
+		if err := m.Client.Update(ctx, host); err != nil {
+			return "", ctrl.Result{}, fmt.Errorf("letting TalosHost %s go: %w", host.Name, err)
+		}
 		m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeWarning, infrav1.EventReleaseTimedOut, "Release",
 			"TalosMachine goes although TalosHost %s is not proven wiped; see condition Released of the host", host.Name)
 		return backends.Released, ctrl.Result{}, nil

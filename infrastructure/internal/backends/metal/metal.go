@@ -9,6 +9,7 @@ package metal
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -32,17 +33,18 @@ const (
 	// claimRetryInterval is how soon another host is tried when one was taken
 	// by somebody else.
 	claimRetryInterval = 500 * time.Millisecond
-	// contactInterval is how often a machine is asked that cannot be watched,
-	// because it does not answer or has no configuration yet.
-	contactInterval = 5 * time.Second
-	// lostContactInterval is the same for a machine that has run.
-	lostContactInterval = 30 * time.Second
 	// refusedRetryInterval is how often a configuration is tried again that
 	// Talos has refused, beside changes of the host.
 	refusedRetryInterval = 5 * time.Minute
+	// handoverSettle is how long a machine that has taken its configuration may
+	// stay in maintenance mode before it is given it again.
+	handoverSettle = 30 * time.Second
+	// lostContactFactor makes the interval for machines that have run, or that
+	// are watched, out of ProbeInterval.
+	lostContactFactor = 3
 )
 
-// Machines is the metal backend. All fields are required.
+// Machines is the metal backend. All exported fields are required.
 type Machines struct {
 	// Client reads from the cache of the management cluster, but Secrets live.
 	Client client.Client
@@ -60,6 +62,13 @@ type Machines struct {
 	Random claim.Random
 	// Recorder records events.
 	Recorder events.EventRecorder
+	// ProbeInterval is about how often a machine is asked that cannot be
+	// watched; twice as often while it is being configured.
+	ProbeInterval time.Duration
+
+	// taken remembers which boot of a machine has taken its configuration, and
+	// when. It only saves calls: a new process asks again.
+	taken sync.Map
 }
 
 var _ backends.Machines = &Machines{}
@@ -81,6 +90,16 @@ func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.R
 	}
 
 	return m.reconcileRunning(ctx, scope, host, data)
+}
+
+// soon asks again a machine that is being configured.
+func (m *Machines) soon() ctrl.Result {
+	return m.after(m.ProbeInterval / 2)
+}
+
+// later asks again a machine that has run, or what only a person can mend.
+func (m *Machines) later() ctrl.Result {
+	return m.after(lostContactFactor * m.ProbeInterval)
 }
 
 // after is a requeue after about d: the retries of many machines are spread.

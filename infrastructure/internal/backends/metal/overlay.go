@@ -1,9 +1,13 @@
 package metal
 
 import (
+	"cmp"
 	"errors"
+	"fmt"
 	"strings"
 
+	coreconfig "github.com/siderolabs/talos/pkg/machinery/config/config"
+	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
 	"k8s.io/utils/ptr"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
@@ -24,39 +28,58 @@ func IsContainer(host *infrav1.TalosHost) bool {
 	return host.Status.Hardware.Platform == containerPlatform
 }
 
-// overlayOf is what only the host knows. The installer image follows the host,
-// then the TalosMachine, then the release.
-func overlayOf(host *infrav1.TalosHost, machine *infrav1.TalosMachine) (configgen.HostOverlay, error) {
-	overlay := configgen.HostOverlay{
-		StrategicPatches: host.Spec.StrategicPatches,
-		ProviderID:       machine.Spec.ProviderID,
-		Network:          networkOf(host.Spec.Network),
-		Container:        IsContainer(host),
+// configure adds to a machine configuration what only the host knows. The
+// installer image is that of the host, else of the TalosMachine, else of the
+// configuration with the patches of the host, else that of the release.
+func configure(configuration []byte, host *infrav1.TalosHost, machine *infrav1.TalosMachine) ([]byte, error) {
+	talos := metalSpec(machine).Talos
+	overlay := overlayOf(host, machine)
+	overlay.InstallImage = cmp.Or(host.Spec.Install.Image, talos.Image)
+	overlaid, err := configgen.Overlay(configuration, overlay)
+	if err != nil || overlay.Container || overlay.InstallImage != "" {
+		return overlaid, err
 	}
-	if overlay.Container {
-		return overlay, nil
+	named, err := namesInstaller(overlaid)
+	if err != nil || named {
+		return overlaid, err
 	}
-	overlay.InstallDisk = host.Spec.Install.Disk
-	overlay.InstallDiskSelector = selectorOf(host.Spec.Install.DiskSelector)
-	var err error
-	overlay.InstallImage, err = installImage(host, metalSpec(machine).Talos)
+	release := cmp.Or(talos.Version, host.Status.Hardware.TalosVersion)
+	if release == "" {
+		return nil, errNoRelease
+	}
+	overlay.InstallImage = officialInstaller + ":" + release
 
-	return overlay, err
+	return configgen.Overlay(configuration, overlay)
 }
 
-func installImage(host *infrav1.TalosHost, talos infrav1.TalosReleaseSpec) (string, error) {
-	switch {
-	case host.Spec.Install.Image != "":
-		return host.Spec.Install.Image, nil
-	case talos.Image != "":
-		return talos.Image, nil
-	case talos.Version != "":
-		return officialInstaller + ":" + talos.Version, nil
-	case host.Status.Hardware.TalosVersion != "":
-		return officialInstaller + ":" + host.Status.Hardware.TalosVersion, nil
+func overlayOf(host *infrav1.TalosHost, machine *infrav1.TalosMachine) configgen.HostOverlay {
+	return configgen.HostOverlay{
+		StrategicPatches:    host.Spec.StrategicPatches,
+		ProviderID:          machine.Spec.ProviderID,
+		Network:             networkOf(host.Spec.Network),
+		Container:           IsContainer(host),
+		InstallDisk:         host.Spec.Install.Disk,
+		InstallDiskSelector: selectorOf(host.Spec.Install.DiskSelector),
+	}
+}
+
+// namesInstaller tells whether a configuration names an installer image.
+func namesInstaller(configuration []byte) (bool, error) {
+	config, err := configloader.NewFromBytes(configuration)
+	if err != nil {
+		return false, fmt.Errorf("reading the machine configuration: %w", err)
+	}
+	for _, document := range config.Documents() {
+		if install, ok := document.(coreconfig.UnattendedInstallConfig); ok && install.InstallerImage() != "" {
+			return true, nil
+		}
+	}
+	legacy := config.RawV1Alpha1()
+	if legacy == nil || legacy.MachineConfig == nil || legacy.MachineConfig.MachineInstall == nil { //nolint:staticcheck // The form before 1.14.
+		return false, nil
 	}
 
-	return "", errNoRelease
+	return legacy.MachineConfig.MachineInstall.InstallImage != "", nil //nolint:staticcheck // As above.
 }
 
 func networkOf(network infrav1.HostNetwork) *configgen.StaticNetwork {

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -24,13 +26,16 @@ func (m *Machines) reconcileHandover(ctx context.Context, scope *backends.Scope,
 	setIdentity(scope, host)
 	scope.Observed.Running = backends.False(infrav1.HostNotConfiguredReason, "The machine has no configuration yet")
 	configuration, err := m.overlaid(ctx, scope, host, data)
-	if err != nil || configuration == nil {
+	if err != nil {
 		return ctrl.Result{}, err
+	}
+	if configuration == nil {
+		return m.later(), nil
 	}
 	if err := m.Credentials.EnsureAdmin(ctx, clusterKey(scope), host); err != nil {
 		if errors.Is(err, secrets.ErrBundleMissing) {
 			scope.Observed.Configuration = backends.False(infrav1.WaitingForCredentialsReason, "Waiting for the secrets of the cluster, from which the client certificate of the host is made")
-			return m.after(contactInterval), nil
+			return m.soon(), nil
 		}
 		return ctrl.Result{}, err
 	}
@@ -43,7 +48,7 @@ func (m *Machines) reconcileHandover(ctx context.Context, scope *backends.Scope,
 	defer answer.Close()
 	if answer.Outcome != contact.InMaintenance {
 		scope.Observed.Configuration = notHandedOver(answer.Outcome)
-		return m.after(contactInterval), nil
+		return m.soon(), nil
 	}
 	if err := m.recordHandover(ctx, scope, host, answer); err != nil {
 		return ctrl.Result{}, err
@@ -63,10 +68,7 @@ func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, host *in
 		scope.Observed.Configuration = backends.False(infrav1.WaitingForBootstrapDataReason, "The Secret with the machine configuration is missing")
 		return nil, nil
 	}
-	overlay, err := overlayOf(host, scope.TalosMachine)
-	if err == nil {
-		configuration, err = configgen.Overlay(configuration, overlay)
-	}
+	configuration, err = configure(configuration, host, scope.TalosMachine)
 	if err != nil {
 		scope.Observed.Configuration = backends.False(infrav1.OverlayFailedReason, fmt.Sprintf("TalosHost %s: %v", host.Name, err))
 		return nil, nil
@@ -110,31 +112,47 @@ func (m *Machines) recordHandover(ctx context.Context, scope *backends.Scope, ho
 	return nil
 }
 
-// apply sends the configuration.
+// apply sends the configuration. The record of the hand-over stays whatever the
+// machine answers: only a proof takes it back, and without a change of the host
+// a refusal does not wake this controller again.
 func (m *Machines) apply(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, answer contact.Answer, configuration []byte) (ctrl.Result, error) {
+	log := ctrl.LoggerFrom(ctx).WithValues("TalosHost", klog.KObj(host))
 	err := answer.Node.ApplyConfiguration(ctx, configuration)
 	switch {
 	case errors.Is(err, talosclient.ErrInvalidConfiguration):
-		scope.Observed.Configuration = backends.False(infrav1.ConfigurationRefusedReason, fmt.Sprintf("Talos has refused the configuration: %v", err))
-		m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeWarning, infrav1.EventConfigurationRefused, "Apply", "Talos has refused the configuration: %v", err)
-		// It took nothing, so there is nothing to wipe.
-		host.Spec.Handover = infrav1.HostHandover{}
-		SetBlockMove(host, false)
-		if err := m.Client.Update(ctx, host); err != nil {
-			return ctrl.Result{}, fmt.Errorf("taking the hand-over back on TalosHost %s: %w", host.Name, err)
+		refused := backends.False(infrav1.ConfigurationRefusedReason, fmt.Sprintf("Talos has refused the configuration: %v", err))
+		scope.Observed.Configuration = refused
+		if found := conditions.Get(scope.TalosMachine, infrav1.ConfigurationAppliedCondition); found == nil || found.Message != refused.Message {
+			m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeWarning, infrav1.EventConfigurationRefused, "Apply", "%s", refused.Message)
 		}
 		return m.after(refusedRetryInterval), nil
 	case err != nil:
 		// Perhaps it was taken; the next pass sees.
 		scope.Observed.Configuration = backends.False(infrav1.ApplyingConfigurationReason, "The machine has not confirmed that it took its configuration")
-		ctrl.LoggerFrom(ctx).Info("Handing over the configuration has failed", "TalosHost", host.Name, "reason", err.Error())
-		return m.after(contactInterval), nil
+		log.Info("Handing over the configuration has failed", "reason", err.Error())
+		return m.soon(), nil
 	}
+	m.taken.Store(keyOf(scope.TalosMachine), taking{fingerprint: answer.Node.Fingerprint(), at: m.Clock.Now()})
 	scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
-	ctrl.LoggerFrom(ctx).Info("Handed over the configuration", "TalosHost", host.Name)
+	log.Info("Handed over the configuration")
 	m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeNormal, infrav1.EventConfigurationApplied, "Apply", "Handed over the configuration to TalosHost %s", host.Name)
 
-	return m.after(contactInterval), nil
+	return m.soon(), nil
+}
+
+// taking is a boot of a machine that has taken its configuration.
+type taking struct {
+	fingerprint string
+	at          time.Time
+}
+
+// isTaking tells whether the machine has only just taken its configuration, and
+// has not left maintenance mode yet.
+func (m *Machines) isTaking(scope *backends.Scope, answer contact.Answer) bool {
+	found, _ := m.taken.Load(keyOf(scope.TalosMachine))
+	last, ok := found.(taking)
+
+	return ok && last.fingerprint == answer.Node.Fingerprint() && m.Clock.Since(last.at) < handoverSettle
 }
 
 // setIdentity tells whether the machine could prove that it is the right one.

@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
@@ -23,13 +24,13 @@ import (
 // reconcileRunning follows a machine that was given its configuration.
 func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData) (ctrl.Result, error) {
 	setIdentity(scope, host)
-	scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
 	scope.Observed.Provisioned = host.Spec.Handover.Progress == infrav1.HandoverRan
+	scope.Observed.Configuration = takenFinding(scope)
 
 	creds, err := m.Credentials.Reader(ctx, clusterKey(scope), host)
 	if errors.Is(err, secrets.ErrBundleInvalid) || errors.Is(err, credentials.ErrMissing) {
 		scope.Observed.Running = backends.Unknown(infrav1.WaitingForCredentialsReason, "There is no client certificate to ask the machine with; restore the secrets of the cluster")
-		return m.after(lostContactInterval), nil
+		return m.later(), nil
 	}
 	if err != nil {
 		return ctrl.Result{}, err
@@ -47,16 +48,27 @@ func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, 
 
 	switch answer.Outcome {
 	case contact.Configured:
+		scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
 		return m.observe(ctx, scope, host, answer, creds)
 	case contact.InMaintenance:
 		return m.backInMaintenance(ctx, scope, host, data, answer)
 	}
 	scope.Observed.Running = notRunning(answer.Outcome)
 	if scope.Observed.Provisioned {
-		return m.after(lostContactInterval), nil
+		return m.later(), nil
 	}
 
-	return m.after(contactInterval), nil
+	return m.soon(), nil
+}
+
+// takenFinding is what is known of the configuration of a machine that was not
+// asked yet in this pass: it has run, or it has taken it, or neither is sure.
+func takenFinding(scope *backends.Scope) backends.Finding {
+	if scope.Observed.Provisioned || conditions.IsTrue(scope.TalosMachine, infrav1.ConfigurationAppliedCondition) {
+		return backends.True(infrav1.ConfigurationAppliedReason, "")
+	}
+
+	return backends.False(infrav1.ApplyingConfigurationReason, "The machine has not confirmed that it took its configuration")
 }
 
 func notRunning(outcome contact.Outcome) backends.Finding {
@@ -80,12 +92,22 @@ func (m *Machines) backInMaintenance(
 	if scope.Observed.Provisioned {
 		scope.Observed.Running = backends.False(infrav1.HostReturnedToMaintenanceReason,
 			"The machine is back in maintenance mode after it has run, and is not configured again by itself; delete its Machine")
-		return m.after(lostContactInterval), nil
+		return m.later(), nil
 	}
 	scope.Observed.Running = backends.False(infrav1.HostNotConfiguredReason, "The machine is still in maintenance mode")
+	if demanded := host.Spec.MaintenanceCertFingerprint; demanded != "" && demanded != answer.Node.Fingerprint() {
+		scope.Observed.Configuration = notHandedOver(contact.WrongFingerprint)
+		return m.later(), nil
+	}
+	if m.isTaking(scope, answer) {
+		return m.soon(), nil
+	}
 	configuration, err := m.overlaid(ctx, scope, host, data)
-	if err != nil || configuration == nil {
+	if err != nil {
 		return ctrl.Result{}, err
+	}
+	if configuration == nil {
+		return m.later(), nil
 	}
 	if err := m.recordHandover(ctx, scope, host, answer); err != nil {
 		return ctrl.Result{}, err
@@ -101,14 +123,14 @@ func (m *Machines) observe(
 	status, err := answer.Node.MachineStatus(ctx)
 	if err != nil {
 		scope.Observed.Running = backends.Unknown(infrav1.HostNotAnsweringReason, "The machine does not tell its stage")
-		return m.after(contactInterval), nil
+		return m.soon(), nil
 	}
 	scope.Observed.Running = runningFinding(status)
 	if status.Stage == talosclient.StageRunning || status.Stage == talosclient.StageBooting {
 		addresses, err := addressesOf(ctx, answer.Node)
 		if err != nil || len(addresses) == 0 {
 			// Talos tells them once the network is up.
-			return m.after(contactInterval), nil
+			return m.soon(), nil
 		}
 		scope.Observed.Addresses = addresses
 		if err := m.recordRan(ctx, scope, host); err != nil {
@@ -120,7 +142,7 @@ func (m *Machines) observe(
 	}
 	m.Follower.Follow(keyOf(scope.TalosMachine), answer.Address, creds, status)
 
-	return m.after(lostContactInterval), nil
+	return m.later(), nil
 }
 
 // recordRan writes down that the machine runs: from then on it is never

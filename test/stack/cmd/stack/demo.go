@@ -4,24 +4,32 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"strings"
 
-	"github.com/capi-talos/capi-talos/test/fleet"
-	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
+	"k8s.io/utils/clock"
+
 	"github.com/capi-talos/capi-talos/test/stack/demo"
-	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/stack/parts"
 )
 
+// cluster is the name of the demo's cluster and of its namespace.
+const cluster = "demo"
+
 // settings are what the environment says about a demo.
 type settings struct {
-	// fleet is "sim".
-	fleet string
+	// bed is what it runs on.
+	bed bedKind
 	// keep leaves everything running until the program is told to end.
 	keep bool
 	// repository is the local repository of clusterctl.
 	repository string
+	// dir is where all files go.
+	dir string
+	// output is told what goes on.
+	output io.Writer
 }
 
 func fromEnvironment() (settings, error) {
@@ -29,82 +37,109 @@ func fromEnvironment() (settings, error) {
 	if err != nil {
 		return settings{}, err
 	}
-	s := settings{fleet: os.Getenv("FLEET"), keep: os.Getenv("KEEP") != "", repository: filepath.Join(source, "out", "repository")}
-	if s.fleet == "" {
-		s.fleet = "sim"
+	kind, err := chooseBed(bedKinds(), os.Getenv("FLEET"))
+	if err != nil {
+		return settings{}, err
 	}
-	if s.fleet != "sim" {
-		return settings{}, fmt.Errorf("FLEET=%s is not known; use sim", s.fleet)
-	}
-	return s, nil
+	return settings{
+		bed: kind, keep: os.Getenv("KEEP") != "", repository: filepath.Join(source, "out", "repository"), output: os.Stdout,
+	}, nil
 }
 
-// runDemo runs the demo. What it leaves behind when it fails, the last line says.
+// chooseBed finds the kind of that name; without a name it is the first one
+// that this machine can have.
+func chooseBed(kinds []bedKind, name string) (bedKind, error) {
+	names := make([]string, 0, len(kinds))
+	for _, kind := range kinds {
+		if kind.name == name || name == "" && kind.possible() {
+			return kind, nil
+		}
+		names = append(names, kind.name)
+	}
+	return bedKind{}, fmt.Errorf("FLEET=%s is not known; use one of: %s", name, strings.Join(names, ", "))
+}
+
+// runDemo runs the demo. Where it has left its logs when it fails, the last
+// line says.
 func runDemo(ctx context.Context) (err error) {
 	set, err := fromEnvironment()
 	if err != nil {
 		return err
 	}
-	dir, err := os.MkdirTemp("", "capi-talos-demo-")
-	if err != nil {
+	if set.dir, err = os.MkdirTemp("", "capi-talos-demo-"); err != nil {
 		return fmt.Errorf("making the folder of the demo: %w", err)
 	}
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("%w\nlogs are in %s", err, dir)
-			return
-		}
-		err = os.RemoveAll(dir)
-	}()
-
-	stack, err := management.Up(ctx, management.StackOptions{Dir: dir, Repository: set.repository, Output: os.Stdout})
+	defer func() { err = leave(ctx, set.dir, err) }()
+	fmt.Fprintf(set.output, "The demo runs with FLEET=%s: %s. Its files are in %s.\n", set.bed.name, set.bed.what, set.dir)
+	watch := clock.RealClock{}
+	start := watch.Now()
+	bed, err := set.bed.raise(ctx, set)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stack.Stop(context.WithoutCancel(ctx))) }()
-	machines, err := simfleet.New(ctx, simfleet.Options{})
-	if err != nil {
-		return err
-	}
-	defer func() {
-		err = errors.Join(err, closeFleet(context.WithoutCancel(ctx), machines, filepath.Join(dir, "logs"), err != nil))
-	}()
-
-	scenario := &demo.Scenario{
-		Management: demo.Management{
-			Config: stack.Config, Kubeconfig: stack.Kubeconfig, Clusterctl: stack.Clusterctl,
-			Kubectl: stack.Built.Path("kubectl", "kubectl"), Check: stack.Check,
-		},
-		Fleet: machines, Cluster: "demo", Dir: filepath.Join(dir, "manifests"), Output: os.Stdout, Keep: set.keep,
-	}
-	results, err := scenario.Run(ctx)
-	fmt.Println()
-	demo.Table(os.Stdout, results)
-	if err != nil {
-		return err
-	}
-	if set.keep {
-		fmt.Print(hints(stack))
-		<-ctx.Done()
-	}
-	return nil
+	defer func() { err = errors.Join(err, bed.stop(context.WithoutCancel(ctx))) }()
+	ready := demo.Result{Step: "management cluster", Outcome: "providers installed", Took: watch.Since(start)}
+	return play(ctx, set, bed, ready)
 }
 
-func closeFleet(ctx context.Context, machines fleet.Fleet, logs string, failed bool) error {
-	var err error
-	if failed {
-		err = machines.CollectLogs(ctx, logs)
+// leave removes the demo's files, or says where they are.
+func leave(ctx context.Context, dir string, err error) error {
+	logs := filepath.Join(dir, "logs")
+	if _, missing := os.Stat(logs); err == nil || missing != nil {
+		return errors.Join(err, os.RemoveAll(dir))
 	}
-	return errors.Join(err, machines.Close(ctx))
+	if ctx.Err() != nil {
+		err = fmt.Errorf("interrupted: %w", err)
+	}
+	return fmt.Errorf("%w\nlogs are in %s", err, logs)
+}
+
+// play runs the scenario, and stays when it is told to.
+func play(ctx context.Context, set settings, bed *bed, ready demo.Result) error {
+	scenario := &demo.Scenario{
+		Management: bed.management, Fleet: bed.fleet, Cluster: cluster,
+		Dir: filepath.Join(set.dir, "manifests"), Output: set.output, Keep: set.keep,
+	}
+	results, err := scenario.Run(ctx)
+	if err != nil && ctx.Err() == nil {
+		collect(ctx, set, bed, scenario)
+	}
+	fmt.Fprintln(set.output)
+	demo.Table(set.output, append([]demo.Result{ready}, results...))
+	if set.keep && ctx.Err() == nil {
+		if err != nil {
+			fmt.Fprintf(set.output, "\nThe demo has failed: %v\n", err)
+		}
+		fmt.Fprint(set.output, hints(bed))
+		<-ctx.Done()
+	}
+	return err
+}
+
+// collect writes down what is to be known about a failure, as far as it can.
+func collect(ctx context.Context, set settings, bed *bed, scenario *demo.Scenario) {
+	logs := filepath.Join(set.dir, "logs")
+	machines := filepath.Join(logs, "machines")
+	err := os.MkdirAll(machines, 0o755)
+	if err = errors.Join(err, scenario.Collect(ctx, filepath.Join(logs, "objects")), bed.fleet.CollectLogs(ctx, machines)); err != nil {
+		fmt.Fprintf(set.output, "not all could be collected: %v\n", err)
+	}
 }
 
 // hints tell how to look around.
-func hints(stack *management.Stack) string {
+func hints(bed *bed) string {
+	kubectl, tool := bed.management.Kubectl, bed.management.Clusterctl
 	return fmt.Sprintf(`
-Everything runs until you press Ctrl-C. To look around:
+Everything runs until you press Ctrl-C. To look around, in another terminal:
 
-  export KUBECONFIG=%s
-  %s get taloshosts,machines,clusters --all-namespaces
-  %s describe cluster demo --namespace demo --config %s
-`, stack.Kubeconfig, stack.Built.Path("kubectl", "kubectl"), stack.Clusterctl.Path, stack.Clusterctl.Config)
+  export KUBECONFIG=%[1]s CLUSTERCTL_DISABLE_VERSIONCHECK=true
+  %[2]s --namespace %[5]s get taloshosts
+  %[2]s --namespace %[5]s get clusters,machines,talosmachines -o wide
+  %[3]s --config %[4]s --namespace %[5]s describe cluster %[5]s
+
+The cluster that was built:
+
+  %[3]s --config %[4]s --namespace %[5]s get kubeconfig %[5]s > %[5]s.kubeconfig
+  %[2]s --kubeconfig %[5]s.kubeconfig get nodes -o wide
+`, bed.management.Kubeconfig, kubectl, tool.Path, tool.Config, cluster)
 }

@@ -19,6 +19,8 @@ func main() {
 	ctrl.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	// The first Ctrl-C cleans up, the second one ends the program at once.
+	context.AfterFunc(ctx, stop)
 	if err := run(ctx, os.Args[1:]); err != nil {
 		fmt.Fprintf(os.Stderr, "stack: %v\n", err)
 		os.Exit(1)
@@ -27,7 +29,8 @@ func main() {
 
 const usage = `usage: stack <command>
   parts [name ...]   build the named parts of the test bed (default: all) and print where they are
-  demo               run the main job from end to end; KEEP=1 leaves it running`
+  demo               run the main job from end to end; FLEET=sim says on what,
+                     KEEP=1 leaves it running`
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {

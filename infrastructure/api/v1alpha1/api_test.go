@@ -1,0 +1,128 @@
+package v1alpha1
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
+	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
+	"k8s.io/apimachinery/pkg/util/json"
+	celconfig "k8s.io/apiserver/pkg/apis/cel"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/cluster-api/util/contract"
+	"sigs.k8s.io/yaml"
+)
+
+var (
+	_ conditions.Setter = &TalosCluster{}
+	_ conditions.Setter = &TalosMachine{}
+	_ conditions.Setter = &TalosHost{}
+)
+
+// crdFolder is where the generated CRDs of the provider are.
+const crdFolder = "../../../config/infrastructure/crd/bases"
+
+var kinds = []string{TalosClusterKind, TalosClusterTemplateKind, TalosMachineKind, TalosMachineTemplateKind, TalosHostKind}
+
+// crdOf is the CRD of a kind, as it is generated from the markers, under the
+// name by which core Cluster API looks for it.
+func crdOf(t *testing.T, kind string) *apiextensionsv1.CustomResourceDefinition {
+	t.Helper()
+	g := NewWithT(t)
+	name := contract.CalculateCRDName(GroupVersion.Group, kind)
+	plural, group, _ := strings.Cut(name, ".")
+	raw, err := os.ReadFile(filepath.Join(crdFolder, group+"_"+plural+".yaml"))
+	g.Expect(err).NotTo(HaveOccurred())
+	crd := &apiextensionsv1.CustomResourceDefinition{}
+	g.Expect(yaml.UnmarshalStrict(raw, crd)).To(Succeed())
+	g.Expect(crd.Name).To(Equal(name))
+
+	return crd
+}
+
+func TestKindsFollowTheContract(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			g := NewWithT(t)
+			crd := crdOf(t, kind)
+			g.Expect(crd.Labels).To(HaveKeyWithValue("cluster.x-k8s.io/v1beta2", "v1alpha1"))
+			g.Expect(crd.Spec.Scope).To(Equal(apiextensionsv1.NamespaceScoped))
+			g.Expect(crd.Spec.Names.Categories).To(ContainElement("cluster-api"))
+			g.Expect(crd.Spec.Names.ShortNames).NotTo(BeEmpty())
+			g.Expect(crd.Spec.Versions[0].AdditionalPrinterColumns).NotTo(BeEmpty())
+			if !strings.HasSuffix(kind, "Template") {
+				g.Expect(crd.Spec.Versions[0].Subresources.Status).NotTo(BeNil())
+			}
+		})
+	}
+	NewWithT(t).Expect(crdOf(t, TalosHostKind).Labels).To(HaveKey(MoveHierarchyLabel))
+}
+
+func TestRulesOfTheSchemas(t *testing.T) {
+	const (
+		endpoint = "{controlPlaneEndpoint: {host: a, port: 6443}}"
+		claimed  = "{addresses: [a], providerID: x, consumerRef: {kind: TalosMachine, namespace: n, name: m, providerID: x}}"
+	)
+	for name, tc := range map[string]struct {
+		kind, old, spec string
+		want            string // want is part of the refusal; empty when allowed.
+	}{
+		"an endpoint is set":               {TalosClusterKind, "{}", endpoint, ""},
+		"an endpoint stays":                {TalosClusterKind, endpoint, endpoint, ""},
+		"an endpoint is changed":           {TalosClusterKind, endpoint, "{controlPlaneEndpoint: {host: b, port: 6443}}", "immutable once it is set"},
+		"an endpoint is removed":           {TalosClusterKind, endpoint, "{}", "immutable once it is set"},
+		"an endpoint without port":         {TalosClusterKind, "", "{controlPlaneEndpoint: {host: a}}", "host and port must both be set"},
+		"a machine without a way":          {TalosMachineKind, "", "{}", "metal must be set"},
+		"a machine of metal":               {TalosMachineKind, "", "{metal: {}}", ""},
+		"a release":                        {TalosMachineKind, "", "{metal: {talos: {version: v1.13.9}}}", ""},
+		"a release without v":              {TalosMachineKind, "", "{metal: {talos: {version: 1.13.9}}}", "prefix v"},
+		"a template":                       {TalosMachineTemplateKind, "", "{template: {spec: {metal: {}}}}", ""},
+		"a template with a provider ID":    {TalosMachineTemplateKind, "", "{template: {spec: {metal: {}, providerID: x}}}", "belong to the provider"},
+		"a host":                           {TalosHostKind, "", "{addresses: [a]}", ""},
+		"a host that adopts":               {TalosHostKind, "", "{addresses: [a], adoptionPolicy: WipeForeign, adoptionSecretRef: {name: s}}", ""},
+		"a host that adopts with nothing":  {TalosHostKind, "", "{addresses: [a], adoptionPolicy: WipeForeign}", "needs adoptionSecretRef"},
+		"a disk and a selector":            {TalosHostKind, "", "{addresses: [a], install: {disk: /dev/a, diskSelector: {type: SSD}}}", "exclude each other"},
+		"a disk that is none":              {TalosHostKind, "", "{addresses: [a], install: {disk: vda-one}}", "below /dev"},
+		"a network of no link":             {TalosHostKind, "", "{addresses: [a], network: {addresses: [192.0.2.1/24]}}", "exactly one of interface and macAddress"},
+		"an identity that is no UUID":      {TalosHostKind, "", "{addresses: [a], identity: {uuid: 4c4c4544-0042-3510-8053-b4c04f4d4e3z}}", "must be a UUID"},
+		"an identity that is no address":   {TalosHostKind, "", "{addresses: [a], identity: {macAddresses: ['52-54-00-12-34-56']}}", "must be hardware addresses"},
+		"a provider ID of a free host":     {TalosHostKind, "{addresses: [a], providerID: x}", "{addresses: [a], providerID: y}", ""},
+		"a provider ID of a claimed host":  {TalosHostKind, claimed, strings.Replace(claimed, "providerID: x, consumerRef", "providerID: y, consumerRef", 1), "immutable while the host is claimed"},
+		"a provider ID of a released host": {TalosHostKind, claimed, "{addresses: [a], providerID: y}", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			internal := &apiextensions.JSONSchemaProps{}
+			g.Expect(apiextensionsv1.Convert_v1_JSONSchemaProps_To_apiextensions_JSONSchemaProps(crdOf(t, tc.kind).Spec.Versions[0].Schema.OpenAPIV3Schema, internal, nil)).To(Succeed())
+			structural, err := structuralschema.NewStructural(internal)
+			g.Expect(err).NotTo(HaveOccurred())
+			var old any
+			if tc.old != "" {
+				old = object(t, tc.kind, tc.old)
+			}
+			errs, _ := cel.NewValidator(structural, true, celconfig.PerCallLimit).
+				Validate(t.Context(), nil, structural, object(t, tc.kind, tc.spec), old, celconfig.RuntimeCELCostBudget)
+			if tc.want == "" {
+				g.Expect(errs).To(BeEmpty())
+				return
+			}
+			g.Expect(errs.ToAggregate()).To(MatchError(ContainSubstring(tc.want)))
+		})
+	}
+}
+
+// object is an object with the given spec in YAML.
+func object(t *testing.T, kind, spec string) map[string]any {
+	t.Helper()
+	g, parsed := NewWithT(t), map[string]any{}
+	raw, err := yaml.YAMLToJSON([]byte(spec))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(json.Unmarshal(raw, &parsed)).To(Succeed())
+
+	return map[string]any{"apiVersion": GroupVersion.String(), "kind": kind, "metadata": map[string]any{"name": "a"}, "spec": parsed}
+}

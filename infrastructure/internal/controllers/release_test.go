@@ -1,0 +1,265 @@
+package controllers
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
+)
+
+// provisioned is a world in which TalosMachine "a" runs on host "h1".
+func provisioned(t *testing.T, changes ...func(*infrav1.TalosHost)) (*world, *manager, *bareMetal) {
+	t.Helper()
+	w := newWorld(t, append(newMachine(t, "a"), newHost("h1", "10.0.0.1", changes...))...)
+	metal := w.addMachine("10.0.0.1")
+	m := w.manager()
+	w.settle(m)
+	NewWithT(t).Expect(w.machine("a").Status.Initialization.Provisioned).To(HaveValue(BeTrue()))
+
+	return w, m, metal
+}
+
+func (w *world) wait(d time.Duration) { w.clock.SetTime(w.clock.Now().Add(d)) }
+
+func TestAHostThatComesBackUnwipedIsNeverAvailable(t *testing.T) {
+	g := NewWithT(t)
+	w, m, metal := provisioned(t)
+	metal.keepsData = true
+	w.remove(w.machine("a"))
+	w.settle(m)
+
+	g.Expect(w.exists(&infrav1.TalosMachine{}, "a")).To(BeFalse(), "the TalosMachine is let go")
+	host := w.host("h1")
+	g.Expect(host.Status.State).To(Equal(infrav1.HostError))
+	g.Expect(conditions.Get(host, infrav1.ReleasedCondition).Reason).To(Equal(infrav1.NotWipedReason))
+	g.Expect(host.Spec.ConsumerRef).To(BeZero())
+	g.Expect(host.Spec.Release.Policy).To(Equal(infrav1.ReleaseWipeSystem))
+	g.Expect(metal.Resets()).To(HaveLen(1), "it is not wiped again at once")
+
+	metal.keepsData = false
+	w.wait(time.Hour)
+	w.settle(m)
+	g.Expect(metal.Resets()).To(HaveLen(2))
+	expectFree(w, "h1")
+}
+
+func TestAPersonLetsAHostBeWipedAgain(t *testing.T) {
+	g := NewWithT(t)
+	w, m, metal := provisioned(t)
+	metal.keepsData = true
+	w.remove(w.machine("a"))
+	w.settle(m)
+	metal.keepsData = false
+	change(w, w.host("h1"), func(h *infrav1.TalosHost) {
+		metav1.SetMetaDataAnnotation(&h.ObjectMeta, infrav1.HostRetryAnnotation, "")
+	})
+	w.settle(m)
+	g.Expect(metal.Resets()).To(HaveLen(2))
+	g.Expect(w.host("h1").Annotations).NotTo(HaveKey(infrav1.HostRetryAnnotation))
+	expectFree(w, "h1")
+}
+
+func TestAHostInMaintenanceWithContentIsNotAvailable(t *testing.T) {
+	g := NewWithT(t)
+	w, m, metal := provisioned(t)
+	volumes := metal.Snapshot().Volumes
+	w.remove(w.machine("a"))
+	for len(metal.Resets()) == 0 {
+		w.round(m)
+		metal.Update(func(s *talosfake.State) { s.Volumes = volumes })
+	}
+	w.settle(m)
+	g.Expect(w.host("h1").Status.State).To(Equal(infrav1.HostError))
+	g.Expect(conditions.Get(w.host("h1"), infrav1.ReleasedCondition).Message).To(ContainSubstring("EPHEMERAL, STATE"))
+}
+
+func TestASilentHostIsWipedOnceItAnswers(t *testing.T) {
+	g := NewWithT(t)
+	w, m, metal := provisioned(t)
+	metal.SetSilent(true)
+	w.remove(w.machine("a"))
+	w.settle(m)
+	deleting := conditions.Get(w.machine("a"), infrav1.DeletingCondition)
+	g.Expect(deleting.Reason).To(Equal(infrav1.WaitingForReleaseReason))
+	g.Expect(deleting.Message).To(ContainSubstring("does not answer"))
+	g.Expect(w.host("h1").Status.State).To(Equal(infrav1.HostReleasing))
+
+	w.wait(time.Duration(infrav1.DefaultReleaseTimeoutSeconds) * time.Second)
+	w.settle(m)
+	g.Expect(w.exists(&infrav1.TalosMachine{}, "a")).To(BeFalse())
+	g.Expect(w.host("h1").Status.State).To(Equal(infrav1.HostError))
+	g.Expect(w.exists(&corev1.Secret{}, credentials.AdminName("h1"))).To(BeTrue())
+
+	metal.SetSilent(false)
+	w.settle(m)
+	g.Expect(metal.Resets()).To(HaveLen(1))
+	expectFree(w, "h1")
+}
+
+func TestASilentHostObjectThatIsDeletedGoesUnwiped(t *testing.T) {
+	g := NewWithT(t)
+	w, m, metal := provisioned(t)
+	metal.SetSilent(true)
+	w.remove(w.machine("a"))
+	w.settle(m)
+	w.remove(w.host("h1"))
+	w.settle(m)
+	g.Expect(w.exists(&infrav1.TalosHost{}, "h1")).To(BeTrue(), "the time for an answer is not over")
+
+	w.wait(time.Duration(infrav1.DefaultReleaseTimeoutSeconds) * time.Second)
+	w.settle(m)
+	g.Expect(w.exists(&infrav1.TalosHost{}, "h1")).To(BeFalse())
+	g.Expect(w.exists(&infrav1.TalosMachine{}, "a")).To(BeFalse())
+	g.Expect(w.exists(&corev1.Secret{}, credentials.AdminName("h1"))).To(BeFalse())
+	g.Expect(metal.Resets()).To(BeEmpty())
+}
+
+func TestEverythingIsDeletedAtOnce(t *testing.T) {
+	g := NewWithT(t)
+	w, m, metal := provisioned(t)
+	// As in a namespace that terminates: in any order, and nothing can be made.
+	for _, object := range []client.Object{
+		w.host("h1"), get(w, &corev1.Secret{}, credentials.AdminName("h1")), get(w, &corev1.Secret{}, secrets.BundleName(testCluster)),
+		get(w, &corev1.Secret{}, "a"),
+	} {
+		w.remove(object)
+	}
+	w.settle(m)
+	g.Expect(w.exists(&infrav1.TalosHost{}, "h1")).To(BeTrue())
+	g.Expect(metal.Resets()).To(BeEmpty())
+
+	w.remove(w.machine("a"))
+	w.settle(m)
+	g.Expect(metal.Resets()).To(HaveLen(1))
+	g.Expect(metal.Snapshot().Maintenance).To(BeTrue())
+	g.Expect(w.exists(&infrav1.TalosMachine{}, "a")).To(BeFalse())
+	g.Expect(w.exists(&infrav1.TalosHost{}, "h1")).To(BeFalse())
+	g.Expect(w.exists(&corev1.Secret{}, credentials.AdminName("h1"))).To(BeFalse())
+}
+
+func TestRetainLeavesTheMachineAlone(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(t, append(newMachine(t, "a", func(m *infrav1.TalosMachine) { m.Spec.Metal.ReleasePolicy = infrav1.ReleaseRetain }), newHost("h1", "10.0.0.1"))...)
+	metal := w.addMachine("10.0.0.1")
+	m := w.manager()
+	w.settle(m)
+	w.remove(w.machine("a"))
+	w.settle(m)
+	g.Expect(metal.Resets()).To(BeEmpty())
+	g.Expect(w.exists(&infrav1.TalosMachine{}, "a")).To(BeFalse())
+	g.Expect(w.host("h1").Status.State).To(Equal(infrav1.HostError))
+
+	metal.boot(true, nil)
+	w.settle(m)
+	expectFree(w, "h1")
+}
+
+func TestAnUnhealthyMachinePutsItsHostIntoQuarantine(t *testing.T) {
+	g := NewWithT(t)
+	w, m, metal := provisioned(t)
+	metal.boot(true, nil)
+	w.settle(m)
+	running := conditions.Get(w.machine("a"), infrav1.HostRunningCondition)
+	g.Expect(running.Reason).To(Equal(infrav1.HostReturnedToMaintenanceReason))
+	g.Expect(metal.Applied()).To(HaveLen(1), "it is never configured again by itself")
+	g.Expect(conditions.IsFalse(w.machine("a"), infrav1.ReadyCondition)).To(BeTrue())
+
+	w.remove(w.machine("a"))
+	w.settle(m)
+	g.Expect(conditions.Get(w.host("h1"), infrav1.AvailableCondition).Reason).To(Equal(infrav1.HostQuarantinedReason))
+	for _, object := range newMachine(t, "b") {
+		g.Expect(w.client.Create(t.Context(), object)).To(Succeed())
+	}
+	w.settle(m)
+	g.Expect(conditions.Get(w.machine("b"), infrav1.HostClaimedCondition).Message).To(ContainSubstring("1 in quarantine"))
+
+	change(w, w.host("h1"), func(h *infrav1.TalosHost) {
+		metav1.SetMetaDataAnnotation(&h.ObjectMeta, infrav1.HostRetryAnnotation, "")
+	})
+	w.settle(m)
+	g.Expect(w.machine("b").Spec.HostRef.Name).To(Equal("h1"))
+}
+
+func TestNothingIsReleasedWithoutATalosMachineThatIsDeleted(t *testing.T) {
+	deleteForMove := func(o metav1.Object) {
+		o.SetAnnotations(map[string]string{infrav1.DeleteForMoveAnnotation: ""})
+	}
+	tests := map[string]func(*world){
+		"the TalosMachine is deleted for a move": func(w *world) {
+			change(w, w.machine("a"), func(m *infrav1.TalosMachine) { deleteForMove(m) })
+			w.remove(w.machine("a"))
+		},
+		"the TalosMachine and the host are deleted for a move": func(w *world) {
+			change(w, w.machine("a"), func(m *infrav1.TalosMachine) { deleteForMove(m) })
+			change(w, w.host("h1"), func(h *infrav1.TalosHost) { deleteForMove(h) })
+			w.remove(w.machine("a"))
+			w.remove(w.host("h1"))
+		},
+		"the host is deleted for a move": func(w *world) {
+			change(w, w.host("h1"), func(h *infrav1.TalosHost) { deleteForMove(h) })
+			w.remove(w.machine("a"))
+		},
+		"the TalosMachine vanishes": func(w *world) {
+			change(w, w.machine("a"), func(m *infrav1.TalosMachine) { m.Finalizers = nil })
+			w.remove(w.machine("a"))
+		},
+		"the Cluster is paused": func(w *world) {
+			cluster := get(w, &clusterv1.Cluster{}, testCluster)
+			change(w, cluster, func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
+			w.remove(w.machine("a"))
+		},
+		"the host object alone is deleted": func(w *world) { w.remove(w.host("h1")) },
+	}
+	for name, act := range tests {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			w, m, metal := provisioned(t)
+			act(w)
+			w.settle(m)
+			w.wait(24 * time.Hour)
+			w.settle(m)
+			g.Expect(metal.Resets()).To(BeEmpty())
+			g.Expect(w.host("h1").Spec.Release).To(BeZero())
+			g.Expect(w.host("h1").Spec.ConsumerRef.Name).To(Equal("a"))
+			g.Expect(w.host("h1").Status.State).NotTo(Equal(infrav1.HostAvailable))
+		})
+	}
+}
+
+func TestAMovedMachineIsBoundAgain(t *testing.T) {
+	g := NewWithT(t)
+	w, m, metal := provisioned(t)
+	// In the other management cluster everything has a new UID and no status.
+	change(w, w.machine("a"), func(m *infrav1.TalosMachine) { m.UID = "another-uid" })
+	w.loseStatus()
+	w.settle(m)
+	g.Expect(w.host("h1").Spec.ConsumerRef.UID).To(Equal("another-uid"))
+	g.Expect(w.machine("a").Status.Initialization.Provisioned).To(HaveValue(BeTrue()))
+	g.Expect(metal.Applied()).To(HaveLen(1))
+}
+
+func TestAMachineThatWasNeverConfiguredIsGivenBackAsItIs(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(t, append(newMachine(t, "a"), newHost("h1", "10.0.0.1"))...)
+	metal := w.addMachine("10.0.0.1")
+	w.remove(get(w, &corev1.Secret{}, secrets.BundleName(testCluster)))
+	m := w.manager()
+	w.settle(m)
+	g.Expect(w.machine("a").Spec.HostRef.Claim).To(Equal(infrav1.HostClaimBound))
+	w.remove(w.machine("a"))
+	w.settle(m)
+	g.Expect(metal.Resets()).To(BeEmpty())
+	g.Expect(w.exists(&infrav1.TalosMachine{}, "a")).To(BeFalse())
+	expectFree(w, "h1")
+}

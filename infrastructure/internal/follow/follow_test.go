@@ -1,0 +1,60 @@
+package follow
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
+)
+
+var key = client.ObjectKey{Namespace: "ns", Name: "m"}
+
+func TestAChangeOfStageWakesTheTalosMachine(t *testing.T) {
+	g := NewWithT(t)
+	dialer := talosfake.NewDialer()
+	booting := talosclient.MachineStatus{Stage: talosclient.StageBooting}
+	machine := dialer.Add("192.0.2.1", talosfake.NewMachine(talosfake.State{Status: booting}))
+	f := New(t.Context(), dialer)
+	f.Follow(key, "192.0.2.1", talosclient.Credentials{}, booting)
+	f.Follow(key, "192.0.2.1", talosclient.Credentials{}, booting)
+	g.Expect(f.Following(key)).To(BeTrue())
+
+	g.Consistently(f.Events()).WithTimeout(50*time.Millisecond).ShouldNot(Receive(), "what is known wakes nobody")
+	running := func() { machine.Update(func(s *talosfake.State) { s.Status.Stage = talosclient.StageRunning }) }
+	g.Eventually(func(g Gomega) {
+		running()
+		g.Expect(f.Events()).To(Receive(HaveField("Object.GetName()", "m")))
+	}).Should(Succeed())
+	g.Consistently(f.Events()).WithTimeout(50*time.Millisecond).ShouldNot(Receive(), "there is one watch")
+
+	f.Stop(key)
+	g.Expect(f.Following(key)).To(BeFalse())
+	running()
+	g.Consistently(f.Events()).WithTimeout(50 * time.Millisecond).ShouldNot(Receive())
+}
+
+func TestTheEndOfAWatchWakesTheTalosMachine(t *testing.T) {
+	g := NewWithT(t)
+	f := New(t.Context(), talosfake.NewDialer())
+	f.Follow(key, "192.0.2.1", talosclient.Credentials{}, talosclient.MachineStatus{})
+	g.Eventually(f.Events()).Should(Receive(HaveField("Object.GetName()", "m")))
+	g.Expect(f.Following(key)).To(BeFalse(), "the next pass follows again")
+}
+
+func TestAnotherClusterIsAnotherWatch(t *testing.T) {
+	g := NewWithT(t)
+	dialer := talosfake.NewDialer()
+	machine := dialer.Add("192.0.2.1", talosfake.NewMachine(talosfake.State{}))
+	f := New(t.Context(), dialer)
+	f.Follow(key, "192.0.2.1", talosclient.Credentials{CA: []byte("one")}, talosclient.MachineStatus{})
+	f.Follow(key, "192.0.2.1", talosclient.Credentials{CA: []byte("two")}, talosclient.MachineStatus{})
+	g.Eventually(func(g Gomega) {
+		machine.Update(func(s *talosfake.State) { s.Status.Stage = talosclient.StageRunning })
+		g.Expect(f.Events()).To(Receive())
+	}).Should(Succeed())
+	g.Expect(f.Following(key)).To(BeTrue())
+}

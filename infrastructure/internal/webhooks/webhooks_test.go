@@ -1,0 +1,242 @@
+package webhooks
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	admissionv1 "k8s.io/api/admission/v1"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+const managerUser = "system:serviceaccount:capt-infrastructure-system:capt-infrastructure-manager"
+
+func as(ctx context.Context, user string, dryRun bool) context.Context {
+	return admission.NewContextWithRequest(ctx, admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
+		UserInfo: authenticationv1.UserInfo{Username: user}, DryRun: ptr.To(dryRun),
+	}})
+}
+
+func host(changes ...func(*infrav1.TalosHost)) *infrav1.TalosHost {
+	h := &infrav1.TalosHost{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "h"},
+		Spec:       infrav1.TalosHostSpec{Addresses: []string{"192.0.2.1"}},
+	}
+	for _, change := range changes {
+		change(h)
+	}
+
+	return h
+}
+
+func claimed(h *infrav1.TalosHost) {
+	h.Spec.ConsumerRef = infrav1.ConsumerReference{Kind: infrav1.TalosMachineKind, Namespace: "ns", Name: "m", ProviderID: "talos://1"}
+}
+
+func handedOver(h *infrav1.TalosHost) {
+	claimed(h)
+	h.Spec.Handover = infrav1.HostHandover{ProviderID: "talos://1", Progress: infrav1.HandoverRan, MaintenanceCertFingerprint: "boot-1"}
+}
+
+func TestHostSpec(t *testing.T) {
+	tests := map[string]struct {
+		change func(*infrav1.TalosHostSpec)
+		field  string
+	}{
+		"an IP address is fine":                {change: func(s *infrav1.TalosHostSpec) { s.Addresses = []string{"2001:db8::1"} }},
+		"a DNS name is fine":                   {change: func(s *infrav1.TalosHostSpec) { s.Addresses = []string{"node-1.example.com"} }},
+		"an address with a port is refused":    {change: func(s *infrav1.TalosHostSpec) { s.Addresses = []string{"192.0.2.1:50000"} }, field: "spec.addresses[0]"},
+		"an address that is none is refused":   {change: func(s *infrav1.TalosHostSpec) { s.Addresses = []string{"192.0.2.300"} }, field: "spec.addresses[0]"},
+		"a placeholder as identity is refused": {change: func(s *infrav1.TalosHostSpec) { s.Identity.UUID = "03000200-0400-0500-0006-000700080009" }, field: "spec.identity.uuid"},
+		"a static address needs its prefix":    {change: func(s *infrav1.TalosHostSpec) { s.Network.Addresses = []string{"192.0.2.1"} }, field: "spec.network.addresses[0]"},
+		"a gateway is an IP address":           {change: func(s *infrav1.TalosHostSpec) { s.Network.Gateway = "router" }, field: "spec.network"},
+		"a strategic patch is fine": {change: func(s *infrav1.TalosHostSpec) {
+			s.StrategicPatches = []string{"machine:\n  sysctls:\n    vm.swappiness: \"1\"\n"}
+		}},
+		"a patch that is no configuration is refused": {change: func(s *infrav1.TalosHostSpec) {
+			s.StrategicPatches = []string{"machine:\n  sysctls:\n    vm.swappiness: \"1\"\n", "machine:\n  bogus: true\n"}
+		}, field: "spec.strategicPatches[1]"},
+		"a JSON patch is refused": {change: func(s *infrav1.TalosHostSpec) {
+			s.StrategicPatches = []string{`[{"op":"remove","path":"/machine/install"}]`}
+		}, field: "spec.strategicPatches[0]"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			w := &TalosHost{Manager: managerUser}
+			h := host(func(h *infrav1.TalosHost) { tt.change(&h.Spec) })
+			_, created := w.ValidateCreate(t.Context(), h)
+			_, updated := w.ValidateUpdate(as(t.Context(), "user", false), host(func(h *infrav1.TalosHost) { h.Spec.Addresses = []string{"192.0.2.9"} }), h)
+			for _, err := range []error{created, updated} {
+				if tt.field == "" {
+					g.Expect(err).NotTo(HaveOccurred())
+					continue
+				}
+				g.Expect(err).To(MatchError(ContainSubstring(tt.field)))
+				g.Expect(apierrors.IsInvalid(err)).To(BeTrue())
+			}
+		})
+	}
+}
+
+func TestHostUpdate(t *testing.T) {
+	release := func(h *infrav1.TalosHost) { h.Spec.Release.Policy = infrav1.ReleaseWipeSystem }
+	tests := map[string]struct {
+		before *infrav1.TalosHost
+		change func(*infrav1.TalosHost)
+		user   string
+		field  string
+	}{
+		"the manager claims":                      {before: host(), change: claimed, user: managerUser},
+		"nobody else claims":                      {before: host(), change: claimed, field: "spec.consumerRef"},
+		"nobody else gives back":                  {before: host(claimed), change: func(h *infrav1.TalosHost) { h.Spec.ConsumerRef = infrav1.ConsumerReference{} }, field: "spec.consumerRef"},
+		"nobody else takes a hand-over back":      {before: host(handedOver), change: func(h *infrav1.TalosHost) { h.Spec.Handover = infrav1.HostHandover{} }, field: "spec.handover"},
+		"nobody else asks for a wipe":             {before: host(handedOver), change: release, field: "spec.release"},
+		"the manager asks for a wipe":             {before: host(handedOver), change: release, user: managerUser},
+		"nobody else ends a quarantine":           {before: host(), change: func(h *infrav1.TalosHost) { h.Spec.Quarantine.Since = metav1.Unix(1, 0) }, field: "spec.quarantine"},
+		"the address of a free host is changed":   {before: host(), change: func(h *infrav1.TalosHost) { h.Spec.Addresses = []string{"192.0.2.2"} }},
+		"the address of a used host is not":       {before: host(handedOver), change: func(h *infrav1.TalosHost) { h.Spec.Addresses = []string{"192.0.2.2"} }, field: "spec.addresses"},
+		"the identity of a used host is not":      {before: host(handedOver), change: func(h *infrav1.TalosHost) { h.Spec.Identity.SerialNumber = "X" }, field: "spec.identity"},
+		"the static address of a used host isn't": {before: host(handedOver), change: func(h *infrav1.TalosHost) { h.Spec.Network.Addresses = []string{"192.0.2.2/24"} }, field: "spec.network.addresses"},
+		"a used host is marked unschedulable":     {before: host(handedOver), change: func(h *infrav1.TalosHost) { h.Spec.Unschedulable = ptr.To(true) }},
+		"clusterctl marks a used host":            {before: host(handedOver), change: func(h *infrav1.TalosHost) { h.Annotations = map[string]string{infrav1.DeleteForMoveAnnotation: ""} }},
+		"clusterctl strips a used host":           {before: host(handedOver, func(h *infrav1.TalosHost) { h.Finalizers = []string{"x"} }), change: func(h *infrav1.TalosHost) { h.Finalizers = nil }},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			after := tt.before.DeepCopy()
+			tt.change(after)
+			if tt.user == "" {
+				tt.user = "user"
+			}
+			_, err := (&TalosHost{Manager: managerUser}).ValidateUpdate(as(t.Context(), tt.user, false), tt.before, after)
+			if tt.field == "" {
+				g.Expect(err).NotTo(HaveOccurred())
+				return
+			}
+			g.Expect(err).To(MatchError(ContainSubstring(tt.field)))
+		})
+	}
+}
+
+func TestHostDelete(t *testing.T) {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}}
+	terminating := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns", Finalizers: []string{"x"}, DeletionTimestamp: ptr.To(metav1.Unix(1, 0))}}
+	consumer := func(providerID string) *infrav1.TalosMachine {
+		return &infrav1.TalosMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}, Spec: infrav1.TalosMachineSpec{ProviderID: providerID}}
+	}
+	tests := map[string]struct {
+		host    *infrav1.TalosHost
+		objects []client.Object
+		err     error
+		refused bool
+	}{
+		"a free host goes":                         {host: host(), objects: []client.Object{namespace}},
+		"a host in use stays":                      {host: host(handedOver), objects: []client.Object{namespace, consumer("talos://1")}, refused: true},
+		"a claimed host stays":                     {host: host(claimed), objects: []client.Object{namespace, consumer("talos://1")}, refused: true},
+		"it goes with its namespace":               {host: host(handedOver), objects: []client.Object{terminating, consumer("talos://1")}},
+		"it goes after a move":                     {host: host(handedOver, func(h *infrav1.TalosHost) { h.Annotations = map[string]string{infrav1.DeleteForMoveAnnotation: ""} }), objects: []client.Object{namespace, consumer("talos://1")}},
+		"it goes when its TalosMachine is gone":    {host: host(handedOver), objects: []client.Object{namespace}},
+		"it goes when its TalosMachine is another": {host: host(handedOver), objects: []client.Object{namespace, consumer("talos://2")}},
+		"it stays while nobody can tell":           {host: host(handedOver), objects: []client.Object{namespace}, err: errors.New("time-out"), refused: true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			scheme := runtime.NewScheme()
+			g.Expect(corev1.AddToScheme(scheme)).To(Succeed())
+			g.Expect(infrav1.AddToScheme(scheme)).To(Succeed())
+			reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(tt.objects...).WithInterceptorFuncs(interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+					if tt.err != nil {
+						return tt.err
+					}
+					return c.Get(ctx, key, o, opts...)
+				},
+			}).Build()
+			_, err := (&TalosHost{Manager: managerUser, Reader: reader}).ValidateDelete(t.Context(), tt.host)
+			if tt.refused {
+				g.Expect(err).To(HaveOccurred())
+				return
+			}
+			g.Expect(err).NotTo(HaveOccurred())
+		})
+	}
+}
+
+func TestWhatIsImmutable(t *testing.T) {
+	machine := func(policy infrav1.ReleasePolicy, hostName string, claim infrav1.HostClaim) *infrav1.TalosMachine {
+		return &infrav1.TalosMachine{Spec: infrav1.TalosMachineSpec{
+			ProviderID: "talos://1", Metal: &infrav1.TalosMachineMetalSpec{ReleasePolicy: policy},
+			HostRef: infrav1.TalosMachineHostReference{Name: hostName, Claim: claim},
+		}}
+	}
+	template := func(policy infrav1.ReleasePolicy) *infrav1.TalosMachineTemplate {
+		return &infrav1.TalosMachineTemplate{
+			ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{clusterv1.TopologyDryRunAnnotation: ""}},
+			Spec: infrav1.TalosMachineTemplateSpec{Template: infrav1.TalosMachineTemplateResource{Spec: infrav1.TalosMachineSpec{
+				Metal: &infrav1.TalosMachineMetalSpec{ReleasePolicy: policy},
+			}}},
+		}
+	}
+	clusterTemplate := func(name string) *infrav1.TalosClusterTemplate {
+		return &infrav1.TalosClusterTemplate{Spec: infrav1.TalosClusterTemplateSpec{Template: infrav1.TalosClusterTemplateResource{
+			Spec: infrav1.TalosClusterSpec{ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: name, Port: 6443}},
+		}}}
+	}
+	const wipe, retain, intended, bound = infrav1.ReleaseWipeSystem, infrav1.ReleaseRetain, infrav1.HostClaimIntended, infrav1.HostClaimBound
+	tests := map[string]struct {
+		update  func(context.Context) error
+		dryRun  bool
+		refused bool
+	}{
+		"the claim of a TalosMachine is made": {update: func(ctx context.Context) error {
+			_, err := (&TalosMachine{}).ValidateUpdate(ctx, machine(wipe, "h", intended), machine(wipe, "h", bound))
+			return err
+		}},
+		"the host of a TalosMachine is not changed": {update: func(ctx context.Context) error {
+			_, err := (&TalosMachine{}).ValidateUpdate(ctx, machine(wipe, "h", bound), machine(wipe, "i", bound))
+			return err
+		}, refused: true},
+		"the specification of a TalosMachine is not changed": {update: func(ctx context.Context) error {
+			_, err := (&TalosMachine{}).ValidateUpdate(ctx, machine(wipe, "", ""), machine(retain, "", ""))
+			return err
+		}, refused: true},
+		"a TalosMachineTemplate is not changed": {update: func(ctx context.Context) error {
+			_, err := (&TalosMachineTemplate{}).ValidateUpdate(ctx, template(wipe), template(retain))
+			return err
+		}, refused: true},
+		"a TalosMachineTemplate is changed in a dry run of the topology": {update: func(ctx context.Context) error {
+			_, err := (&TalosMachineTemplate{}).ValidateUpdate(ctx, template(wipe), template(retain))
+			return err
+		}, dryRun: true},
+		"a TalosClusterTemplate is not changed": {update: func(ctx context.Context) error {
+			_, err := (&TalosClusterTemplate{}).ValidateUpdate(ctx, clusterTemplate("a"), clusterTemplate("b"))
+			return err
+		}, refused: true},
+		"an endpoint with a scheme is refused": {update: func(ctx context.Context) error {
+			_, err := (&TalosClusterTemplate{}).ValidateCreate(ctx, clusterTemplate("https://a"))
+			return err
+		}, refused: true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			err := tt.update(as(t.Context(), "user", tt.dryRun))
+			NewWithT(t).Expect(err != nil).To(Equal(tt.refused), "%v", err)
+		})
+	}
+}

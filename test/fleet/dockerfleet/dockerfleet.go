@@ -1,0 +1,263 @@
+// Package dockerfleet is the fleet of real Talos nodes: containers of the Talos
+// image, as "talosctl cluster create docker" runs them. A fixed address and
+// hardware address make a container a machine that keeps its identity over a
+// wipe; the fleet does for it what the hardware does for a machine.
+package dockerfleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	"github.com/capi-talos/capi-talos/test/fleet"
+	"github.com/capi-talos/capi-talos/test/fleet/balancer"
+)
+
+const (
+	endpointPort = 6443
+	// Addresses of machines and endpoints in the network, by their last byte.
+	// This machine is 1, and Docker gives away those from 192 on.
+	firstHost, lastHost         = 2, 149
+	firstEndpoint, lastEndpoint = 150, 191
+)
+
+// Docker is what the fleet wants of Docker.
+type Docker interface {
+	// Docker runs the command line tool with the arguments and returns what it
+	// prints. What it says on its error output is in the error.
+	Docker(ctx context.Context, args ...string) ([]byte, error)
+}
+
+// Options are what a Fleet is made of.
+type Options struct {
+	// Docker runs the containers.
+	Docker Docker
+	// Image is the image of Talos. It is not pulled.
+	Image string
+	// Label is put on each container.
+	Label string
+	// Network is the name of their network in Docker, Bridge its device on this
+	// machine, Subnet its 256 addresses. Docker must not give away addresses
+	// below 192 in it by itself.
+	Network string
+	Bridge  string
+	Subnet  netip.Prefix
+	// NameServer is whom the machines ask for names; empty means Docker's choice.
+	NameServer string
+	// TalosVersion is the release in the image, KubernetesVersion the version
+	// whose images the machines can get.
+	TalosVersion      string
+	KubernetesVersion string
+	// StrategicPatches are what the surroundings need in every configuration.
+	StrategicPatches []string
+}
+
+// Fleet implements fleet.Fleet.
+type Fleet struct {
+	options Options
+	// supervision ends with stop; running waits for its end.
+	stop    context.CancelFunc
+	running sync.WaitGroup
+
+	mu        sync.Mutex
+	machines  []*machine
+	endpoints map[string]fleet.Endpoint
+	balancers []*balancer.Balancer
+	keepData  bool
+	closed    bool
+	supervise context.Context //nolint:containedctx // It bounds the life of all supervisors, not a call.
+}
+
+var _ fleet.Fleet = &Fleet{}
+
+// New returns a fleet without machines.
+func New(ctx context.Context, options Options) *Fleet {
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	return &Fleet{options: options, stop: stop, supervise: ctx, endpoints: map[string]fleet.Endpoint{}}
+}
+
+// Name implements fleet.Fleet.
+func (f *Fleet) Name() string { return "docker" }
+
+// KubernetesVersion implements fleet.Fleet.
+func (f *Fleet) KubernetesVersion() string { return f.options.KubernetesVersion }
+
+// TalosVersion implements fleet.Fleet.
+func (f *Fleet) TalosVersion() string { return f.options.TalosVersion }
+
+// RunsWorkloads implements fleet.Fleet.
+func (f *Fleet) RunsWorkloads() bool { return true }
+
+// Bootstraps implements fleet.Fleet: a real machine does not tell.
+func (f *Fleet) Bootstraps() int { return -1 }
+
+// address is an address of the network by its last byte.
+func (f *Fleet) address(last int) string {
+	bytes := f.options.Subnet.Addr().As4()
+	bytes[3] = byte(last) //nolint:gosec // It is below 256.
+	return netip.AddrFrom4(bytes).String()
+}
+
+// Add implements fleet.Fleet.
+func (f *Fleet) Add(ctx context.Context, count int) ([]fleet.Host, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var added []fleet.Host
+	for range count {
+		number := len(f.machines) + 1
+		if firstHost+number-1 > lastHost {
+			return nil, fmt.Errorf("adding machines: a fleet has at most %d", lastHost-firstHost+1)
+		}
+		m := newMachine(f, number)
+		if err := m.create(ctx); err != nil {
+			return nil, err
+		}
+		f.machines = append(f.machines, m)
+		f.running.Go(func() { m.supervise(f.supervise) })
+		added = append(added, m.host)
+	}
+	return added, awaitMaintenance(ctx, added)
+}
+
+// awaitMaintenance waits until all machines answer.
+func awaitMaintenance(ctx context.Context, hosts []fleet.Host) error {
+	pool := talosclient.New()
+	defer pool.Close()
+	const interval = 200 * time.Millisecond
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for _, host := range hosts {
+		for {
+			node, err := pool.Maintenance(ctx, host.Address, "")
+			if err == nil {
+				_ = node.Close()
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("waiting for %s: %w", host.Name, err)
+			case <-ticker.C:
+			}
+		}
+	}
+	return nil
+}
+
+// Hosts implements fleet.Fleet.
+func (f *Fleet) Hosts() []fleet.Host {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	hosts := make([]fleet.Host, 0, len(f.machines))
+	for _, m := range f.machines {
+		hosts = append(hosts, m.host)
+	}
+	return hosts
+}
+
+// machine finds the machine of a host; nil when it is not of this fleet.
+func (f *Fleet) machine(host fleet.Host) *machine {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	index := slices.IndexFunc(f.machines, func(m *machine) bool { return m.host.Name == host.Name })
+	if index < 0 {
+		return nil
+	}
+	return f.machines[index]
+}
+
+// Endpoint implements fleet.Fleet. Each endpoint has an address of its own,
+// which this machine gets on the bridge: only root can do that.
+func (f *Fleet) Endpoint(ctx context.Context, name string) (fleet.Endpoint, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if found, ok := f.endpoints[name]; ok {
+		return found, nil
+	}
+	last := firstEndpoint + len(f.endpoints)
+	if last > lastEndpoint {
+		return fleet.Endpoint{}, fmt.Errorf("reserving endpoint %s: a fleet has at most %d", name, lastEndpoint-firstEndpoint+1)
+	}
+	endpoint := fleet.Endpoint{Host: f.address(last), Port: endpointPort}
+	out, err := exec.CommandContext(ctx, "ip", "address", "replace", endpoint.Host+"/32", "dev", f.options.Bridge).CombinedOutput() //nolint:gosec // an address of ours
+	if err != nil {
+		return fleet.Endpoint{}, fmt.Errorf("giving this machine the address of endpoint %s: %w: %s", name, err, out)
+	}
+	started, err := balancer.Start(ctx, balancer.Options{Host: endpoint.Host, Port: strconv.Itoa(endpointPort), Targets: f.apiServers})
+	if err != nil {
+		return fleet.Endpoint{}, err
+	}
+	f.balancers = append(f.balancers, started)
+	f.endpoints[name] = endpoint
+	return endpoint, nil
+}
+
+// apiServers are where the machines would serve the Kubernetes API. The
+// balancer finds out which do.
+func (f *Fleet) apiServers() []string {
+	var targets []string
+	for _, host := range f.Hosts() {
+		targets = append(targets, net.JoinHostPort(host.Address, strconv.Itoa(endpointPort)))
+	}
+	return targets
+}
+
+// KeepDataOnReset implements fleet.Fleet.
+func (f *Fleet) KeepDataOnReset(_ context.Context, keep bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.keepData = keep
+	return nil
+}
+
+func (f *Fleet) keepsData() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.keepData
+}
+
+// CollectLogs implements fleet.Fleet: the console of each machine, and what was
+// done to it.
+func (f *Fleet) CollectLogs(ctx context.Context, dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("making the folder of the logs: %w", err)
+	}
+	f.mu.Lock()
+	machines := slices.Clone(f.machines)
+	f.mu.Unlock()
+	var failures []error
+	for _, m := range machines {
+		failures = append(failures, os.WriteFile(filepath.Join(dir, m.host.Name+".log"), m.console(ctx), 0o644))
+	}
+	return errors.Join(failures...)
+}
+
+// Close implements fleet.Fleet.
+func (f *Fleet) Close(ctx context.Context) error {
+	f.mu.Lock()
+	balancers, machines, already := f.balancers, slices.Clone(f.machines), f.closed
+	f.closed, f.balancers = true, nil
+	f.mu.Unlock()
+	if already {
+		return nil
+	}
+	f.stop()
+	f.running.Wait()
+	var failures []error
+	for _, b := range balancers {
+		failures = append(failures, b.Close())
+	}
+	for _, m := range machines {
+		failures = append(failures, m.remove(ctx))
+	}
+	return errors.Join(failures...)
+}

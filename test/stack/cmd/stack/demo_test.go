@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+)
+
+func TestChooseBed(t *testing.T) {
+	kinds := func(possible bool) []bedKind {
+		return []bedKind{
+			{name: "best", possible: func() bool { return possible }},
+			{name: "sim", possible: func() bool { return true }},
+		}
+	}
+	for behaviour, test := range map[string]struct {
+		fleet    string
+		possible bool
+		want     string
+		fails    string
+	}{
+		"the first possible kind without a name":          {possible: true, want: "best"},
+		"falls back by itself":                            {want: "sim"},
+		"takes the named kind":                            {fleet: "sim", possible: true, want: "sim"},
+		"takes the named kind though it seems impossible": {fleet: "best", want: "best"},
+		"names the kinds when there is no such":           {fleet: "wrong", fails: "FLEET=wrong is not known; use one of: best, sim"},
+	} {
+		t.Run(behaviour, func(t *testing.T) {
+			g := NewWithT(t)
+			kind, err := chooseBed(kinds(test.possible), test.fleet)
+			if test.fails != "" {
+				g.Expect(err).To(MatchError(test.fails))
+				return
+			}
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(kind.name).To(Equal(test.want))
+		})
+	}
+}
+
+func TestLeave(t *testing.T) {
+	interrupted, cancel := context.WithCancel(t.Context())
+	cancel()
+	for behaviour, test := range map[string]struct {
+		ctx   context.Context
+		err   error
+		logs  bool
+		want  string
+		stays bool
+	}{
+		"removes all after a success":           {ctx: t.Context(), logs: true},
+		"says last where the logs are":          {ctx: t.Context(), logs: true, err: errors.New("broken"), want: "broken\nlogs are in DIR/logs", stays: true},
+		"tells that somebody has ended it":      {ctx: interrupted, logs: true, err: errors.New("canceled"), want: "interrupted: canceled\nlogs are in DIR/logs", stays: true},
+		"promises no logs where there are none": {ctx: t.Context(), err: errors.New("broken"), want: "broken"},
+	} {
+		t.Run(behaviour, func(t *testing.T) {
+			g := NewWithT(t)
+			dir := filepath.Join(t.TempDir(), "demo")
+			g.Expect(os.MkdirAll(dir, 0o755)).To(Succeed())
+			if test.logs {
+				g.Expect(os.Mkdir(filepath.Join(dir, "logs"), 0o755)).To(Succeed())
+			}
+			err := leave(test.ctx, dir, test.err)
+			if test.want == "" {
+				g.Expect(err).NotTo(HaveOccurred())
+			} else {
+				g.Expect(err).To(MatchError(strings.ReplaceAll(test.want, "DIR", dir)))
+			}
+			if test.stays {
+				g.Expect(dir).To(BeADirectory())
+			} else {
+				g.Expect(dir).NotTo(BeADirectory())
+			}
+		})
+	}
+}
+
+func TestThisMachineCanHaveABed(t *testing.T) {
+	_, err := chooseBed(bedKinds(), "")
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+}

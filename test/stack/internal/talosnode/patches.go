@@ -1,0 +1,120 @@
+// Package talosnode is what real Talos nodes need of the machine that the test
+// bed runs on: a registry with their images, and the settings that make them
+// take those and bear with the machine's control groups.
+package talosnode
+
+import (
+	"fmt"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/capi-talos/capi-talos/test/stack/internal/machine"
+)
+
+// patch is a part of a machine configuration.
+type patch struct {
+	Machine machinePatch `json:"machine"`
+	Cluster clusterPatch `json:"cluster"`
+}
+
+type machinePatch struct {
+	Registries *registriesPatch `json:"registries,omitempty"`
+	Time       disabled         `json:"time"`
+	Kubelet    kubeletPatch     `json:"kubelet"`
+	Files      []file           `json:"files,omitempty"`
+}
+
+type registriesPatch struct {
+	Mirrors map[string]mirror `json:"mirrors"`
+}
+
+type mirror struct {
+	Endpoints    []string `json:"endpoints"`
+	SkipFallback bool     `json:"skipFallback"`
+}
+
+type disabled struct {
+	Disabled bool `json:"disabled"`
+}
+
+type kubeletPatch struct {
+	ExtraConfig map[string]any `json:"extraConfig"`
+	ExtraMounts []mount        `json:"extraMounts,omitempty"`
+}
+
+type mount struct {
+	Destination string   `json:"destination"`
+	Source      string   `json:"source"`
+	Type        string   `json:"type"`
+	Options     []string `json:"options"`
+}
+
+type file struct {
+	Path    string `json:"path"`
+	Op      string `json:"op"`
+	Content string `json:"content"`
+}
+
+type clusterPatch struct {
+	Discovery struct {
+		Enabled bool `json:"enabled"`
+	} `json:"discovery"`
+	Network                        networkPatch `json:"network"`
+	Proxy                          disabled     `json:"proxy"`
+	CoreDNS                        disabled     `json:"coreDNS"`
+	AllowSchedulingOnControlPlanes bool         `json:"allowSchedulingOnControlPlanes"`
+}
+
+type networkPatch struct {
+	CNI struct {
+		Name string `json:"name"`
+	} `json:"cni"`
+}
+
+// registries are those that Talos and Kubernetes pull from.
+var registries = []string{"registry.k8s.io", "ghcr.io", "gcr.io", "docker.io"} //nolint:gochecknoglobals // a constant table
+
+// restrictScores keeps containerd from asking for OOM scores that the machine
+// refuses.
+const restrictScores = `[plugins."io.containerd.cri.v1.runtime"]
+  restrict_oom_score_adj = true
+`
+
+// Patch is the strategic patch that every node needs on a machine with those
+// traits. registry is host and port of the registry that holds all images;
+// without one they are pulled from where they are published.
+//
+// Discovery, time, CoreDNS and kube-proxy are off: they want what is outside of
+// the machine, or images that are not in the registry.
+func Patch(traits machine.Traits, registry string) (string, error) {
+	p := patch{
+		Machine: machinePatch{
+			Time:    disabled{true},
+			Kubelet: kubeletPatch{ExtraConfig: map[string]any{"httpCheckFrequency": "1s"}},
+		},
+		Cluster: clusterPatch{Proxy: disabled{true}, CoreDNS: disabled{true}, AllowSchedulingOnControlPlanes: true},
+	}
+	p.Cluster.Network.CNI.Name = "none"
+	if registry != "" {
+		p.Machine.Registries = &registriesPatch{Mirrors: map[string]mirror{}}
+		for _, name := range registries {
+			p.Machine.Registries.Mirrors[name] = mirror{Endpoints: []string{"http://" + registry}, SkipFallback: true}
+		}
+	}
+	if len(traits.CgroupV1) > 0 {
+		p.Machine.Kubelet.ExtraConfig["failCgroupV1"] = false
+	}
+	for _, controller := range traits.CgroupV1 {
+		path := "/sys/fs/cgroup/" + controller
+		p.Machine.Kubelet.ExtraMounts = append(p.Machine.Kubelet.ExtraMounts,
+			mount{Destination: path, Source: path, Type: "bind", Options: []string{"rbind", "rw"}})
+	}
+	if !traits.SysResource {
+		p.Machine.Files = []file{{Path: "/etc/cri/conf.d/20-customization.part", Op: "create", Content: restrictScores}}
+	}
+	text, err := yaml.Marshal(p)
+	if err != nil {
+		return "", fmt.Errorf("writing the patch of Talos nodes: %w", err)
+	}
+	return string(text), nil
+}

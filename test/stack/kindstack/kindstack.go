@@ -1,0 +1,219 @@
+// Package kindstack is a management cluster in kind: the providers run in Pods,
+// installed by the real clusterctl from the local repository, under the rights
+// that their manifests give them.
+package kindstack
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capi-talos/capi-talos/test/stack/clusterctl"
+	"github.com/capi-talos/capi-talos/test/stack/internal/images"
+	"github.com/capi-talos/capi-talos/test/stack/internal/kind"
+	"github.com/capi-talos/capi-talos/test/stack/management"
+	"github.com/capi-talos/capi-talos/test/stack/nodes"
+	"github.com/capi-talos/capi-talos/test/stack/parts"
+)
+
+// managerImage is where a release has the image of a manager.
+const managerImage = "ghcr.io/capi-talos/%s-manager:" + clusterctl.ReleaseVersion
+
+// Options are what a Stack is made of.
+type Options struct {
+	// Name is the name of the cluster in kind: that which Nodes were told.
+	Name string
+	// Nodes give the Docker and the network.
+	Nodes *nodes.Nodes
+	// Dir is the folder for all of its files.
+	Dir string
+	// Repository is the local repository made by "make local-repository".
+	Repository string
+	// Built are the parts listed by Parts.
+	Built parts.Built
+	// Output is told what goes on, a line each.
+	Output io.Writer
+	// Clock is the real one when nil.
+	Clock clock.PassiveClock
+}
+
+// Stack is a management cluster.
+type Stack struct {
+	// Config is an administrator's, Kubeconfig the file of the same.
+	Config     *rest.Config
+	Kubeconfig string
+	// Clusterctl is the tool that installed the providers.
+	Clusterctl *clusterctl.Tool
+
+	cluster *kind.Cluster
+	client  client.Client
+}
+
+// Parts are the parts that Up needs.
+func Parts() []string {
+	return slices.Concat([]string{"kind", "kind-node-image", "capi-core-image", "cert-manager-image", "kubectl"}, clusterctl.Parts())
+}
+
+// Up makes the cluster and installs the providers. When it fails, the cluster is
+// removed, and its logs are in Dir.
+func Up(ctx context.Context, options Options) (_ *Stack, err error) {
+	if options.Clock == nil {
+		options.Clock = clock.RealClock{}
+	}
+	s := &Stack{}
+	defer func() {
+		if err != nil {
+			late := context.WithoutCancel(ctx)
+			err = errors.Join(err, s.CollectLogs(late, filepath.Join(options.Dir, "logs")), s.Down(late))
+		}
+	}()
+	var managers []*images.Image
+	steps := []struct {
+		what string
+		do   func() error
+	}{
+		{"building our managers and their images", func() (err error) {
+			managers, err = managerImages(ctx, options.Dir)
+			return err
+		}},
+		{"starting kind", func() error { return s.startKind(ctx, options) }},
+		{"loading the managers' images", func() error { return s.loadImages(ctx, options, managers) }},
+		{"clusterctl init --wait-providers", func() error { return s.init(ctx, options) }},
+	}
+	for _, step := range steps {
+		fmt.Fprintf(options.Output, "==> %s\n", step.what)
+		start := options.Clock.Now()
+		if err := step.do(); err != nil {
+			return nil, fmt.Errorf("%s: %w", step.what, err)
+		}
+		fmt.Fprintf(options.Output, "    done (%.1f s)\n", options.Clock.Since(start).Seconds())
+	}
+	return s, nil
+}
+
+// managerImages builds our managers, and an image of each as a release has it.
+func managerImages(ctx context.Context, dir string) ([]*images.Image, error) {
+	programs, err := management.BuildManagers(ctx, filepath.Join(dir, "bin"), false)
+	if err != nil {
+		return nil, err
+	}
+	var all []*images.Image
+	for program, name := range map[string]string{"bootstrap": "bootstrap", "controlplane": "control-plane", "infrastructure": "infrastructure"} {
+		folder := filepath.Join(dir, "images", program)
+		if err := parts.WriteProgramImage(filepath.Join(programs, program), filepath.Join(folder, "root"), folder, fmt.Sprintf(managerImage, name)); err != nil {
+			return nil, err
+		}
+		image, err := images.Open(folder)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, image)
+	}
+	return all, nil
+}
+
+func (s *Stack) startKind(ctx context.Context, options Options) error {
+	node, err := images.Open(options.Built.Dir("kind-node-image"))
+	if err != nil {
+		return err
+	}
+	if err := options.Nodes.Docker.Load(ctx, node); err != nil {
+		return err
+	}
+	s.cluster, err = kind.Create(ctx, kind.Options{
+		Name: options.Name, Network: options.Nodes.Network.Name, Program: options.Built.Path("kind"), Docker: options.Nodes.Docker.Path,
+		Image: node.Name, Dir: filepath.Join(options.Dir, "kind"),
+	})
+	if err != nil {
+		return err
+	}
+	s.Kubeconfig = s.cluster.Kubeconfig
+	if s.Config, err = clientcmd.BuildConfigFromFlags("", s.Kubeconfig); err != nil {
+		return fmt.Errorf("reading the kubeconfig of the cluster: %w", err)
+	}
+	if s.client, err = client.New(s.Config, client.Options{Scheme: clientgoscheme.Scheme}); err != nil {
+		return fmt.Errorf("making a client of the cluster: %w", err)
+	}
+	return nil
+}
+
+func (s *Stack) loadImages(ctx context.Context, options Options, managers []*images.Image) error {
+	for _, part := range []string{"capi-core-image", "cert-manager-image"} {
+		image, err := images.Open(options.Built.Dir(part))
+		if err != nil {
+			return err
+		}
+		managers = append(managers, image)
+	}
+	return s.cluster.Load(ctx, managers...)
+}
+
+func (s *Stack) init(ctx context.Context, options Options) error {
+	kinds, err := os.ReadFile(options.Built.Path("cert-manager-crds", "cert-manager-crds.yaml"))
+	if err != nil {
+		return fmt.Errorf("reading the kinds of cert-manager: %w", err)
+	}
+	manifest, err := kind.CertManager(kinds, parts.CertManagerImage)
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(options.Dir, "cert-manager.yaml")
+	if err := os.WriteFile(file, manifest, 0o644); err != nil {
+		return fmt.Errorf("writing the manifest of cert-manager: %w", err)
+	}
+	s.Clusterctl, err = clusterctl.New(clusterctl.Options{
+		Dir: filepath.Join(options.Dir, "clusterctl"), Built: options.Built, Kubeconfig: s.Kubeconfig,
+		Repository: options.Repository, CertManager: file,
+	})
+	if err != nil {
+		return err
+	}
+	return s.Clusterctl.Init(ctx, "--wait-providers")
+}
+
+// Check fails when a manager has ended by itself.
+func (s *Stack) Check(ctx context.Context) error {
+	// Others of the cluster lose their leases when the machine is busy.
+	ours := []string{"capi-system", "capt-bootstrap-system", "capt-control-plane-system", "capt-infrastructure-system"}
+	pods := &corev1.PodList{}
+	if err := s.client.List(ctx, pods); err != nil {
+		return fmt.Errorf("listing the Pods of the management cluster: %w", err)
+	}
+	var failures []error
+	for i := range pods.Items {
+		pod := &pods.Items[i]
+		for _, container := range pod.Status.ContainerStatuses {
+			if container.RestartCount > 0 && slices.Contains(ours, pod.Namespace) {
+				failures = append(failures, fmt.Errorf("container %s of Pod %s in %s was started again %d times", container.Name, pod.Name, pod.Namespace, container.RestartCount))
+			}
+		}
+	}
+	return errors.Join(failures...)
+}
+
+// CollectLogs writes the logs of all containers into a folder.
+func (s *Stack) CollectLogs(ctx context.Context, dir string) error {
+	if s.cluster == nil {
+		return nil
+	}
+	return s.cluster.CollectLogs(ctx, dir)
+}
+
+// Down removes the cluster. It may be called twice.
+func (s *Stack) Down(ctx context.Context) error {
+	if s.cluster == nil {
+		return nil
+	}
+	return s.cluster.Delete(ctx)
+}

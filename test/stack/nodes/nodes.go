@@ -1,0 +1,168 @@
+// Package nodes puts a fleet of real Talos nodes up, with all that it needs
+// around it: Docker, a network, a registry.
+package nodes
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/capi-talos/capi-talos/test/fleet/dockerfleet"
+	"github.com/capi-talos/capi-talos/test/stack/internal/docker"
+	"github.com/capi-talos/capi-talos/test/stack/internal/images"
+	"github.com/capi-talos/capi-talos/test/stack/internal/machine"
+	"github.com/capi-talos/capi-talos/test/stack/internal/talosnode"
+	"github.com/capi-talos/capi-talos/test/stack/parts"
+)
+
+// registryPort is where the registry listens on this machine's address in the
+// network.
+const registryPort = "5000"
+
+// Options are what Nodes are made of.
+type Options struct {
+	// Run names what is started. There is one run of a name at a time; a new one
+	// removes what is left of an earlier one.
+	Run string
+	// Bridge is the name of the network's device on this machine, of at most 15
+	// letters. Two runs at the same time need two.
+	Bridge string
+	// Kind is the name of the run's cluster of kind, if it will have one.
+	Kind string
+	// Dir is the folder for configuration and logs.
+	Dir string
+	// Built are the parts listed by Parts.
+	Built parts.Built
+	// Output is told what is done to this machine, a line each.
+	Output io.Writer
+}
+
+// Nodes are a fleet and its surroundings.
+type Nodes struct {
+	// Fleet has no machines at first.
+	Fleet *dockerfleet.Fleet
+	// Docker runs the containers, Network joins them.
+	Docker  *docker.Daemon
+	Network *docker.Network
+
+	barrier  *docker.Barrier
+	janitor  *docker.Janitor
+	registry *talosnode.Registry
+}
+
+// Parts are the parts that Up needs.
+func Parts() []string {
+	return []string{"runtime-wrapper", "registry", "talos-image", "talos-node-images"}
+}
+
+// Reason tells why there can be no real nodes on this machine; it is empty when
+// there can be.
+func Reason(ctx context.Context) string {
+	if reason := docker.Reason(ctx); reason != "" {
+		return reason
+	}
+	if os.Geteuid() != 0 {
+		return "only root can put addresses on the network of the containers"
+	}
+	return ""
+}
+
+// Up starts everything but machines. When it fails, all is taken down again.
+func Up(ctx context.Context, options Options) (_ *Nodes, err error) {
+	if reason := Reason(ctx); reason != "" {
+		return nil, fmt.Errorf("starting real Talos nodes: %s", reason)
+	}
+	if err := os.MkdirAll(options.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("making the folder of the nodes: %w", err)
+	}
+	n := &Nodes{}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, n.Down(context.WithoutCancel(ctx)))
+		}
+	}()
+	if n.Docker, err = docker.Ensure(ctx, docker.Options{
+		Output: options.Output, Wrapper: options.Built.Path("runtime-wrapper"), Log: filepath.Join(options.Dir, "dockerd.log"),
+	}); err != nil {
+		return nil, err
+	}
+	if n.janitor, err = n.Docker.NewJanitor(ctx, options.Run, options.Kind); err != nil {
+		return nil, err
+	}
+	if n.barrier, err = docker.Confine(ctx); err != nil {
+		return nil, err
+	}
+	if n.Network, err = n.Docker.NewNetwork(ctx, options.Run, options.Bridge); err != nil {
+		return nil, err
+	}
+	if err := n.startRegistry(ctx, options); err != nil {
+		return nil, err
+	}
+	return n, n.makeFleet(ctx, options)
+}
+
+func (n *Nodes) startRegistry(ctx context.Context, options Options) error {
+	all, err := parts.OpenImages(options.Built.Dir("talos-node-images"))
+	if err != nil {
+		return err
+	}
+	cache, err := parts.CacheDir()
+	if err != nil {
+		return err
+	}
+	// The folder of the part is named by what is in it.
+	storage := filepath.Join(cache, "registry", filepath.Base(options.Built.Dir("talos-node-images")))
+	n.registry, err = talosnode.StartRegistry(ctx, options.Built.Path("registry"), n.Network.Gateway.String()+":"+registryPort, storage, options.Dir, all)
+	return err
+}
+
+func (n *Nodes) makeFleet(ctx context.Context, options Options) error {
+	image, err := images.Open(options.Built.Dir("talos-image"))
+	if err != nil {
+		return err
+	}
+	if err := n.Docker.Load(ctx, image); err != nil {
+		return err
+	}
+	patch, err := talosnode.Patch(machine.Look(), n.registry.Address)
+	if err != nil {
+		return err
+	}
+	n.Fleet = dockerfleet.New(ctx, dockerfleet.Options{
+		Docker: n.Docker, Image: image.Name, Label: docker.RunLabel(options.Run),
+		Network: n.Network.Name, Bridge: n.Network.Bridge, Subnet: n.Network.Subnet, NameServer: n.Network.Gateway.String(),
+		TalosVersion: parts.TalosVersion, KubernetesVersion: parts.KubernetesVersion,
+		StrategicPatches: []string{patch},
+	})
+	return nil
+}
+
+// Dropped is the number of packets that tried to leave this machine from a
+// container.
+func (n *Nodes) Dropped(ctx context.Context) (int, error) {
+	return n.barrier.Dropped(ctx)
+}
+
+// Down takes everything down, the machines first. It may be called twice.
+func (n *Nodes) Down(ctx context.Context) error {
+	var failures []error
+	if n.Fleet != nil {
+		failures = append(failures, n.Fleet.Close(ctx))
+	}
+	if n.registry != nil {
+		failures = append(failures, n.registry.Stop(ctx))
+	}
+	if n.janitor != nil {
+		failures = append(failures, n.janitor.Clean(ctx))
+	}
+	if n.barrier != nil {
+		failures = append(failures, n.barrier.Lift(ctx))
+	}
+	if n.Docker != nil {
+		failures = append(failures, n.Docker.Stop(ctx))
+	}
+	return errors.Join(failures...)
+}

@@ -1,0 +1,187 @@
+package talossim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+
+	"github.com/capi-talos/capi-talos/test/etcdmodel"
+	"github.com/capi-talos/capi-talos/test/talossim/kube"
+)
+
+// etcdState is the state of the service etcd, in the words of Talos.
+type etcdState string
+
+const (
+	// etcdPreparing waits for a bootstrap, or joins.
+	etcdPreparing etcdState = "Preparing"
+	etcdRunning   etcdState = "Running"
+	// etcdFailed is one that ended and is started again in vain.
+	etcdFailed etcdState = "Failed"
+	// etcdFinished has left its cluster; it stays down until the next boot.
+	etcdFinished etcdState = "Finished"
+)
+
+const (
+	peerPort   = 2380
+	clientPort = 2379
+)
+
+func (m *Machine) url(port int) string {
+	return "https://" + net.JoinHostPort(m.spec.Address, strconv.Itoa(port))
+}
+
+// runEtcd starts etcd, and what needs it. stop ends both.
+func (b *boot) runEtcd(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	b.setEtcd(etcdPreparing)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			b.etcdOnce(ctx)
+		}
+	}()
+	return func() {
+		cancel()
+		<-ended
+		b.setEtcd("")
+	}
+}
+
+func (b *boot) setEtcd(state etcdState) {
+	b.sim.update(func() { b.machine.etcd = state })
+}
+
+// etcdOnce is one life of the process.
+func (b *boot) etcdOnce(ctx context.Context) {
+	if b.sim.await(ctx, b.etcdReady) != nil {
+		return
+	}
+	b.sim.pause(ctx, b.sim.options.Delays.Etcd)
+	if ctx.Err() != nil {
+		return
+	}
+	var failure error
+	b.sim.update(func() {
+		if failure = b.sim.etcd.Start(b.machine.spec.Name, b.settings.hostname); failure == nil {
+			b.machine.etcd = etcdRunning
+		}
+	})
+	if failure != nil {
+		// It was removed from its cluster: etcd ends at once, again and again.
+		b.setEtcd(etcdFailed)
+		b.sim.pause(ctx, retryInterval)
+		return
+	}
+
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{}, 2)
+	go func() { b.promote(ctx); done <- struct{}{} }()
+	go func() { b.runAPIServer(ctx); done <- struct{}{} }()
+	_ = b.sim.await(ctx, b.etcdEnds)
+	cancel()
+	<-done
+	<-done
+	b.sim.update(func() {
+		b.sim.etcd.Stop(b.machine.spec.Name)
+		if b.machine.etcd == etcdRunning {
+			b.machine.etcd = etcdFailed
+		}
+	})
+}
+
+// etcdReady tells whether etcd can be started: it has data, or has joined just
+// now. The lock is held.
+func (b *boot) etcdReady() bool {
+	m := b.machine
+	if m.faults.DeadEtcd || m.faults.StuckBooting || m.etcd == etcdFinished {
+		return false
+	}
+	if _, found := b.sim.etcd.Data(m.spec.Name); found {
+		return true
+	}
+	return b.sim.etcd.Join(b.settings.etcd, m.spec.Name, b.settings.hostname, m.url(peerPort)) == nil
+}
+
+// etcdEnds tells whether etcd cannot go on. The lock is held.
+func (b *boot) etcdEnds() bool {
+	data, found := b.sim.etcd.Data(b.machine.spec.Name)
+	if !found || b.machine.faults.DeadEtcd {
+		return true
+	}
+	_, member := data.Cluster.Member(data.ID)
+	return !member
+}
+
+// promote makes a learner vote, as Talos does in the background.
+func (b *boot) promote(ctx context.Context) {
+	var learner bool
+	b.sim.look(func() { learner = b.member().Learner })
+	if !learner {
+		return
+	}
+	b.sim.pause(ctx, b.sim.options.Delays.Promote)
+	_ = b.sim.await(ctx, func() bool {
+		data, found := b.sim.etcd.Data(b.machine.spec.Name)
+		if !found {
+			return true
+		}
+		err := data.Cluster.Promote(data.ID)
+		return err == nil || errors.Is(err, etcdmodel.ErrMemberNotFound) || errors.Is(err, etcdmodel.ErrNotLearner)
+	})
+}
+
+// member is the member whose data is here; the zero one when it is out or there
+// is none. The lock is held.
+func (b *boot) member() etcdmodel.Member {
+	data, found := b.sim.etcd.Data(b.machine.spec.Name)
+	if !found {
+		return etcdmodel.Member{}
+	}
+	member, _ := data.Cluster.Member(data.ID)
+	return member
+}
+
+// healthy tells whether the etcd of the machine takes writes. The lock is held.
+func (b *boot) healthy() bool {
+	data, found := b.sim.etcd.Data(b.machine.spec.Name)
+	if !found || b.machine.etcd != etcdRunning {
+		return false
+	}
+	member := b.member()
+	return member.Up && !member.Learner && data.Cluster.Leader() != 0
+}
+
+// runAPIServer serves Kubernetes while etcd is healthy.
+func (b *boot) runAPIServer(ctx context.Context) {
+	for b.sim.await(ctx, b.healthy) == nil {
+		stop, err := b.serveAPI(ctx)
+		if err != nil {
+			b.sim.pause(ctx, retryInterval)
+			continue
+		}
+		b.sim.update(func() { b.machine.apiUp = true })
+		b.resources.setStaticPods(ctx, b.settings.hostname, true)
+		_ = b.sim.await(ctx, func() bool { return !b.healthy() })
+		b.sim.update(func() { b.machine.apiUp = false })
+		stop()
+		b.resources.setStaticPods(ctx, b.settings.hostname, false)
+	}
+}
+
+func (b *boot) serveAPI(ctx context.Context) (stop func(), err error) {
+	s, address := b.settings, b.machine.spec.Address
+	stop, err = b.sim.options.Clusters.Serve(ctx, kube.APIServer{
+		CA: s.kubernetesCA.Crt, CAKey: s.kubernetesCA.Key,
+		Listen:            net.JoinHostPort(address, strconv.Itoa(s.apiPort)),
+		SANs:              append([]string{address, s.hostname, s.endpoint.Hostname(), "localhost", "127.0.0.1", "kubernetes", "kubernetes.default"}, s.apiSANs...),
+		KubernetesVersion: s.kubelet,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("serving Kubernetes on %s: %w", b.machine.spec.Name, err)
+	}
+	return stop, nil
+}

@@ -1,0 +1,51 @@
+package talossim
+
+import "time"
+
+// Faults are what is wrong with a machine. The zero value is a good one.
+type Faults struct {
+	// Silent makes the Talos API swallow everything without an answer, as when
+	// packets are dropped. What runs on the machine goes on, and its API server
+	// answers: the machine is parted from who manages it, not from its cluster.
+	Silent bool
+	// Refusing makes the Talos API refuse connections, and breaks those that are
+	// open.
+	Refusing bool
+	// Slow delays every call of the Talos API.
+	Slow time.Duration
+	// BrokenDisk makes the installation fail: the machine boots into maintenance
+	// mode again. A container forgets the configuration and boots.
+	BrokenDisk bool
+	// RefusesConfiguration makes it refuse every configuration in these words.
+	RefusesConfiguration string
+	// StuckBooting keeps it in stage booting, with its services not up.
+	StuckBooting bool
+	// DeadEtcd stops etcd, and with it the API server of the machine. The data
+	// stays.
+	DeadEtcd bool
+	// KeepsData makes it ignore what a reset asks it to wipe.
+	KeepsData bool
+	// OtherMachine makes it tell another identity, from its next boot on.
+	OtherMachine bool
+	// Alarm is an alarm that its etcd raises: "NOSPACE" or "CORRUPT".
+	Alarm string
+}
+
+// Break changes what is wrong with the machine.
+func (m *Machine) Break(faults Faults) {
+	var present *boot
+	m.sim.update(func() {
+		m.faults = faults
+		present = m.present
+	})
+	if present != nil {
+		present.gate.set(faults.Silent, faults.Refusing)
+	}
+}
+
+// Faults are what is wrong with the machine now.
+func (m *Machine) Faults() Faults {
+	m.sim.mu.Lock()
+	defer m.sim.mu.Unlock()
+	return m.faults
+}

@@ -1,0 +1,124 @@
+package kube
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/util/sets"
+	"k8s.io/apiserver/pkg/endpoints/request"
+	inmemoryclient "sigs.k8s.io/cluster-api/test/infrastructure/inmemory/pkg/runtime/client"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// overlay does what Cluster API's in-memory handler does not, or not as
+// kube-apiserver does: patches, evictions, tables of nodes, watches of
+// metadata, and the Pods of a node that is deleted. Everything else goes to that handler. A status is no
+// resource of its own: what is written to it is written to the object.
+type overlay struct {
+	client   inmemoryclient.Client
+	scheme   *runtime.Scheme
+	mapper   meta.RESTMapper
+	requests *request.RequestInfoFactory
+	handler  http.Handler
+}
+
+func newOverlay(storage inmemoryclient.Client, scheme *runtime.Scheme, handler http.Handler) *overlay {
+	mapper := meta.NewDefaultRESTMapper(scheme.PrioritizedVersionsAllGroups())
+	for kind := range scheme.AllKnownTypes() {
+		mapper.Add(kind, meta.RESTScopeNamespace) // Scopes are not asked for.
+	}
+	return &overlay{
+		client: storage, scheme: scheme, mapper: mapper, handler: handler,
+		requests: &request.RequestInfoFactory{APIPrefixes: sets.NewString("api", "apis"), GrouplessAPIPrefixes: sets.NewString("api")},
+	}
+}
+
+// ServeHTTP implements http.Handler.
+func (o *overlay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if r.URL.Query().Get("dryRun") != "" {
+		writeError(w, apierrors.NewBadRequest("dry run is not simulated"))
+		return
+	}
+	info, err := o.requests.NewRequestInfo(r)
+	if err != nil {
+		writeError(w, apierrors.NewBadRequest(err.Error()))
+		return
+	}
+	if info.Subresource == "status" {
+		r.URL.Path = strings.TrimSuffix(r.URL.Path, "/status")
+	}
+	isNode := info.APIGroup == "" && info.Resource == "nodes"
+	switch {
+	case info.Verb == "patch":
+		o.patch(w, r, info)
+	case info.Verb == "create" && info.Resource == "pods" && info.Subresource == "eviction":
+		o.evict(w, r, info)
+	case (info.Verb == "get" || info.Verb == "list") && isNode && wantsTable(r):
+		o.nodeTable(w, r, info)
+	case info.Verb == "watch" && wantsMetadata(r):
+		o.handler.ServeHTTP(&metadataWriter{ResponseWriter: w}, r)
+	case info.Verb == "delete" && isNode:
+		o.handler.ServeHTTP(w, r)
+		o.collectPods(r, info.Name)
+	default:
+		o.handler.ServeHTTP(w, r)
+	}
+}
+
+// evict deletes a Pod: no disruption budget stands in the way here.
+func (o *overlay) evict(w http.ResponseWriter, r *http.Request, info *request.RequestInfo) {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: info.Namespace, Name: info.Name}}
+	if err := o.client.Delete(r.Context(), pod); err != nil {
+		writeError(w, err)
+		return
+	}
+	writeJSON(w, http.StatusCreated, success())
+}
+
+// collectPods is what the Pod garbage collector does once a node is gone.
+func (o *overlay) collectPods(r *http.Request, node string) {
+	found := &corev1.Node{}
+	if err := o.client.Get(r.Context(), client.ObjectKey{Name: node}, found); !apierrors.IsNotFound(err) {
+		return
+	}
+	pods := &corev1.PodList{}
+	if err := o.client.List(r.Context(), pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
+		return
+	}
+	for i := range pods.Items {
+		_ = o.client.Delete(r.Context(), &pods.Items[i]) // It may be gone already.
+	}
+}
+
+func resourceOf(info *request.RequestInfo) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
+}
+
+func success() *metav1.Status {
+	return &metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess, Code: http.StatusCreated}
+}
+
+// writeError answers with the Status of an error.
+func writeError(w http.ResponseWriter, err error) {
+	var told apierrors.APIStatus
+	if !errors.As(err, &told) {
+		told = apierrors.NewInternalError(err)
+	}
+	status := told.Status()
+	status.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}
+	writeJSON(w, int(status.Code), status)
+}
+
+func writeJSON(w http.ResponseWriter, code int, body any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(code)
+	_ = json.NewEncoder(w).Encode(body) // The client may be gone.
+}

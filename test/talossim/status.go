@@ -1,0 +1,134 @@
+package talossim
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+)
+
+// setStage changes the stage of the machine, and tells it at once.
+func (b *boot) setStage(ctx context.Context, stage runtime.MachineStage) {
+	b.sim.update(func() { b.machine.stage = stage })
+	b.tellStatus(ctx)
+}
+
+// publish tells the status of the machine at each change, until ctx ends.
+func (b *boot) publish(ctx context.Context) {
+	for {
+		var changed chan struct{}
+		b.sim.look(func() { changed = b.sim.changed })
+		b.tellStatus(ctx)
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		}
+	}
+}
+
+func (b *boot) tellStatus(ctx context.Context) {
+	b.resources.mu.Lock()
+	defer b.resources.mu.Unlock()
+	status := runtime.NewMachineStatus()
+	b.sim.look(func() {
+		status.TypedSpec().Stage = b.machine.stage
+		status.TypedSpec().Status.UnmetConditions = b.unmet()
+	})
+	status.TypedSpec().Status.Ready = len(status.TypedSpec().Status.UnmetConditions) == 0
+
+	present, err := b.resources.state.Get(ctx, status.Metadata())
+	if err != nil {
+		_ = b.resources.state.Create(ctx, status) // It fails only when the boot has ended.
+		return
+	}
+	if told, ok := present.(*runtime.MachineStatus); ok && told.TypedSpec().Stage == status.TypedSpec().Stage &&
+		slices.Equal(told.TypedSpec().Status.UnmetConditions, status.TypedSpec().Status.UnmetConditions) {
+		return
+	}
+	status.Metadata().SetVersion(present.Metadata().Version())
+	_ = b.resources.state.Update(ctx, status)
+}
+
+// unmet is what keeps the machine from being ready, in Talos' names and words
+// (internal/app/machined/pkg/controllers/runtime/machine_status.go). Only stages
+// booting and running have checks. The lock is held.
+func (b *boot) unmet() []runtime.UnmetCondition {
+	if b.machine.stage != runtime.MachineStageBooting && b.machine.stage != runtime.MachineStageRunning {
+		return nil
+	}
+	var unmet []runtime.UnmetCondition
+	var services []string
+	for _, service := range b.serviceStates() {
+		switch {
+		case service.state != stateRunning:
+			services = append(services, service.id+" not running")
+		case service.known && !service.healthy:
+			services = append(services, service.id+" not healthy")
+		}
+	}
+	if len(services) > 0 {
+		unmet = append(unmet, runtime.UnmetCondition{Name: "services", Reason: strings.Join(services, ", ")})
+	}
+	if b.services && !b.machine.joined {
+		unmet = append(unmet, runtime.UnmetCondition{
+			Name: "nodeReady", Reason: fmt.Sprintf("node %q status is not available yet", b.settings.hostname),
+		})
+	}
+	return unmet
+}
+
+// stateRunning is the state of a service that runs, in Talos' word.
+const stateRunning = string(etcdRunning)
+
+// serviceState is the state of one service.
+type serviceState struct {
+	id, state, message string
+	known, healthy     bool
+}
+
+// serviceStates are the services of the machine, in the order of their names.
+// The lock is held.
+func (b *boot) serviceStates() []serviceState {
+	up := func(id string) serviceState {
+		return serviceState{id: id, state: stateRunning, message: "Health check successful", known: true, healthy: true}
+	}
+	states := []serviceState{up("apid"), up("containerd"), up("machined")}
+	if b.settings == nil {
+		return states
+	}
+	if !b.machine.faults.StuckBooting {
+		states = append(states, up("cri"), up("kubelet"))
+	} else {
+		states = append(states, serviceState{id: "cri", state: "Waiting", message: "Waiting for network"},
+			serviceState{id: "kubelet", state: "Waiting", message: "Waiting for service \"cri\" to be \"up\""})
+	}
+	if b.settings.controlPlane {
+		states = append(states, b.etcdService(), up("trustd"))
+	}
+	slices.SortFunc(states, func(x, y serviceState) int { return strings.Compare(x.id, y.id) })
+	return states
+}
+
+// etcdService is the state of etcd. The lock is held.
+func (b *boot) etcdService() serviceState {
+	state := serviceState{id: "etcd", state: string(b.machine.etcd)}
+	switch b.machine.etcd {
+	case etcdRunning:
+		state.known, state.healthy, state.message = true, b.healthy() || b.member().Learner, "Health check successful"
+		if !state.healthy {
+			state.message = "Health check failed: etcdserver: no leader"
+		}
+	case etcdPreparing:
+		state.message = "Running pre state"
+	case etcdFailed:
+		state.message = "Failed: etcd has ended"
+	case etcdFinished:
+		state.message = "Service finished successfully"
+	default:
+		state.state, state.message = "Waiting", "Waiting for service \"cri\" to be \"up\""
+	}
+	return state
+}
