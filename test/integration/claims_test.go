@@ -109,6 +109,7 @@ func TestAFleetThatDoesNotWipe(t *testing.T) {
 
 func addHosts(t *testing.T, machines *simfleet.Fleet, namespace string, count int) []fleet.Host {
 	t.Helper()
+	forgetHosts(t, namespace)
 	g := NewWithT(t)
 	hosts, err := machines.Add(t.Context(), count)
 	g.Expect(err).NotTo(HaveOccurred())

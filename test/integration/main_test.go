@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,9 +16,11 @@ import (
 
 	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
+	"google.golang.org/grpc/grpclog"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
 	"github.com/capi-talos/capi-talos/test/stack/demo"
 	"github.com/capi-talos/capi-talos/test/stack/management"
@@ -35,7 +38,9 @@ var world struct {
 }
 
 func TestMain(m *testing.M) {
+	// What these libraries log of machines that do not answer is no news here.
 	ctrl.SetLogger(logr.Discard())
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	if err := run(m); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
@@ -103,9 +108,19 @@ func newFleet(t *testing.T, options simfleet.Options) *simfleet.Fleet {
 	return machines
 }
 
+// forgetHosts deletes the hosts of a namespace at the end of a test: the machines
+// are gone then, and would be looked for for ever.
+func forgetHosts(t *testing.T, namespace string) {
+	t.Helper()
+	t.Cleanup(func() {
+		NewWithT(t).Expect(world.client.DeleteAllOf(context.WithoutCancel(t.Context()), &infrav1.TalosHost{}, client.InNamespace(namespace))).To(Succeed())
+	})
+}
+
 // newScenario is the main job in a namespace of its own.
 func newScenario(t *testing.T, machines *simfleet.Fleet, name string) *demo.Scenario {
 	t.Helper()
+	forgetHosts(t, name)
 	return &demo.Scenario{
 		Management: demo.Management{
 			Config: world.stack.Config, Kubeconfig: world.stack.Kubeconfig, Clusterctl: world.stack.Clusterctl,

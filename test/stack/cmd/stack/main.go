@@ -4,11 +4,13 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
 
 	"github.com/go-logr/logr"
+	"google.golang.org/grpc/grpclog"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/capi-talos/capi-talos/test/stack/parts"
@@ -17,6 +19,7 @@ import (
 func main() {
 	// The libraries of controllers log; what they do here, the steps tell.
 	ctrl.SetLogger(logr.Discard())
+	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	// The first Ctrl-C cleans up, the second one ends the program at once.
