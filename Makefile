@@ -5,10 +5,14 @@ REGISTRY ?= ghcr.io/capi-talos
 GOLANGCI_LINT_VERSION := v2.15.0
 
 PROVIDERS := bootstrap controlplane infrastructure
+# The modules of the repository. The parts of the test bed below
+# test/stack/parts/modules pin what is built from elsewhere; they are no code of
+# ours.
 MODULES := . $(patsubst %/go.mod,%,$(wildcard test/*/go.mod))
 TOOL := go -C test/tools tool
 OUT := out
 ROOT := $(CURDIR)
+GO_TEST := go test $(if $(RACE),-race)
 
 # What the providers are called in component files and images.
 NAME_bootstrap := bootstrap
@@ -22,13 +26,13 @@ NAME_infrastructure := infrastructure
 
 .PHONY: help
 help: ## Show this list.
-	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z-]+:.*##/ {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*##/ {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: clean
 clean: ## Remove what was built here; the cache of built parts stays.
 	rm -rf $(OUT)
 
-##@ Generate and verify
+##@ Generate
 
 .PHONY: generate
 generate: $(PROVIDERS:%=generate-%) ## Generate deep copies, kinds, roles and webhook configurations.
@@ -40,17 +44,21 @@ $(PROVIDERS:%=generate-%): generate-%:
 	$(TOOL) controller-gen rbac:roleName=capt-$(NAME_$*)-manager-role paths=$(ROOT)/$*/internal/... paths=$(ROOT)/cmd/$* output:rbac:artifacts:config=$(ROOT)/config/$*/rbac
 	$(TOOL) controller-gen webhook paths=$(ROOT)/$*/internal/webhooks/... output:webhook:artifacts:config=$(ROOT)/config/$*/webhook
 
+##@ Verify
+
 .PHONY: verify
-verify: verify-format verify-generate verify-modules ## Check that generated files, formatting and modules are up to date, and vet all code.
-	@set -e; for module in $(filter-out test/tools,$(MODULES)); do echo "vet $$module"; (cd $$module && go vet ./...); done
+verify: verify-format verify-generate verify-modules verify-documents ## Check that generated files, formatting, modules, versions and links are right, and vet all code.
+	@set -e; for module in $(MODULES); do echo "vet $$module"; (cd $$module && go vet ./...); done
 
 .PHONY: verify-format
 verify-format:
 	@test -z "$$(gofmt -l .)" || { echo "not formatted, run gofmt -w:"; gofmt -l .; exit 1; }
 
+# Generates into a copy, so that what is not committed yet stays as it is.
 .PHONY: verify-generate
-verify-generate: ## Fail when a generated file is out of date.
+verify-generate:
 	@rm -rf $(OUT)/verify && mkdir -p $(OUT)/verify && tar -cf - --exclude=./$(OUT) --exclude=./.git . | tar -xf - -C $(OUT)/verify
+	@rm -f $(OUT)/verify/config/*/crd/bases/*.yaml
 	@$(MAKE) --no-print-directory -s -C $(OUT)/verify generate
 	@for provider in $(PROVIDERS); do \
 		diff -ru config/$$provider $(OUT)/verify/config/$$provider && diff -ru $$provider/api $(OUT)/verify/$$provider/api \
@@ -59,20 +67,34 @@ verify-generate: ## Fail when a generated file is out of date.
 
 .PHONY: verify-modules
 verify-modules:
-	@set -e; for module in $(MODULES); do echo "mod tidy -diff $$module"; (cd $$module && go mod tidy -diff >/dev/null) \
+	@set -e; for module in $(MODULES); do echo "mod tidy -diff $$module"; (cd $$module && go mod tidy -diff) \
 		|| { echo "$$module/go.mod is not tidy, run go mod tidy there"; exit 1; }; done
+
+.PHONY: verify-documents
+verify-documents:
+	@go test ./config/ ./docs/
+
+##@ Lint
 
 .PHONY: lint
 lint: ## Run golangci-lint on all modules.
-	@set -e; for module in $(filter-out test/tools,$(MODULES)); do echo "lint $$module"; \
-		(cd $$module && go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION) run --config $(ROOT)/.golangci.yml ./...); done
+	@failed=; for module in $(MODULES); do echo "lint $$module"; \
+		(cd $$module && go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION) run --config $(ROOT)/.golangci.yml ./...) \
+		|| failed="$$failed $$module"; done; \
+	test -z "$$failed" || { echo "findings in:$$failed"; exit 1; }
 
 ##@ Test
 
 .PHONY: test
 test: local-repository ## Run the tests of rungs 1 and 2. RACE=1 looks for data races.
-	@set -e; for module in $(filter-out test/tools test/integration,$(MODULES)); do echo "test $$module"; (cd $$module && go test $(if $(RACE),-race) ./...); done
-	@if [ -f test/integration/go.mod ]; then cd test/integration && RACE=$(RACE) go test $(if $(RACE),-race) -v -timeout 40m ./...; fi
+	@set -e; for module in $(filter-out test/integration,$(MODULES)); do echo "test $$module"; (cd $$module && $(GO_TEST) -timeout 40m ./...); done
+	cd test/integration && RACE=$(RACE) $(GO_TEST) -v -timeout 40m ./...
+
+.PHONY: test-talos
+test-talos: local-repository ## Run the suite on real Talos nodes in containers, where there can be Docker. SMOKE=1 takes one node only.
+	cd test/stack && $(GO_TEST) -v -count=1 -timeout 80m ./talos -args -real -ginkgo.v $(if $(SMOKE),-ginkgo.label-filter=smoke)
+
+##@ Develop
 
 .PHONY: demo
 demo: local-repository ## Build a Kubernetes cluster out of Talos machines, scale it and give the machines back. FLEET=sim, KEEP=1.
@@ -84,20 +106,27 @@ demo: local-repository ## Build a Kubernetes cluster out of Talos machines, scal
 build: ## Build the managers into out/bin.
 	CGO_ENABLED=0 go build -trimpath -o $(OUT)/bin/ ./cmd/...
 
+.PHONY: images
+images: $(PROVIDERS:%=image-%) ## Build the managers' images with Docker.
+
+.PHONY: $(PROVIDERS:%=image-%)
+$(PROVIDERS:%=image-%): image-%: build
+	docker build --tag $(REGISTRY)/$(NAME_$*)-manager:$(VERSION) --file cmd/$*/Dockerfile $(OUT)/bin
+
 .PHONY: release
 release: $(PROVIDERS:%=release-%) ## Write component files, metadata and templates into out/release.
 	cp metadata.yaml templates/*.yaml $(OUT)/release/
 
+.PHONY: release-folder
+release-folder:
+	@rm -rf $(OUT)/release && mkdir -p $(OUT)/release
+
 .PHONY: $(PROVIDERS:%=release-%)
-$(PROVIDERS:%=release-%): release-%:
-	@mkdir -p $(OUT)/release
-	$(TOOL) kustomize build $(ROOT)/config/$*/default \
-		| sed 's|ghcr.io/capi-talos/\(.*\)-manager:dev|$(REGISTRY)/\1-manager:$(VERSION)|' > $(OUT)/release/$(NAME_$*)-components.yaml
+$(PROVIDERS:%=release-%): release-%: release-folder
+	$(TOOL) kustomize build $(ROOT)/config/$*/default > $(OUT)/release/components.$*
+	sed 's|ghcr.io/capi-talos/\(.*\)-manager:dev|$(REGISTRY)/\1-manager:$(VERSION)|' $(OUT)/release/components.$* > $(OUT)/release/$(NAME_$*)-components.yaml
+	@rm $(OUT)/release/components.$*
 
 .PHONY: local-repository
-local-repository: release ## Lay the release out as a repository of clusterctl in out/repository.
-	@rm -rf $(OUT)/repository
-	@set -e; for name in bootstrap control-plane infrastructure; do \
-		folder=$(OUT)/repository/$$name-talos/$(VERSION); mkdir -p $$folder; \
-		cp $(OUT)/release/$$name-components.yaml $(OUT)/release/metadata.yaml $$folder/; done
-	@cp templates/*.yaml $(OUT)/repository/infrastructure-talos/$(VERSION)/
+local-repository: release ## Lay the release out as a local repository of clusterctl in out/repository.
+	go -C test/tools run ./localrepository -settings $(ROOT)/clusterctl-settings.json -release $(ROOT)/$(OUT)/release -repository $(ROOT)/$(OUT)/repository -version $(VERSION)

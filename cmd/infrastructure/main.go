@@ -3,7 +3,9 @@ package main
 
 import (
 	"context"
+	"time"
 
+	"github.com/spf13/pflag"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/capi-talos/capi-talos/cmd/internal/startup"
@@ -14,7 +16,12 @@ import (
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
+// defaultProbeInterval is that of the provider.
+const defaultProbeInterval = 10 * time.Second
+
 func main() {
+	probeInterval := pflag.Duration("host-probe-interval", defaultProbeInterval,
+		"How often a machine is looked at that nobody has claimed, or that does not answer.")
 	startup.Main(startup.Program{
 		Name:        "capt-infrastructure-manager",
 		AddToScheme: setup.AddToScheme,
@@ -22,6 +29,7 @@ func main() {
 			return setup.SetupWithManager(ctx, mgr, setup.Options{
 				WatchFilterValue:    env.WatchFilterValue,
 				Concurrency:         env.Concurrency,
+				ProbeInterval:       *probeInterval,
 				Dialer:              env.Dialer,
 				SecretCachingClient: env.SecretCachingClient,
 			})

@@ -156,7 +156,7 @@ func TestQuorumSurvivesEveryChangeThatIsAllowed(t *testing.T) {
 	const seeds, steps = 200, 60
 	for seed := range uint64(seeds) {
 		g := NewWithT(t)
-		random := rand.New(rand.NewPCG(seed, seed)) //nolint:gosec // No secret.
+		random := rand.New(rand.NewPCG(seed, seed))
 		_, cluster, _ := grown(g, 1+random.IntN(5))
 		for step := range steps {
 			members := cluster.Members()

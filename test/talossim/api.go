@@ -49,7 +49,7 @@ func (a *api) ApplyConfiguration(ctx context.Context, req *machine.ApplyConfigur
 	if refusal := a.boot.machine.Faults().RefusesConfiguration; refusal != "" {
 		return nil, status.Error(codes.InvalidArgument, refusal)
 	}
-	if _, err := parse(ctx, req.GetData(), a.boot.sim.options.Personality, a.boot.resources.state); err != nil {
+	if _, err := a.boot.parse(ctx, req.GetData()); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	if !req.GetDryRun() {

@@ -82,7 +82,7 @@ func (b *boot) run(ctx context.Context) (next order, err error) {
 			return next, err
 		}
 		configuration = next.apply
-		taken, err := parse(ctx, configuration, b.sim.options.Personality, b.resources.state)
+		taken, err := b.parse(ctx, configuration)
 		if err != nil {
 			return order{}, err
 		}
@@ -303,14 +303,14 @@ func (b *boot) serveConfigured(ca pair) error {
 	}
 	return b.serve(&tls.Config{
 		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate},
-		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients, VerifyPeerCertificate: onlyForClients,
+		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients, VerifyConnection: onlyForClients,
 	})
 }
 
 // onlyForClients refuses certificates that could also serve, as apid does
 // (internal/app/apid/service.go, verifyExtKeyUsage).
-func onlyForClients(_ [][]byte, chains [][]*x509.Certificate) error {
-	for _, certificate := range chains[0] {
+func onlyForClients(caller tls.ConnectionState) error {
+	for _, certificate := range caller.VerifiedChains[0] {
 		if !certificate.IsCA && !slices.Equal(certificate.ExtKeyUsage, []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}) {
 			return fmt.Errorf("certificate %q is missing the client auth extended key usage", certificate.Subject)
 		}

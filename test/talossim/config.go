@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/cosi-project/runtime/pkg/state"
 	"github.com/siderolabs/crypto/x509"
 	"github.com/siderolabs/talos/pkg/machinery/config"
 	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
@@ -40,27 +39,33 @@ type settings struct {
 	taints      []corev1.Taint
 }
 
-// mode is where a configuration is to run.
-type mode Personality
+// mode is where a configuration is to run. What is installed needs no
+// installation section (v1alpha1_server.go, modeWrapper).
+type mode struct {
+	Personality
+	installed bool
+}
 
-func (m mode) String() string        { return string(m) }
-func (m mode) RequiresInstall() bool { return m == mode(Metal) }
-func (m mode) InContainer() bool     { return m == mode(Container) }
+func (m mode) String() string        { return string(m.Personality) }
+func (m mode) RequiresInstall() bool { return m.Personality == Metal && !m.installed }
+func (m mode) InContainer() bool     { return m.Personality == Container }
 
 // parse reads a configuration as a machine does, with the machinery's validation
 // against what the machine has found about itself.
-func parse(ctx context.Context, raw []byte, personality Personality, found state.State) (*settings, error) {
+func (b *boot) parse(ctx context.Context, raw []byte) (*settings, error) {
 	cfg, err := configloader.NewFromBytes(raw)
 	if err != nil {
+		return nil, err
+	}
+	if err := known(cfg, b.sim.options.TalosVersion); err != nil {
 		return nil, err
 	}
 	if cfg.RawV1Alpha1() == nil {
 		return nil, errors.New("a configuration without a v1alpha1 document is not simulated")
 	}
-	if _, err := cfg.Validate(mode(personality)); err != nil {
-		return nil, err
-	}
-	if _, err := cfg.RuntimeValidate(ctx, found, mode(personality)); err != nil {
+	where := mode{Personality: b.sim.options.Personality}
+	b.sim.look(func() { where.installed = b.machine.disk.installed })
+	if _, err := cfg.ValidateAtRuntime(ctx, b.resources.state, where); err != nil {
 		return nil, err
 	}
 	return read(cfg), nil

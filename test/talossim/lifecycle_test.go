@@ -167,3 +167,26 @@ func TestOnlyTheVolumesAskedForAreWiped(t *testing.T) {
 	w.ready(m)
 	w.Expect(w.sim.Bootstraps()).To(Equal(1), "the data was still there")
 }
+
+func TestManyMachines(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, 10, talossim.Options{})
+	cp := w.bootstrapped()
+	const count = 40
+	workers := make([]*talossim.Machine, 0, count)
+	for range count {
+		worker := w.add()
+		workers = append(workers, worker)
+		w.configure(worker, configgen.RoleWorker)
+	}
+	for _, worker := range workers {
+		w.ready(worker)
+	}
+	for _, worker := range workers {
+		w.Expect(w.admin(worker).Reset(t.Context(), talosclient.ResetOptions{})).To(Succeed())
+	}
+	for _, worker := range workers {
+		w.Eventually(worker.Wiped).Should(Succeed())
+	}
+	w.Expect(cp.Stage()).To(Equal(talosclient.StageRunning))
+}

@@ -128,7 +128,8 @@ func (m *Machine) Wiped() error {
 	return nil
 }
 
-// PowerCycle takes the power away and gives it back. The disk stays.
+// PowerCycle takes the power away and gives it back. The disk stays. A machine
+// that is between two boots is left alone.
 func (m *Machine) PowerCycle() {
 	m.sim.mu.Lock()
 	defer m.sim.mu.Unlock()

@@ -37,11 +37,13 @@ type world struct {
 	hosts  byte
 	// endpoint is that of the configurations; the first machine's API server.
 	endpoint string
+	// contract is that of the configurations.
+	contract string
 }
 
 func newWorld(t *testing.T, subnet byte, options talossim.Options) *world {
 	t.Helper()
-	w := &world{WithT: NewWithT(t), t: t, pool: talosclient.New(), subnet: subnet, endpoint: fmt.Sprintf("127.9.%d.1", subnet)}
+	w := &world{WithT: NewWithT(t), t: t, pool: talosclient.New(), subnet: subnet, endpoint: fmt.Sprintf("127.9.%d.1", subnet), contract: "v1.13"}
 	w.SetDefaultEventuallyTimeout(timeout)
 	w.SetDefaultEventuallyPollingInterval(interval)
 	w.SetDefaultConsistentlyDuration(quiet)
@@ -116,7 +118,7 @@ func (w *world) admin(m *talossim.Machine) talosclient.Node {
 func (w *world) configuration(m *talossim.Machine, role configgen.Role, changes ...func(*configgen.HostOverlay)) []byte {
 	w.t.Helper()
 	rendered, err := configgen.Render(configgen.Input{
-		Role: role, Contract: "v1.13", ClusterName: "sim", Endpoint: "https://" + w.endpoint + ":6443",
+		Role: role, Contract: w.contract, ClusterName: "sim", Endpoint: "https://" + w.endpoint + ":6443",
 		KubernetesVersion: "v1.36.3", Secrets: w.bundle.Machinery(), Hostname: m.Spec().Name,
 	})
 	w.Expect(err).NotTo(HaveOccurred())

@@ -160,7 +160,9 @@ func open(address string, config *tls.Config, pin *pin) (*conn, error) {
 	return &conn{
 		Client: &client.Client{
 			MachineClient: machine.NewMachineServiceClient(transport),
-			COSI:          state.WrapCore(cosi.NewAdapter(cosiv1.NewStateClient(transport))),
+			// A watch that breaks is reported: the machine may be another one, or
+			// in another boot, when it answers again.
+			COSI: state.WrapCore(cosi.NewAdapter(cosiv1.NewStateClient(transport), cosi.WithDisableWatchRetry())),
 		},
 		transport: transport,
 		pin:       pin,

@@ -151,7 +151,7 @@ func isEntry(file *machine.FileInfo) bool {
 func (n *node) EtcdMembers(ctx context.Context) ([]EtcdMember, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	response, err := n.EtcdMemberList(ctx, &machine.EtcdMemberListRequest{})
+	response, err := n.EtcdMemberList(ctx, &machine.EtcdMemberListRequest{QueryLocal: true})
 	if err != nil {
 		return nil, fmt.Errorf("listing etcd members: %w", err)
 	}

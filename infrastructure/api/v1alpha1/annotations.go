@@ -13,12 +13,12 @@ const (
 	// The Secret with the admin client certificate of the host carries it too.
 	TalosHostFinalizer = "infrastructure.cluster.x-k8s.io/taloshost"
 
-	// HostRetryAnnotation, put on a TalosHost by a person, ends the quarantine
+	// HostRetryAnnotation is put on a TalosHost by a person: it ends the quarantine
 	// of the host, and lets a release that has failed be tried again at once.
 	// Its value does not matter; the provider removes it.
 	HostRetryAnnotation = "infrastructure.cluster.x-k8s.io/talos-host-retry"
 
-	// MoveHierarchyLabel, on a CRD, makes clusterctl move all objects of that
+	// MoveHierarchyLabel is put on a CRD: it makes clusterctl move all objects of that
 	// kind and what they own.
 	MoveHierarchyLabel = "clusterctl.cluster.x-k8s.io/move-hierarchy"
 

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"fmt"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -99,30 +100,41 @@ func TestNothingIsWrittenOnceAllIsWell(t *testing.T) {
 // TestTheManagerDiesAnywhere kills the manager at each of its effects, one after
 // the other, and expects the next one to go on.
 func TestTheManagerDiesAnywhere(t *testing.T) {
-	for killAt := 1; ; killAt++ {
-		g := NewWithT(t)
-		w := newWorld(t, append(newMachine(t, "a"), newHost("h1", "10.0.0.1"), newHost("h2", "10.0.0.2"))...)
-		metals := []*bareMetal{w.addMachine("10.0.0.1"), w.addMachine("10.0.0.2")}
-		w.killAt = killAt
-		died := w.liveUntil(func() bool { return ptr.Deref(w.machine("a").Status.Initialization.Provisioned, false) })
-
-		machine := w.machine("a")
-		g.Expect(w.host(machine.Spec.HostRef.Name).Spec.ConsumerRef.ProviderID).To(Equal(machine.Spec.ProviderID), "killed at effect %d", killAt)
-		g.Expect(len(metals[0].Applied())+len(metals[1].Applied())).To(Equal(1), "killed at effect %d", killAt)
-
-		w.remove(machine)
-		died = w.liveUntil(func() bool {
-			return !w.exists(&infrav1.TalosMachine{}, "a") &&
-				w.host("h1").Status.State == infrav1.HostAvailable && w.host("h2").Status.State == infrav1.HostAvailable
-		}) || died
-		expectFree(w, "h1")
-		expectFree(w, "h2")
-		g.Expect(len(metals[0].Resets())+len(metals[1].Resets())).To(Equal(1), "killed at effect %d", killAt)
-		if !died {
-			g.Expect(killAt).To(BeNumerically(">", 20), "the scenario has that many effects at least")
-			return
-		}
+	effects := liveAndDie(t, 0)
+	NewWithT(t).Expect(effects).To(BeNumerically(">", 20))
+	for killAt := 1; killAt <= effects; killAt++ {
+		t.Run(fmt.Sprintf("at effect %d", killAt), func(t *testing.T) {
+			t.Parallel()
+			liveAndDie(t, killAt)
+		})
 	}
+}
+
+// liveAndDie provisions a machine and gives it back, and tells how many effects
+// that took.
+func liveAndDie(t *testing.T, killAt int) int {
+	t.Helper()
+	g := NewWithT(t)
+	w := newWorld(t, append(newMachine(t, "a"), newHost("h1", "10.0.0.1"), newHost("h2", "10.0.0.2"))...)
+	metals := []*bareMetal{w.addMachine("10.0.0.1"), w.addMachine("10.0.0.2")}
+	w.killAt = killAt
+	died := w.liveUntil(func() bool { return ptr.Deref(w.machine("a").Status.Initialization.Provisioned, false) })
+
+	machine := w.machine("a")
+	g.Expect(w.host(machine.Spec.HostRef.Name).Spec.ConsumerRef.ProviderID).To(Equal(machine.Spec.ProviderID))
+	g.Expect(len(metals[0].Applied()) + len(metals[1].Applied())).To(Equal(1))
+
+	w.remove(machine)
+	died = w.liveUntil(func() bool {
+		return !w.exists(&infrav1.TalosMachine{}, "a") &&
+			w.host("h1").Status.State == infrav1.HostAvailable && w.host("h2").Status.State == infrav1.HostAvailable
+	}) || died
+	expectFree(w, "h1")
+	expectFree(w, "h2")
+	g.Expect(len(metals[0].Resets()) + len(metals[1].Resets())).To(Equal(1))
+	g.Expect(died).To(Equal(killAt > 0))
+
+	return w.effects
 }
 
 // liveUntil lets managers work, a new one whenever one has died, until all is

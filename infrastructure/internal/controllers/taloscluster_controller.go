@@ -97,14 +97,8 @@ func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 		return ctrl.Result{}, fmt.Errorf("preparing the patch: %w", err)
 	}
 	defer func() {
-		err := helper.Patch(ctx, talosCluster, patch.WithOwnedConditions{Conditions: []string{
-			clusterv1.PausedCondition, infrav1.ReadyCondition, infrav1.DeletingCondition,
-		}})
-		if !talosCluster.DeletionTimestamp.IsZero() {
-			err = client.IgnoreNotFound(err)
-		}
-		if err != nil {
-			reterr = kerrors.NewAggregate([]error{reterr, fmt.Errorf("writing the TalosCluster: %w", err)})
+		if err := writeCluster(ctx, helper, talosCluster); err != nil {
+			reterr = kerrors.NewAggregate([]error{reterr, err})
 		}
 	}()
 
@@ -113,6 +107,22 @@ func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 	}
 
 	return ctrl.Result{}, r.reconcileNormal(ctx, cluster, talosCluster)
+}
+
+// writeCluster writes what a pass has changed. A TalosCluster whose last finalizer
+// went with it may be gone by then.
+func writeCluster(ctx context.Context, helper *patch.Helper, talosCluster *infrav1.TalosCluster) error {
+	err := helper.Patch(ctx, talosCluster, patch.WithOwnedConditions{Conditions: []string{
+		clusterv1.PausedCondition, infrav1.ReadyCondition, infrav1.DeletingCondition,
+	}})
+	if !talosCluster.DeletionTimestamp.IsZero() {
+		err = client.IgnoreNotFound(err)
+	}
+	if err != nil {
+		return fmt.Errorf("writing the TalosCluster: %w", err)
+	}
+
+	return nil
 }
 
 func (r *ClusterReconciler) reconcileNormal(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) error {

@@ -95,11 +95,7 @@ func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 		if err := r.reconcileStatus(ctx, scope); err != nil {
 			reterr = kerrors.NewAggregate([]error{reterr, err})
 		}
-		// Somebody else was faster: the pass is made again on what is there now.
-		if reterr != nil && kerrors.FilterOut(reterr, apierrors.IsConflict) == nil {
-			ctrl.LoggerFrom(ctx).V(4).Info("Trying again after a conflict", "reason", reterr.Error())
-			result, reterr = ctrl.Result{RequeueAfter: conflictRetryInterval}, nil
-		}
+		result, reterr = againAfterConflict(ctx, result, reterr)
 	}()
 
 	if !talosMachine.DeletionTimestamp.IsZero() {
@@ -116,6 +112,17 @@ func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 	}
 
 	return r.Metal.Reconcile(ctx, scope)
+}
+
+// againAfterConflict makes the pass again on what is there now, when somebody else
+// was faster.
+func againAfterConflict(ctx context.Context, result ctrl.Result, err error) (ctrl.Result, error) {
+	if err == nil || kerrors.FilterOut(err, apierrors.IsConflict) != nil {
+		return result, err
+	}
+	ctrl.LoggerFrom(ctx).V(4).Info("Trying again after a conflict", "reason", err.Error())
+
+	return ctrl.Result{RequeueAfter: conflictRetryInterval}, nil
 }
 
 // newScope reads what the TalosMachine belongs to, as far as it is there.

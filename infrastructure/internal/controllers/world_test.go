@@ -77,7 +77,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		t:      t,
 		dialer: talosfake.NewDialer(),
 		clock:  clocktesting.NewFakePassiveClock(testTime),
-		random: rand.New(rand.NewPCG(1, 2)), //nolint:gosec // A seed makes the test repeatable.
+		random: rand.New(rand.NewPCG(1, 2)),
 		events: events.NewFakeRecorder(10000),
 	}
 	objects = append(objects, newCluster(), newTalosCluster(), newBundleSecret(t))

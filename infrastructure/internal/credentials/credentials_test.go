@@ -1,6 +1,7 @@
 package credentials
 
 import (
+	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +24,9 @@ var (
 	cluster = client.ObjectKey{Namespace: "ns", Name: "one"}
 )
 
+// testBundle is made once: keys are dear.
+var testBundle = sync.OnceValues(func() (*secrets.Bundle, error) { return secrets.NewBundle(start, "v1.13", nil) })
+
 type fixture struct {
 	*Store
 	t      *testing.T
@@ -38,7 +42,7 @@ func newFixture(t *testing.T) *fixture {
 	g := NewWithT(t)
 	scheme := runtime.NewScheme()
 	g.Expect(corev1.AddToScheme(scheme)).To(Succeed())
-	bundle, err := secrets.NewBundle(start, "v1.13", nil)
+	bundle, err := testBundle()
 	g.Expect(err).NotTo(HaveOccurred())
 	f := &fixture{
 		t: t, client: fake.NewClientBuilder().WithScheme(scheme).Build(), clock: clocktesting.NewFakePassiveClock(start), ca: bundle.TalosCA(),

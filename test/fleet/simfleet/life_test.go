@@ -44,9 +44,9 @@ func newLife(t *testing.T, personality talossim.Personality) *life {
 	t.Cleanup(l.pool.Close)
 	l.endpoint, err = machines.Endpoint(t.Context(), "life")
 	g.Expect(err).NotTo(HaveOccurred())
-	l.bundle, err = secrets.NewBundle(time.Now(), "v1.13", nil) //nolint:forbidigo // Real clients check it.
+	l.bundle, err = secrets.NewBundle(time.Now(), "v1.13", nil)
 	g.Expect(err).NotTo(HaveOccurred())
-	l.creds, err = l.bundle.ClientCredentials(secrets.RoleAdmin, time.Now(), time.Hour) //nolint:forbidigo // Real servers check it.
+	l.creds, err = l.bundle.ClientCredentials(secrets.RoleAdmin, time.Now(), time.Hour)
 	g.Expect(err).NotTo(HaveOccurred())
 	l.client = kubernetes.NewForConfigOrDie(kubeconfig(g, l.bundle, l.endpoint))
 	return l

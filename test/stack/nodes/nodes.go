@@ -78,6 +78,8 @@ func Up(ctx context.Context, options Options) (_ *Nodes, err error) {
 	if err := os.MkdirAll(options.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("making the folder of the nodes: %w", err)
 	}
+	// Where a registry answers, what the nodes send may leave.
+	confined := !machine.RegistryAnswers(ctx)
 	n := &Nodes{}
 	defer func() {
 		if err != nil {
@@ -85,15 +87,18 @@ func Up(ctx context.Context, options Options) (_ *Nodes, err error) {
 		}
 	}()
 	if n.Docker, err = docker.Ensure(ctx, docker.Options{
-		Output: options.Output, Wrapper: options.Built.Path("runtime-wrapper"), Log: filepath.Join(options.Dir, "dockerd.log"),
+		Output: options.Output, Wrapper: options.Built.Path("runtime-wrapper"), Confined: confined,
+		Log: filepath.Join(options.Dir, "dockerd.log"),
 	}); err != nil {
 		return nil, err
 	}
 	if n.janitor, err = n.Docker.NewJanitor(ctx, options.Run, options.Kind); err != nil {
 		return nil, err
 	}
-	if n.barrier, err = docker.Confine(ctx); err != nil {
-		return nil, err
+	if confined {
+		if n.barrier, err = docker.Confine(ctx, options.Run); err != nil {
+			return nil, err
+		}
 	}
 	if n.Network, err = n.Docker.NewNetwork(ctx, options.Run, options.Bridge); err != nil {
 		return nil, err
@@ -101,7 +106,7 @@ func Up(ctx context.Context, options Options) (_ *Nodes, err error) {
 	if err := n.startRegistry(ctx, options); err != nil {
 		return nil, err
 	}
-	return n, n.makeFleet(ctx, options)
+	return n, n.makeFleet(ctx, options, confined)
 }
 
 func (n *Nodes) startRegistry(ctx context.Context, options Options) error {
@@ -119,7 +124,7 @@ func (n *Nodes) startRegistry(ctx context.Context, options Options) error {
 	return err
 }
 
-func (n *Nodes) makeFleet(ctx context.Context, options Options) error {
+func (n *Nodes) makeFleet(ctx context.Context, options Options, confined bool) error {
 	image, err := images.Open(options.Built.Dir("talos-image"))
 	if err != nil {
 		return err
@@ -131,9 +136,14 @@ func (n *Nodes) makeFleet(ctx context.Context, options Options) error {
 	if err != nil {
 		return err
 	}
+	nameServer := ""
+	if confined {
+		// Nobody answers there, and nobody is asked elsewhere.
+		nameServer = n.Network.Gateway.String()
+	}
 	n.Fleet = dockerfleet.New(ctx, dockerfleet.Options{
 		Docker: n.Docker, Image: image.Name, Label: docker.RunLabel(options.Run),
-		Network: n.Network.Name, Bridge: n.Network.Bridge, Subnet: n.Network.Subnet, NameServer: n.Network.Gateway.String(),
+		Network: n.Network.Name, Bridge: n.Network.Bridge, Subnet: n.Network.Subnet, NameServer: nameServer,
 		TalosVersion: parts.TalosVersion, KubernetesVersion: parts.KubernetesVersion,
 		StrategicPatches: []string{patch},
 	})
@@ -141,8 +151,11 @@ func (n *Nodes) makeFleet(ctx context.Context, options Options) error {
 }
 
 // Dropped is the number of packets that tried to leave this machine from a
-// container.
+// container. They are counted only where no registry answers.
 func (n *Nodes) Dropped(ctx context.Context) (int, error) {
+	if n.barrier == nil {
+		return 0, nil
+	}
 	return n.barrier.Dropped(ctx)
 }
 

@@ -90,6 +90,7 @@ func TestPatchesOfNodes(t *testing.T) {
 	w := newWorkload(t)
 	node := w.node("one")
 	node.ControlPlane = true
+	node.Taints = []corev1.Taint{{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}}
 	g.Expect(w.clusters.Join(t.Context(), node)).To(Succeed())
 	direct, err := client.New(w.config(t, masters), client.Options{Scheme: clientgoscheme.Scheme})
 	g.Expect(err).NotTo(HaveOccurred())
@@ -106,10 +107,10 @@ func TestPatchesOfNodes(t *testing.T) {
 		return client.StrategicMergeFrom(before, client.MergeFromWithOptimisticLock{})
 	}
 	outdated := clusterv1.NodeOutdatedRevisionTaint
-	roles := found.Spec.Taints
+	roles := node.Taints
 
 	change(strategic, func() {
-		roles = found.Spec.Taints
+		g.Expect(found.Spec.Taints).To(Equal(roles), "the taint of Talos' configuration is not repeated")
 		found.Labels["added"] = "yes"
 		found.Spec.Taints = append(found.Spec.Taints, outdated)
 	})

@@ -2,7 +2,8 @@
 // in-memory API server behind listeners of our own, with ECDSA certificates
 // and client certificates checked, and a layer of our own for what Cluster API's
 // controllers and kubectl need beyond it. It lacks server-side apply, dry run,
-// disruption budgets, and controllers: nothing runs a Pod.
+// disruption budgets, field selectors but for spec.nodeName of Pods, and
+// controllers: nothing runs a Pod.
 package kube
 
 import (

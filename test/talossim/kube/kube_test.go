@@ -2,6 +2,7 @@ package kube_test
 
 import (
 	"crypto/tls"
+	"encoding/json"
 	"errors"
 	"net"
 	"net/http"
@@ -69,7 +70,7 @@ func (w *workload) serve(t *testing.T) {
 // config is that of a kubeconfig made from the CA.
 func (w *workload) config(t *testing.T, organization string) *rest.Config {
 	t.Helper()
-	pair, err := x509.NewKeyPair(w.ca, x509.CommonName("admin"), x509.Organization(organization), x509.NotAfter(time.Now().Add(time.Hour))) //nolint:forbidigo // Real servers check it.
+	pair, err := x509.NewKeyPair(w.ca, x509.CommonName("admin"), x509.Organization(organization), x509.NotAfter(time.Now().Add(time.Hour)))
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	client := x509.NewCertificateAndKeyFromKeyPair(pair)
 	return &rest.Config{
@@ -207,6 +208,23 @@ func TestDataBelongsToTheCluster(t *testing.T) {
 	w.serve(t)
 	_, err = client.CoreV1().Nodes().Get(t.Context(), "one", metav1.GetOptions{})
 	g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
+}
+
+func TestAnswersThatKubectlReads(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorkload(t)
+	g.Expect(w.clusters.Join(t.Context(), w.node("one"))).To(Succeed())
+	client := kubernetes.NewForConfigOrDie(w.config(t, masters)).RESTClient()
+	deletion := &metav1.Status{}
+	raw, err := client.Delete().AbsPath("/api/v1/nodes/one").DoRaw(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(json.Unmarshal(raw, deletion)).To(Succeed())
+	g.Expect(deletion.Status).To(Equal(metav1.StatusSuccess))
+	for _, path := range []string{"/apis/coordination.k8s.io/v1/leases", "/api/v1/nodes/one"} {
+		_, err = client.Get().AbsPath(path).DoRaw(t.Context())
+		g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%s: %v", path, err)
+	}
+	g.Expect(w.clusters.Join(t.Context(), w.node(""))).NotTo(Succeed())
 }
 
 func TestServingCertificateIsOfTheCluster(t *testing.T) {

@@ -129,7 +129,10 @@ func object(node Node) *corev1.Node {
 	maps.Copy(made.Labels, node.Labels)
 	if node.ControlPlane {
 		made.Labels[controlPlaneRole] = ""
-		made.Spec.Taints = append(made.Spec.Taints, corev1.Taint{Key: controlPlaneRole, Effect: corev1.TaintEffectNoSchedule})
+		taint := corev1.Taint{Key: controlPlaneRole, Effect: corev1.TaintEffectNoSchedule}
+		if !slices.Contains(made.Spec.Taints, taint) { // Talos' own configuration has it.
+			made.Spec.Taints = append(made.Spec.Taints, taint)
+		}
 	}
 	for _, address := range node.Addresses {
 		made.Status.Addresses = append(made.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: address})

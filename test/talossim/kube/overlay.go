@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -19,9 +20,10 @@ import (
 )
 
 // overlay does what Cluster API's in-memory handler does not, or not as
-// kube-apiserver does: patches, evictions, tables of nodes, watches of
-// metadata, and the Pods of a node that is deleted. Everything else goes to that handler. A status is no
-// resource of its own: what is written to it is written to the object.
+// kube-apiserver does: patches, deletions, evictions, tables of nodes, watches
+// of metadata, and the Pods of a node that is deleted. Everything else goes to
+// that handler. A status is no resource of its own: what is written to it is
+// written to the object.
 type overlay struct {
 	client   inmemoryclient.Client
 	scheme   *runtime.Scheme
@@ -55,55 +57,79 @@ func (o *overlay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if info.Subresource == "status" {
 		r.URL.Path = strings.TrimSuffix(r.URL.Path, "/status")
 	}
-	isNode := info.APIGroup == "" && info.Resource == "nodes"
+	if !info.IsResourceRequest {
+		o.handler.ServeHTTP(w, r)
+		return
+	}
+	kind, err := o.mapper.KindFor(resourceOf(info))
+	if err != nil {
+		writeError(w, apierrors.NewNotFound(resourceOf(info).GroupResource(), info.Name))
+		return
+	}
 	switch {
 	case info.Verb == "patch":
-		o.patch(w, r, info)
-	case info.Verb == "create" && info.Resource == "pods" && info.Subresource == "eviction":
-		o.evict(w, r, info)
+		o.patch(w, r, info, kind)
+	case info.Verb == "delete":
+		o.delete(w, r, info, kind)
+	case info.Verb == "create" && info.Subresource == "eviction":
+		o.delete(w, r, info, kind) // No disruption budget stands in the way here.
+	default:
+		o.pass(w, r, info, kind)
+	}
+}
+
+// pass hands a request to the handler, but for two forms of answers that it
+// does not know.
+func (o *overlay) pass(w http.ResponseWriter, r *http.Request, info *request.RequestInfo, kind schema.GroupVersionKind) {
+	isNode := kind == corev1.SchemeGroupVersion.WithKind("Node")
+	switch {
 	case (info.Verb == "get" || info.Verb == "list") && isNode && wantsTable(r):
 		o.nodeTable(w, r, info)
 	case info.Verb == "watch" && wantsMetadata(r):
 		o.handler.ServeHTTP(&metadataWriter{ResponseWriter: w}, r)
-	case info.Verb == "delete" && isNode:
-		o.handler.ServeHTTP(w, r)
-		o.collectPods(r, info.Name)
 	default:
 		o.handler.ServeHTTP(w, r)
 	}
 }
 
-// evict deletes a Pod: no disruption budget stands in the way here.
-func (o *overlay) evict(w http.ResponseWriter, r *http.Request, info *request.RequestInfo) {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: info.Namespace, Name: info.Name}}
-	if err := o.client.Delete(r.Context(), pod); err != nil {
+// delete deletes one object. Preconditions and propagation are not looked at.
+func (o *overlay) delete(w http.ResponseWriter, r *http.Request, info *request.RequestInfo, kind schema.GroupVersionKind) {
+	object, err := o.make(kind)
+	if err == nil {
+		object.SetNamespace(info.Namespace)
+		object.SetName(info.Name)
+		err = o.client.Delete(r.Context(), object)
+	}
+	if err != nil {
 		writeError(w, err)
 		return
 	}
-	writeJSON(w, http.StatusCreated, success())
+	if kind.Kind == "Node" {
+		o.collectPods(r.Context(), info.Name)
+	}
+	writeJSON(w, http.StatusOK, metav1.Status{
+		TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess,
+		Details: &metav1.StatusDetails{Group: info.APIGroup, Kind: info.Resource, Name: info.Name},
+	})
 }
 
 // collectPods is what the Pod garbage collector does once a node is gone.
-func (o *overlay) collectPods(r *http.Request, node string) {
+func (o *overlay) collectPods(ctx context.Context, node string) {
 	found := &corev1.Node{}
-	if err := o.client.Get(r.Context(), client.ObjectKey{Name: node}, found); !apierrors.IsNotFound(err) {
+	if err := o.client.Get(ctx, client.ObjectKey{Name: node}, found); !apierrors.IsNotFound(err) {
 		return
 	}
 	pods := &corev1.PodList{}
-	if err := o.client.List(r.Context(), pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
+	if err := o.client.List(ctx, pods, client.MatchingFields{"spec.nodeName": node}); err != nil {
 		return
 	}
 	for i := range pods.Items {
-		_ = o.client.Delete(r.Context(), &pods.Items[i]) // It may be gone already.
+		_ = o.client.Delete(ctx, &pods.Items[i]) // It may be gone already.
 	}
 }
 
 func resourceOf(info *request.RequestInfo) schema.GroupVersionResource {
 	return schema.GroupVersionResource{Group: info.APIGroup, Version: info.APIVersion, Resource: info.Resource}
-}
-
-func success() *metav1.Status {
-	return &metav1.Status{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: metav1.StatusSuccess, Code: http.StatusCreated}
 }
 
 // writeError answers with the Status of an error.

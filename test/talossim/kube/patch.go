@@ -19,12 +19,7 @@ import (
 )
 
 // patch changes one object. Server-side apply is not simulated.
-func (o *overlay) patch(w http.ResponseWriter, r *http.Request, info *request.RequestInfo) {
-	kind, err := o.mapper.KindFor(resourceOf(info))
-	if err != nil {
-		writeError(w, apierrors.NewNotFound(resourceOf(info).GroupResource(), info.Name))
-		return
-	}
+func (o *overlay) patch(w http.ResponseWriter, r *http.Request, info *request.RequestInfo, kind schema.GroupVersionKind) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
 		writeError(w, apierrors.NewBadRequest(err.Error()))

@@ -182,7 +182,7 @@ func SeenTwice(ctx context.Context, reader client.Reader) (identity.Seen, error)
 	return identity.Twice(hosts.Items), nil
 }
 
-// hostKey is the name of the TalosMachine in the Follower.
+// keyOf is the name of the TalosMachine in the Follower.
 func keyOf(machine *infrav1.TalosMachine) client.ObjectKey {
 	return client.ObjectKeyFromObject(machine)
 }

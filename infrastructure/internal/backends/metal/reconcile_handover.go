@@ -86,9 +86,9 @@ func notHandedOver(outcome contact.Outcome) backends.Finding {
 			"The maintenance certificate of the machine is not the one that the TalosHost demands; nothing is sent to it. Compare maintenanceCertFingerprint with the machine's console")
 	case contact.WrongMachine:
 		return backends.False(infrav1.HostIdentityMismatchReason, "Another machine answers at the addresses of the host; nothing is sent to it")
+	default:
+		return backends.False(infrav1.ApplyingConfigurationReason, "The machine does not answer; its configuration is handed over once it does")
 	}
-
-	return backends.False(infrav1.ApplyingConfigurationReason, "The machine does not answer; its configuration is handed over once it does")
 }
 
 // recordHandover writes down that the machine is about to be configured, and in

@@ -52,6 +52,7 @@ func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, 
 		return m.observe(ctx, scope, host, answer, creds)
 	case contact.InMaintenance:
 		return m.backInMaintenance(ctx, scope, host, data, answer)
+	case contact.Silent, contact.Foreign, contact.WrongFingerprint, contact.WrongMachine:
 	}
 	scope.Observed.Running = notRunning(answer.Outcome)
 	if scope.Observed.Provisioned {
@@ -77,9 +78,9 @@ func notRunning(outcome contact.Outcome) backends.Finding {
 		return backends.False(infrav1.HostIdentityMismatchReason, "Another machine answers at the addresses of the host")
 	case contact.Foreign:
 		return backends.False(infrav1.HostNotAnsweringReason, "The machine answers, but not yet, or not any more, as a node of this cluster")
+	default:
+		return backends.False(infrav1.HostNotAnsweringReason, "The machine does not answer")
 	}
-
-	return backends.False(infrav1.HostNotAnsweringReason, "The machine does not answer")
 }
 
 // backInMaintenance handles a machine that ought to be configured, and is not.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -15,7 +16,8 @@ import (
 // leave it are dropped and counted. It is for machines where nothing can be
 // pulled, so whatever tries to leave is a mistake.
 type Barrier struct {
-	rules []rule
+	comment string
+	rules   []rule
 }
 
 type rule struct {
@@ -23,17 +25,18 @@ type rule struct {
 	match       []string
 }
 
-// barrierComment marks the rules in the packet filter.
-const barrierComment = "capi-talos-barrier"
+// barrierComment marks the rules of a run in the packet filter.
+const barrierComment = "barrier-of-"
 
-// Confine puts the barrier up. What an earlier run left of it is replaced.
-func Confine(ctx context.Context) (*Barrier, error) {
+// Confine puts the barrier of a run up. What an earlier run of that name left of
+// it is replaced.
+func Confine(ctx context.Context, run string) (*Barrier, error) {
 	uplink, err := machine.Uplink()
 	if err != nil {
 		return &Barrier{}, nil //nolint:nilerr // Where there is no way out, none needs to be closed.
 	}
-	match := []string{"-o", uplink, "-m", "comment", "--comment", barrierComment, "-j", "DROP"}
-	barrier := &Barrier{rules: []rule{{"iptables", "DOCKER-USER", match}, {"ip6tables", "FORWARD", match}}}
+	match := []string{"-o", uplink, "-m", "comment", "--comment", barrierComment + run, "-j", "DROP"}
+	barrier := &Barrier{comment: barrierComment + run, rules: []rule{{"iptables", "DOCKER-USER", match}, {"ip6tables", "FORWARD", match}}}
 	if err := barrier.Lift(ctx); err != nil {
 		return nil, err
 	}
@@ -53,7 +56,7 @@ func (b *Barrier) Dropped(ctx context.Context) (int, error) {
 		if err != nil {
 			return 0, fmt.Errorf("reading the counters of the packet filter: %w", err)
 		}
-		count, err := packets(string(out))
+		count, err := packets(string(out), b.comment)
 		if err != nil {
 			return 0, err
 		}
@@ -63,9 +66,9 @@ func (b *Barrier) Dropped(ctx context.Context) (int, error) {
 }
 
 // packets finds the counter of our rule in a listing.
-func packets(listing string) (int, error) {
+func packets(listing, comment string) (int, error) {
 	for line := range strings.Lines(listing) {
-		if fields := strings.Fields(line); len(fields) > 0 && strings.Contains(line, barrierComment) {
+		if fields := strings.Fields(line); len(fields) > 0 && slices.Contains(fields, comment) {
 			return strconv.Atoi(fields[0])
 		}
 	}

@@ -52,11 +52,16 @@ func startDaemon(ctx context.Context, options Options, traits machine.Traits) (*
 		return nil, err
 	}
 	var args []string
+	if options.Confined {
+		// Names are looked up in the container itself, where nobody answers: what
+		// Docker would ask is outside of this machine.
+		args = append(args, "--dns", "127.0.0.1")
+	}
 	if !traits.SysResource {
 		if options.Wrapper == "" {
 			return nil, errors.New("starting Docker: this machine lacks CAP_SYS_RESOURCE, and there is no runtime wrapper")
 		}
-		args = []string{"--oom-score-adjust", "0", "--add-runtime", "capi-talos=" + options.Wrapper, "--default-runtime", "capi-talos"}
+		args = append(args, "--oom-score-adjust", "0", "--add-runtime", "capi-talos="+options.Wrapper, "--default-runtime", "capi-talos")
 	}
 	log, err := os.Create(options.Log)
 	if err != nil {

@@ -30,6 +30,9 @@ type Options struct {
 	// Wrapper is the runtime of containers on machines without CAP_SYS_RESOURCE:
 	// part "runtime-wrapper". It is not used on others.
 	Wrapper string
+	// Confined tells that nothing outside of this machine can be reached, so a
+	// daemon that is started here need not try.
+	Confined bool
 	// Log is the file for what the daemon says, when it is started here.
 	Log string
 }
@@ -186,5 +189,9 @@ func (d *Daemon) Stop(ctx context.Context) error {
 	}
 	own := d.own
 	d.own = nil
+	if others, err := d.Docker(ctx, "ps", "--quiet"); err == nil && len(others) > 0 {
+		fmt.Fprintln(d.output, "leaving Docker running: others have containers there")
+		return nil
+	}
 	return own.stop(ctx)
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // cleanUp removes what belongs to run $1 and, if $3 names it, ends the daemon
-// and gives the network of the machine back.
+// and gives the network of the machine back, unless others have containers there.
 // Containers of kind carry a label of kind's with the name $2.
 const cleanUp = `
 for filter in "label=` + labelRun + `=$1" "label=io.x-k8s.kind.cluster=$2"; do
@@ -22,9 +22,9 @@ done
 networks=$(docker network ls --quiet --filter "label=` + labelRun + `=$1") && [ -n "$networks" ] && docker network rm $networks
 for rule in "iptables DOCKER-USER" "ip6tables FORWARD"; do
 	set -- "$1" "$2" "$3" $rule
-	$4 -S $5 | grep ` + barrierComment + ` | sed 's/^-A/-D/' | while read -r line; do $4 $line; done
+	$4 -S $5 | grep -- "--comment ` + barrierComment + `$1 " | sed 's/^-A/-D/' | while read -r line; do $4 $line; done
 done
-if [ -n "$3" ]; then
+if [ -n "$3" ] && [ -z "$(docker ps --quiet)" ]; then
 	kill "$3"
 	while kill -0 "$3" 2>/dev/null; do sleep 0.2; done
 ` + restoreNetwork + `

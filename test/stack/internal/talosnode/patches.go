@@ -89,8 +89,16 @@ const restrictScores = `[plugins."io.containerd.cri.v1.runtime"]
 func Patch(traits machine.Traits, registry string) (string, error) {
 	p := patch{
 		Machine: machinePatch{
-			Time:    disabled{true},
-			Kubelet: kubeletPatch{ExtraConfig: map[string]any{"httpCheckFrequency": "1s"}},
+			Time: disabled{true},
+			Kubelet: kubeletPatch{ExtraConfig: map[string]any{
+				"httpCheckFrequency": "1s",
+				// The disk is that of this machine, and much else is on it: shares of
+				// it that are free say nothing.
+				"imageGCHighThresholdPercent": 100,
+				"evictionHard": map[string]string{
+					"memory.available": "100Mi", "nodefs.available": "1Gi", "nodefs.inodesFree": "1%", "imagefs.available": "1Gi",
+				},
+			}},
 		},
 		Cluster: clusterPatch{Proxy: disabled{true}, CoreDNS: disabled{true}, AllowSchedulingOnControlPlanes: true},
 	}

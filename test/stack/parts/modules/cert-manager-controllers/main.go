@@ -83,6 +83,9 @@ func startInjector(ctx context.Context, group *errgroup.Group, config *rest.Conf
 	if err != nil {
 		return fmt.Errorf("filling the scheme: %w", err)
 	}
+	// The injector writes as the first word of its user agent.
+	config = rest.CopyConfig(config)
+	config.UserAgent = "cert-manager-cainjector/test"
 	mgr, err := ctrl.NewManager(config, ctrl.Options{Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}})
 	if err != nil {
 		return fmt.Errorf("making the CA injector's manager: %w", err)
