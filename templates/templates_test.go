@@ -60,7 +60,7 @@ type cluster struct {
 // parse reads manifests and refuses fields that do not exist.
 func parse(g Gomega, manifests string) cluster {
 	var made cluster
-	for _, manifest := range strings.SplitSeq(manifests, "\n---\n") {
+	for manifest := range strings.SplitSeq(manifests, "\n---\n") {
 		var kind struct {
 			Kind string `json:"kind"`
 		}

@@ -15,7 +15,7 @@ import (
 )
 
 // volumes are those that can be wiped, as the infrastructure provider asks for.
-func volumes(g Gomega, ctx context.Context, node talosclient.Node) talosclient.ResetOptions { //nolint:revive // As gomega's own.
+func volumes(g Gomega, ctx context.Context, node talosclient.Node) talosclient.ResetOptions {
 	found, err := node.Volumes(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
 	options := talosclient.ResetOptions{}

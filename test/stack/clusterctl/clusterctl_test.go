@@ -27,7 +27,7 @@ func fakeParts(t *testing.T) parts.Built {
 	for _, name := range clusterctl.Parts() {
 		built[name] = t.TempDir()
 	}
-	g.Expect(os.WriteFile(built.Path("clusterctl"), []byte(program), 0o755)).To(Succeed()) //nolint:gosec // a program
+	g.Expect(os.WriteFile(built.Path("clusterctl"), []byte(program), 0o755)).To(Succeed())
 	g.Expect(os.WriteFile(built.Path("capi-components", "core-components.yaml"), []byte("core"), 0o600)).To(Succeed())
 	g.Expect(os.WriteFile(built.Path("cert-manager-crds", "cert-manager-crds.yaml"), []byte("kinds"), 0o600)).To(Succeed())
 	return built

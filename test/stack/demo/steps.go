@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"strconv"
 	"strings"
 	"time"
@@ -100,14 +101,6 @@ func (s *Scenario) poll(ctx context.Context, check func(context.Context) error) 
 // refusedError is what trying again does not help against.
 type refusedError struct{ error }
 
-// refused marks what the API server refuses for what it says.
-func refused(err error) error {
-	if apierrors.IsInvalid(err) || apierrors.IsForbidden(err) {
-		return &refusedError{err}
-	}
-	return err
-}
-
 // Unwrap returns the cause.
 func (e *refusedError) Unwrap() error { return e.error }
 
@@ -176,9 +169,7 @@ func (s *Scenario) createCluster(ctx context.Context) (string, error) {
 		"CONTROL_PLANE_ENDPOINT_HOST": endpoint.Host,
 		"CONTROL_PLANE_ENDPOINT_PORT": strconv.Itoa(int(endpoint.Port)),
 	}
-	for name, value := range s.Variables {
-		variables[name] = value
-	}
+	maps.Copy(variables, s.Variables)
 	manifest, err := s.Management.Clusterctl.Generate(ctx, s.Cluster, variables,
 		"--infrastructure", "talos", "--flavor", "metal", "--target-namespace", s.Cluster, "--kubernetes-version", s.Fleet.KubernetesVersion(),
 		"--control-plane-machine-count", "1", "--worker-machine-count", strconv.Itoa(s.Workers[0]))

@@ -331,7 +331,7 @@ func (c *Cluster) Check() error {
 }
 
 func tail(path string) string {
-	content, err := os.ReadFile(path) //nolint:gosec // a log of ours
+	content, err := os.ReadFile(path)
 	if err != nil {
 		return ""
 	}

@@ -2,6 +2,7 @@ package management_test
 
 import (
 	"context"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -66,12 +67,9 @@ func TestStartReportsWhyAProcessEnded(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	built := ensure(t, management.Parts()...)
-	broken := parts.Built{}
-	for name, dir := range built {
-		broken[name] = dir
-	}
+	broken := maps.Clone(built)
 	broken["kube-apiserver"] = t.TempDir()
-	g.Expect(os.WriteFile(broken.Path("kube-apiserver"), []byte("#!/bin/sh\necho cannot go on; exit 3\n"), 0o755)).To(Succeed()) //nolint:gosec // a program
+	g.Expect(os.WriteFile(broken.Path("kube-apiserver"), []byte("#!/bin/sh\necho cannot go on; exit 3\n"), 0o755)).To(Succeed())
 
 	_, err := management.Start(t.Context(), management.Options{Dir: t.TempDir(), Built: broken})
 	g.Expect(err).To(MatchError(And(ContainSubstring("kube-apiserver ended by itself: exit status 3"), ContainSubstring("cannot go on"))))

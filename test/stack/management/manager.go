@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -89,7 +90,7 @@ func (c *Cluster) newManager(ctx context.Context, program Program) (*Manager, in
 		Path: program.Path,
 		Log:  filepath.Join(c.LogDir(), program.Name+".log"),
 		Env:  append(c.environment(), containerEnv(container, deployment)...),
-		Args: append(append(container.Args[:len(container.Args):len(container.Args)],
+		Args: append(append(slices.Clip(container.Args),
 			"--leader-elect=false",
 			"--kubeconfig="+m.Kubeconfig,
 			"--webhook-port="+strconv.Itoa(ports["webhook"]),

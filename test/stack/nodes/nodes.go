@@ -51,6 +51,7 @@ type Nodes struct {
 	barrier  *docker.Barrier
 	janitor  *docker.Janitor
 	registry *talosnode.Registry
+	sysctls  talosnode.Sysctls
 }
 
 // Parts are the parts that Up needs.
@@ -71,6 +72,7 @@ func Reason(ctx context.Context) string {
 }
 
 // Up starts everything but machines. When it fails, all is taken down again.
+// Talos nodes change settings of this machine's kernel; Down gives them back.
 func Up(ctx context.Context, options Options) (_ *Nodes, err error) {
 	if reason := Reason(ctx); reason != "" {
 		return nil, fmt.Errorf("starting real Talos nodes: %s", reason)
@@ -80,7 +82,7 @@ func Up(ctx context.Context, options Options) (_ *Nodes, err error) {
 	}
 	// Where a registry answers, what the nodes send may leave.
 	confined := !machine.RegistryAnswers(ctx)
-	n := &Nodes{}
+	n := &Nodes{sysctls: talosnode.ReadSysctls()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.Down(context.WithoutCancel(ctx)))
@@ -177,5 +179,5 @@ func (n *Nodes) Down(ctx context.Context) error {
 	if n.Docker != nil {
 		failures = append(failures, n.Docker.Stop(ctx))
 	}
-	return errors.Join(failures...)
+	return errors.Join(append(failures, n.sysctls.Restore())...)
 }

@@ -251,7 +251,7 @@ func sweep(folder string) error {
 func removeAll(dir string) error {
 	_ = filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
 		if err == nil && entry.IsDir() {
-			_ = os.Chmod(path, 0o755) //nolint:gosec // a folder of our own about to be removed
+			_ = os.Chmod(path, 0o755)
 		}
 		return nil
 	})

@@ -7,6 +7,8 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/capi-talos/capi-talos/test/stack/internal/debian"
 )
 
 // debianPackages are what the node image of kind has of Debian. Some of its
@@ -28,6 +30,9 @@ func debianRoot(needs Built) string { return needs.Path(debianPart, "root") }
 func buildDebian(ctx context.Context, w *Workspace) error {
 	if os.Geteuid() != 0 {
 		return errors.New("installing Debian into a folder: only root can do that")
+	}
+	if err := debian.Install(ctx, "debootstrap"); err != nil {
+		return err
 	}
 	mirror, err := debianMirror(ctx, w)
 	if err != nil {

@@ -15,8 +15,6 @@ const (
 	TalosImage = "registry.local/talos:" + TalosVersion
 	// CertManagerImage is the image of part "cert-manager-image".
 	CertManagerImage = "registry.local/cert-manager-controllers:" + CertManagerVersion
-	// RegistryImage is the image of part "registry-image".
-	RegistryImage = "registry.local/registry:" + distributionRel
 	// PauseImage is an image that every Talos node can run.
 	PauseImage = "registry.k8s.io/pause:" + TalosPauseVersion
 
@@ -40,13 +38,6 @@ func nodeImages() []Part {
 		},
 		programImage("capi-core-image", ClusterAPIVersion, CoreImage, "capi-core", "manager"),
 		programImage("cert-manager-image", CertManagerVersion, CertManagerImage, "cert-manager-controllers", "cert-manager-controllers"),
-		{
-			Name:    "registry-image",
-			Version: distributionRel,
-			Needs:   []string{"registry"},
-			Inputs:  []string{"1", RegistryImage},
-			Build:   buildRegistryImage,
-		},
 		kindNodePart(),
 	}
 }
@@ -77,28 +68,6 @@ func WriteProgramImage(binary, root, out, name string) error {
 		Env:        []string{defaultPath},
 		User:       nonRoot,
 		WorkingDir: "/",
-	})
-}
-
-const registryConfig = `version: 0.1
-log:
-  level: warn
-storage:
-  filesystem:
-    rootdirectory: /var/lib/registry
-http:
-  addr: :5000
-`
-
-func buildRegistryImage(_ context.Context, w *Workspace) error {
-	tree := images.NewTree(filepath.Join(w.Scratch, "root"))
-	tree.Users()
-	tree.Dirs("/var/lib/registry")
-	tree.Copy(w.Needs.Path("registry"), "/registry", images.Program)
-	tree.Write("/etc/registry.yaml", registryConfig, images.Data)
-	return images.Write(tree, w.Out, RegistryImage, images.Config{
-		Entrypoint: []string{"/registry", "serve", "/etc/registry.yaml"},
-		Env:        []string{defaultPath, "OTEL_TRACES_EXPORTER=none"},
 	})
 }
 

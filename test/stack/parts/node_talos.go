@@ -84,7 +84,7 @@ func clampScore(file string) error {
 	if bytes.Count(text, []byte(scoreLine)) != 1 {
 		return errors.New("looking for the place where Talos sets OOM scores: it has moved")
 	}
-	if err := os.Chmod(file, 0o644); err != nil { //nolint:gosec // a copy of public sources
+	if err := os.Chmod(file, 0o644); err != nil {
 		return fmt.Errorf("writing the sources of Talos: %w", err)
 	}
 	return os.WriteFile(file, bytes.Replace(text, []byte(scoreLine), []byte(scoreClamped), 1), 0o644)

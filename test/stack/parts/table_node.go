@@ -1,6 +1,9 @@
 package parts
 
 import (
+	"context"
+
+	"github.com/capi-talos/capi-talos/test/stack/internal/debian"
 	"github.com/capi-talos/capi-talos/test/stack/internal/machine"
 )
 
@@ -51,15 +54,19 @@ func nodePrograms() []Part {
 			LDFlags: "-X " + containerdPackage + "/version.Version=" + containerdVersion,
 		},
 		{
-			// runc enters namespaces in C before Go starts, so it needs cgo, and
-			// Debian's libseccomp-dev and pkg-config.
-			Name:     "runc",
-			Version:  runcVersion,
-			Module:   "runc",
-			Commands: []Command{{Package: "github.com/opencontainers/runc", Binary: "runc"}},
-			Tags:     []string{"netgo", "osusergo", "seccomp"},
-			LDFlags:  "-X main.version=" + runcVersion[1:] + " -linkmode external -extldflags -static",
-			Env:      []string{"CGO_ENABLED=1"},
+			// runc enters namespaces in C before Go starts, so it needs a compiler.
+			Name:    "runc",
+			Version: runcVersion,
+			Module:  "runc",
+			Tags:    []string{"netgo", "osusergo", "seccomp"},
+			LDFlags: "-X main.version=" + runcVersion[1:] + " -linkmode external -extldflags -static",
+			Env:     []string{"CGO_ENABLED=1"},
+			Build: func(ctx context.Context, w *Workspace) error {
+				if err := debian.Install(ctx, "gcc", "libc6-dev", "libseccomp-dev", "pkg-config"); err != nil {
+					return err
+				}
+				return w.GoBuild(ctx, w.Module, "github.com/opencontainers/runc", "runc")
+			},
 		},
 		{
 			Name:    "cni",

@@ -31,7 +31,7 @@ import (
 var _ = Describe("What a user says", func() {
 	It("arrives on the node", func(ctx SpecContext) {
 		const name = "arrival"
-		host := addHost(ctx, name, "machine:\n  sysctls:\n    kernel.panic: \"42\"\n")
+		host := addHost(ctx, name, "machine:\n  sysctls:\n    net.ipv4.tcp_keepalive_time: \"1234\"\n")
 		bundle := bringBundle(ctx, name)
 		createCluster(ctx, name, map[string]string{
 			"POD_CIDR": "10.60.0.0/16", "SERVICE_CIDR": "10.61.0.0/16", "SERVICE_DOMAIN": "example.test",
@@ -62,7 +62,7 @@ var _ = Describe("What a user says", func() {
 		Expect(applied.ClusterConfig.ClusterNetwork.PodSubnet).To(Equal([]string{"10.60.0.0/16"}))
 		Expect(applied.ClusterConfig.ClusterNetwork.ServiceSubnet).To(Equal([]string{"10.61.0.0/16"}))
 		Expect(applied.ClusterConfig.ClusterNetwork.DNSDomain).To(Equal("example.test"))
-		Expect(applied.MachineConfig.MachineSysctls).To(HaveKeyWithValue("kernel.panic", "42"))
+		Expect(applied.MachineConfig.MachineSysctls).To(HaveKeyWithValue("net.ipv4.tcp_keepalive_time", "1234"))
 		Expect(fmt.Sprint(applied.ClusterConfig.APIServerConfig.ExtraArgsConfig)).To(ContainSubstring("2h"))
 		Expect(applied.MachineConfig.MachineToken).To(Equal(bundle.Machinery().TrustdInfo.Token))
 
@@ -88,7 +88,7 @@ func addHost(ctx context.Context, namespace string, patches ...string) fleet.Hos
 // bringBundle stores a user's own secrets bundle before the cluster is there.
 func bringBundle(ctx context.Context, name string) *secrets.Bundle {
 	GinkgoHelper()
-	bundle, err := secrets.NewBundle(time.Now(), "v1.13", nil) //nolint:forbidigo // Certificates are made for now.
+	bundle, err := secrets.NewBundle(time.Now(), "v1.13", nil)
 	Expect(err).NotTo(HaveOccurred())
 	Expect(world.client.Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{

@@ -44,19 +44,17 @@ func TestChooseBed(t *testing.T) {
 }
 
 func TestLeave(t *testing.T) {
-	interrupted, cancel := context.WithCancel(t.Context())
-	cancel()
 	for behaviour, test := range map[string]struct {
-		ctx   context.Context
-		err   error
-		logs  bool
-		want  string
-		stays bool
+		interrupted bool
+		err         error
+		logs        bool
+		want        string
+		stays       bool
 	}{
-		"removes all after a success":           {ctx: t.Context(), logs: true},
-		"says last where the logs are":          {ctx: t.Context(), logs: true, err: errors.New("broken"), want: "broken\nlogs are in DIR/logs", stays: true},
-		"tells that somebody has ended it":      {ctx: interrupted, logs: true, err: errors.New("canceled"), want: "interrupted: canceled\nlogs are in DIR/logs", stays: true},
-		"promises no logs where there are none": {ctx: t.Context(), err: errors.New("broken"), want: "broken"},
+		"removes all after a success":           {logs: true},
+		"says last where the logs are":          {logs: true, err: errors.New("broken"), want: "broken\nlogs are in DIR/logs", stays: true},
+		"tells that somebody has ended it":      {interrupted: true, logs: true, err: errors.New("canceled"), want: "interrupted: canceled\nlogs are in DIR/logs", stays: true},
+		"promises no logs where there are none": {err: errors.New("broken"), want: "broken"},
 	} {
 		t.Run(behaviour, func(t *testing.T) {
 			g := NewWithT(t)
@@ -65,7 +63,12 @@ func TestLeave(t *testing.T) {
 			if test.logs {
 				g.Expect(os.Mkdir(filepath.Join(dir, "logs"), 0o755)).To(Succeed())
 			}
-			err := leave(test.ctx, dir, test.err)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if test.interrupted {
+				cancel()
+			}
+			err := leave(ctx, dir, test.err)
 			if test.want == "" {
 				g.Expect(err).NotTo(HaveOccurred())
 			} else {

@@ -21,10 +21,11 @@ func main() {
 	ctrl.SetLogger(logr.Discard())
 	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
 	// The first Ctrl-C cleans up, the second one ends the program at once.
 	context.AfterFunc(ctx, stop)
-	if err := run(ctx, os.Args[1:]); err != nil {
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
 		fmt.Fprintf(os.Stderr, "stack: %v\n", err)
 		os.Exit(1)
 	}

@@ -148,7 +148,7 @@ func packetFilterPath(ctx context.Context, folder string) (string, error) {
 		}
 	}
 	path = folder + string(os.PathListSeparator) + path
-	return path, os.Setenv("PATH", path) //nolint:forbidigo // The barrier must speak to the same tables.
+	return path, os.Setenv("PATH", path)
 }
 
 func lookAtNetwork(ctx context.Context) (hostNetwork, error) {
@@ -183,4 +183,10 @@ func (h hostNetwork) restore(ctx context.Context) error {
 		return fmt.Errorf("giving the network of this machine back: %w: %s", err, out)
 	}
 	return nil
+}
+
+// tail is the end of what a program said.
+func tail(out []byte) []byte {
+	const enough = 1500
+	return out[max(0, len(out)-enough):]
 }

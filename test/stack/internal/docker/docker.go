@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/capi-talos/capi-talos/test/stack/internal/debian"
 	"github.com/capi-talos/capi-talos/test/stack/internal/images"
 	"github.com/capi-talos/capi-talos/test/stack/internal/machine"
 )
@@ -59,7 +60,7 @@ func Reason(ctx context.Context) string {
 	if installed() {
 		return ""
 	}
-	if _, err := exec.LookPath("apt-get"); err != nil {
+	if !debian.Possible() {
 		return "Docker is not installed, and this is not a Debian machine"
 	}
 	return ""
@@ -76,7 +77,7 @@ func Ensure(ctx context.Context, options Options) (*Daemon, error) {
 	}
 	if !installed() {
 		fmt.Fprintln(options.Output, "installing Docker (apt-get install docker.io)")
-		if err := install(ctx); err != nil {
+		if err := debian.Install(ctx, "docker.io", "iptables", "iproute2"); err != nil {
 			return nil, err
 		}
 		// Where there is an init system, the package has started it.

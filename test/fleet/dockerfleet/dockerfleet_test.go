@@ -1,0 +1,147 @@
+package dockerfleet
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+)
+
+const patience = 10 * time.Second
+
+// fakeDocker keeps the commands that it was given.
+type fakeDocker struct {
+	mu    sync.Mutex
+	calls []string
+	// exits are the exit codes that waiting for a container returns, one after
+	// the other. Without one it waits.
+	exits chan string
+	// files are what copying a place out of a container yields.
+	files map[string][]byte
+}
+
+func newFakeDocker() *fakeDocker {
+	return &fakeDocker{exits: make(chan string), files: map[string][]byte{}}
+}
+
+// Docker implements Docker.
+func (d *fakeDocker) Docker(ctx context.Context, args ...string) ([]byte, error) {
+	if args[0] == "wait" {
+		select {
+		case code := <-d.exits:
+			return []byte(code + "\n"), nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls = append(d.calls, strings.Join(args, " "))
+	if args[0] == "cp" && args[2] == "-" {
+		_, place, _ := strings.Cut(args[1], ":")
+		if content, ok := d.files[place]; ok {
+			return content, nil
+		}
+		return nil, errors.New("exit status 1: Error: No such container:path: " + args[1])
+	}
+	return nil, nil
+}
+
+// verbs are the commands so far, without their arguments.
+func (d *fakeDocker) verbs() []string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var verbs []string
+	for _, call := range d.calls {
+		verb, _, _ := strings.Cut(call, " ")
+		verbs = append(verbs, verb)
+	}
+	return verbs
+}
+
+func newTestFleet(t *testing.T, docker Docker) *Fleet {
+	t.Helper()
+	f := New(t.Context(), Options{
+		Docker: docker, Image: "talos", Label: "run=test", Network: "test", Subnet: netip.MustParsePrefix("172.30.7.0/24"),
+	})
+	t.Cleanup(func() { NewWithT(t).Expect(f.Close(context.WithoutCancel(t.Context()))).To(Succeed()) })
+	return f
+}
+
+// boot adds a machine without waiting for its Talos.
+func boot(t *testing.T, f *Fleet) *machine {
+	t.Helper()
+	g := NewWithT(t)
+	m := newMachine(f, len(f.machines)+1)
+	g.Expect(m.create(t.Context())).To(Succeed())
+	f.machines = append(f.machines, m)
+	f.running.Go(func() { m.supervise(f.supervise) })
+	return m
+}
+
+func TestAMachineKeepsItsIdentity(t *testing.T) {
+	g, docker := NewWithT(t), newFakeDocker()
+	f := newTestFleet(t, docker)
+	boot(t, f)
+	host := boot(t, f).host
+	g.Expect(host.Name).To(Equal("host-2"))
+	g.Expect(host.Address).To(Equal("172.30.7.3"))
+	g.Expect(host.MACAddress).To(Equal("02:42:ac:1e:07:03"))
+	g.Expect(docker.calls).To(ContainElement(And(
+		HavePrefix("create --pull never --name test-host-2 "), ContainSubstring("--ip 172.30.7.3 --mac-address 02:42:ac:1e:07:03"), HaveSuffix(" talos"))))
+}
+
+func TestWhatTheHardwareDoes(t *testing.T) {
+	start := []string{"create", "cp", "start"}
+	for behaviour, test := range map[string]struct {
+		code string
+		keep bool
+		want []string
+	}{
+		"a reset machine comes back blank":               {code: exitPowerOff, want: []string{"logs", "rm", "create", "cp", "start"}},
+		"a machine told to keep its data comes back so":  {code: exitPowerOff, keep: true, want: []string{"start"}},
+		"a machine that reboots comes back":              {code: exitReboot, want: []string{"start"}},
+		"a machine that falls over is switched on again": {code: "1", want: []string{"start"}},
+	} {
+		t.Run(behaviour, func(t *testing.T) {
+			g, docker := NewWithT(t), newFakeDocker()
+			f := newTestFleet(t, docker)
+			g.Expect(f.KeepDataOnReset(t.Context(), test.keep)).To(Succeed())
+			boot(t, f)
+			docker.exits <- test.code
+			g.Eventually(docker.verbs).WithTimeout(patience).Should(Equal(append(start, test.want...)))
+		})
+	}
+}
+
+func TestFilesListsWhatIsThere(t *testing.T) {
+	g, docker := NewWithT(t), newFakeDocker()
+	m := boot(t, newTestFleet(t, docker))
+	docker.files["/var/lib/etcd"] = archive(g, "etcd/", "etcd/member/", "etcd/member/snap")
+	docker.files["/system/state/config.yaml"] = archive(g, "config.yaml")
+	g.Expect(m.files(t.Context(), "/var/lib/etcd")).To(Equal([]string{"/var/lib/etcd/member/snap"}))
+	g.Expect(m.files(t.Context(), "/system/state/config.yaml")).To(Equal([]string{"/system/state/config.yaml"}))
+	g.Expect(m.files(t.Context(), "/var/lib/kubelet")).To(BeEmpty())
+}
+
+// archive is what Docker makes of files; a slash ends the names of folders.
+func archive(g *WithT, names ...string) []byte {
+	var content bytes.Buffer
+	writer := tar.NewWriter(&content)
+	for _, name := range names {
+		kind := byte(tar.TypeReg)
+		if strings.HasSuffix(name, "/") {
+			kind = tar.TypeDir
+		}
+		g.Expect(writer.WriteHeader(&tar.Header{Name: name, Typeflag: kind})).To(Succeed())
+	}
+	g.Expect(writer.Close()).To(Succeed())
+	return content.Bytes()
+}
