@@ -72,7 +72,7 @@ verify-modules:
 
 .PHONY: verify-documents
 verify-documents:
-	@go test ./config/ ./docs/
+	@go test ./config/ ./docs/ ./templates/
 
 ##@ Lint
 
@@ -104,7 +104,7 @@ demo: local-repository ## Build a Kubernetes cluster out of Talos machines, scal
 
 .PHONY: build
 build: ## Build the managers into out/bin.
-	CGO_ENABLED=0 go build -trimpath -o $(OUT)/bin/ ./cmd/...
+	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(OUT)/bin/ ./cmd/...
 
 .PHONY: images
 images: $(PROVIDERS:%=image-%) ## Build the managers' images with Docker.

@@ -24,6 +24,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/siderolabs/talos/pkg/machinery/api/common"
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"github.com/siderolabs/talos/pkg/machinery/resources/block"
 	talosruntime "github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -257,4 +258,34 @@ func TestCallsTranslateTalosAnswers(t *testing.T) {
 			g.Expect(exists).To(Equal(c.exists))
 		})
 	}
+}
+
+func TestVolumesAreFoundWithoutAConfiguration(t *testing.T) {
+	g := NewWithT(t)
+	resources := state.WrapCore(namespaced.NewState(inmem.Build))
+	missing := block.NewVolumeStatus(block.NamespaceName, "STATE")
+	missing.TypedSpec().Phase = block.VolumePhaseMissing
+	known := block.NewVolumeStatus(block.NamespaceName, "META")
+	known.TypedSpec().Location = "/dev/vda4"
+	put := func(res resource.Resource) { g.Expect(resources.Create(t.Context(), res)).To(Succeed()) }
+	put(missing)
+	put(known)
+	for label, filesystem := range map[string]string{"STATE": "xfs", "EPHEMERAL": "xfs", "META": "talosmeta", "": "iso9660", "u-data": ""} {
+		found := block.NewDiscoveredVolume(block.NamespaceName, "part-"+label)
+		found.TypedSpec().PartitionLabel, found.TypedSpec().Name, found.TypedSpec().DevPath = label, filesystem, "/dev/"+label
+		put(found)
+	}
+	authority := newAuthority(g)
+	cert, _ := authority.issue(g)
+	serve(t, &talos{resources: resources}, cert, nil)
+	pool := talosclient.New()
+	t.Cleanup(pool.Close)
+	node, err := pool.Maintenance(t.Context(), address, "")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(node.Volumes(t.Context())).To(ConsistOf(
+		talosclient.Volume{ID: "STATE", Phase: "located", Location: "/dev/STATE", Filesystem: "xfs"},
+		talosclient.Volume{ID: "EPHEMERAL", Phase: "located", Location: "/dev/EPHEMERAL", Filesystem: "xfs"},
+		talosclient.Volume{ID: "META", Phase: "waiting", Location: "/dev/vda4", Filesystem: "none"},
+		talosclient.Volume{ID: "u-data", Phase: "located", Location: "/dev/u-data"},
+	))
 }

@@ -175,7 +175,8 @@ func (n *node) readLinks(ctx context.Context, found *Hardware) error {
 	})
 }
 
-// Volumes implements Node.
+// Volumes implements Node. A machine without a configuration manages hardly any
+// volume, so what lies on its disks is told by the partitions found there.
 func (n *node) Volumes(ctx context.Context) ([]Volume, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -186,10 +187,36 @@ func (n *node) Volumes(ctx context.Context) ([]Volume, error) {
 			ID: res.Metadata().ID(), Phase: spec.Phase.String(), Location: spec.Location, Filesystem: spec.Filesystem.String(),
 		})
 	})
+	if err == nil {
+		err = each(ctx, n.COSI, func(res *block.DiscoveredVolume) {
+			volumes = withPartition(volumes, res.TypedSpec())
+		})
+	}
 	if err != nil {
 		return nil, fmt.Errorf("listing volumes: %w", err)
 	}
 	return volumes, nil
+}
+
+// withPartition adds a partition that has the label of a volume, unless the
+// volume is known with its location.
+func withPartition(volumes []Volume, partition *block.DiscoveredVolumeSpec) []Volume {
+	if partition.PartitionLabel == "" {
+		return volumes
+	}
+	found := Volume{
+		ID: partition.PartitionLabel, Phase: block.VolumePhaseLocated.String(), Location: partition.DevPath, Filesystem: partition.Name,
+	}
+	for i := range volumes {
+		if volumes[i].ID != found.ID {
+			continue
+		}
+		if volumes[i].Location == "" {
+			volumes[i] = found
+		}
+		return volumes
+	}
+	return append(volumes, found)
 }
 
 // Addresses implements Node.

@@ -78,7 +78,8 @@ type Node interface {
 	// Hardware is what the node found about itself. In a container disks and
 	// SMBIOS are empty.
 	Hardware(ctx context.Context) (Hardware, error)
-	// Volumes are the volumes that Talos manages on this node.
+	// Volumes are the volumes that Talos manages on this node, and the partitions
+	// that have the label of one.
 	Volumes(ctx context.Context) ([]Volume, error)
 	// Addresses are the node's addresses as Talos reports them for Kubernetes
 	// (the "current" NodeAddress), without link-local, loopback and VIP ones.

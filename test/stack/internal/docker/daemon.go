@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
@@ -43,10 +42,6 @@ type hostNetwork struct {
 
 // startDaemon starts dockerd with what this machine needs.
 func startDaemon(ctx context.Context, options Options, traits machine.Traits) (*ownDaemon, error) {
-	path, err := packetFilterPath(ctx, filepath.Dir(options.Log))
-	if err != nil {
-		return nil, err
-	}
 	before, err := lookAtNetwork(ctx)
 	if err != nil {
 		return nil, err
@@ -69,7 +64,6 @@ func startDaemon(ctx context.Context, options Options, traits machine.Traits) (*
 	}
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command("dockerd", args...) //nolint:gosec,noctx // It is ended by stop, not by a context.
-	cmd.Env = append(os.Environ(), "PATH="+path)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
@@ -122,33 +116,6 @@ func (o *ownDaemon) stop(ctx context.Context) error {
 		return fmt.Errorf("waiting for the end of dockerd: %w", ctx.Err())
 	}
 	return o.before.restore(ctx)
-}
-
-// packetFilterPath is a search path with a working iptables. Kernels without
-// the tables of old need the variant for nftables; when that is not what the
-// machine's iptables is, links of ours come first.
-func packetFilterPath(ctx context.Context, folder string) (string, error) {
-	path := os.Getenv("PATH")
-	if exec.CommandContext(ctx, "iptables", "-t", "nat", "-S").Run() == nil {
-		return path, nil
-	}
-	folder = filepath.Join(folder, "iptables")
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return "", fmt.Errorf("making a folder for iptables: %w", err)
-	}
-	for _, family := range []string{"iptables", "ip6tables"} {
-		for _, suffix := range []string{"", "-save", "-restore"} {
-			target, err := exec.LookPath(family + "-nft" + suffix)
-			if err != nil {
-				return "", fmt.Errorf("looking for iptables: %w", err)
-			}
-			if err := os.Symlink(target, filepath.Join(folder, family+suffix)); err != nil && !os.IsExist(err) {
-				return "", fmt.Errorf("linking iptables: %w", err)
-			}
-		}
-	}
-	path = folder + string(os.PathListSeparator) + path
-	return path, os.Setenv("PATH", path)
 }
 
 func lookAtNetwork(ctx context.Context) (hostNetwork, error) {
