@@ -94,7 +94,7 @@ func Up(ctx context.Context, options Options) (_ *Nodes, err error) {
 	}); err != nil {
 		return nil, err
 	}
-	if n.janitor, err = n.Docker.NewJanitor(ctx, options.Run, options.Kind); err != nil {
+	if n.janitor, err = n.Docker.NewJanitor(ctx, options.Run, options.Kind, n.sysctls.Script()); err != nil {
 		return nil, err
 	}
 	if confined {

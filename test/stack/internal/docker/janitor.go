@@ -29,7 +29,6 @@ if [ -n "$3" ] && [ -z "$(docker ps --quiet)" ]; then
 	while kill -0 "$3" 2>/dev/null; do sleep 0.2; done
 ` + restoreNetwork + `
 fi
-exit 0
 `
 
 // Janitor cleans up after this process, should that die without doing so.
@@ -43,8 +42,9 @@ type Janitor struct {
 
 // NewJanitor removes what an earlier run of that name left behind, and waits
 // for the end of this process in order to do the same. kind is the name of the
-// run's cluster of kind; it may have none.
-func (d *Daemon) NewJanitor(ctx context.Context, run, kind string) (*Janitor, error) {
+// run's cluster of kind; it may have none. also is what the shell does then
+// beyond that.
+func (d *Daemon) NewJanitor(ctx context.Context, run, kind, also string) (*Janitor, error) {
 	j := &Janitor{run: run, kind: kind, path: d.Path}
 	if err := j.clean(ctx); err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (d *Daemon) NewJanitor(ctx context.Context, run, kind string) (*Janitor, er
 	}
 	// A line says that all is clean; the end of the pipe without one, that this
 	// process is gone.
-	j.cmd = exec.Command("sh", j.args("read -r line && exit 0\n"+cleanUp, j.daemon)...) //nolint:gosec,noctx // It outlives this process.
+	j.cmd = exec.Command("sh", j.args("read -r line && exit 0\n"+cleanUp+also, j.daemon)...) //nolint:gosec,noctx // It outlives this process.
 	j.cmd.Env = env
 	j.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	var err error
@@ -91,7 +91,7 @@ func (j *Janitor) Clean(ctx context.Context) error {
 }
 
 func (j *Janitor) clean(ctx context.Context) error {
-	cmd := exec.CommandContext(ctx, "sh", j.args(cleanUp, "")...) //nolint:gosec // a fixed script
+	cmd := exec.CommandContext(ctx, "sh", j.args(cleanUp+"exit 0\n", "")...) //nolint:gosec // a fixed script
 	var messages strings.Builder
 	cmd.Stderr = &messages
 	if err := cmd.Run(); err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 )
 
 // changed are the kernel's settings that Talos and kubelet set for the whole
@@ -29,6 +30,15 @@ func readSysctls(root string) Sysctls {
 		}
 	}
 	return before
+}
+
+// Script is what the shell does to write them back, when this process cannot.
+func (s Sysctls) Script() string {
+	var script strings.Builder
+	for path, content := range s {
+		fmt.Fprintf(&script, "echo '%s' > %s\n", strings.TrimSpace(string(content)), path)
+	}
+	return script.String()
 }
 
 // Restore writes them back.

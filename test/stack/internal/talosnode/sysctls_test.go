@@ -2,6 +2,7 @@ package talosnode
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -17,5 +18,9 @@ func TestSysctlsComeBack(t *testing.T) {
 	before := readSysctls(root)
 	g.Expect(os.WriteFile(file, []byte("1\n"), 0o644)).To(Succeed())
 	g.Expect(before.Restore()).To(Succeed())
+	g.Expect(os.ReadFile(file)).To(Equal([]byte("0\n")))
+
+	g.Expect(os.WriteFile(file, []byte("1\n"), 0o644)).To(Succeed())
+	g.Expect(exec.CommandContext(t.Context(), "sh", "-c", before.Script()).Run()).To(Succeed(), "a shell does the same")
 	g.Expect(os.ReadFile(file)).To(Equal([]byte("0\n")))
 }
