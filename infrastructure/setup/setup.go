@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
@@ -114,7 +115,7 @@ func (o *Options) setDefaults() {
 }
 
 func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) error {
-	store := credentials.New(mgr.GetClient(), options.SecretCachingClient, options.Clock)
+	store := credentials.New(mgr.GetClient(), secrets.NewReader(options.SecretCachingClient, mgr.GetAPIReader()), options.Clock)
 	follower := follow.New(ctx, options.Dialer)
 	concurrency := controller.Options{MaxConcurrentReconciles: options.Concurrency}
 

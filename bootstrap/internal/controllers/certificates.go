@@ -192,23 +192,6 @@ func (r *Reconciler) getSecret(ctx context.Context, s *scope, name string) (*cor
 	return found, nil
 }
 
-// secretReader reads a Secret from the cache, and live when the cache lacks it:
-// the cache lags behind, and holds only what carries the label of a cluster.
-type secretReader struct {
-	client.Reader
-	live client.Reader
-}
-
-// Get implements client.Reader.
-func (s secretReader) Get(ctx context.Context, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
-	err := s.Reader.Get(ctx, key, into, opts...)
-	if apierrors.IsNotFound(err) {
-		return s.live.Get(ctx, key, into, opts...)
-	}
-
-	return err
-}
-
 func (r *Reconciler) secrets() client.Reader {
-	return secretReader{Reader: r.SecretCachingClient, live: r.APIReader}
+	return secrets.NewReader(r.SecretCachingClient, r.APIReader)
 }

@@ -26,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 )
 
 // ClusterReconciler reconciles TalosClusters. Client is required.
@@ -138,7 +139,7 @@ func (r *ClusterReconciler) reconcileNormal(ctx context.Context, cluster *cluste
 		return nil
 	}
 	talosCluster.Status.Initialization.Provisioned = ptr.To(true)
-	setCondition(talosCluster, infrav1.ReadyCondition, isTrue(infrav1.ClusterReadyReason, ""))
+	setCondition(talosCluster, infrav1.ReadyCondition, backends.True(infrav1.ClusterReadyReason, ""))
 
 	return nil
 }
@@ -169,8 +170,8 @@ func (r *ClusterReconciler) failureDomains(ctx context.Context, namespace string
 
 // reconcileDelete lets a TalosCluster go once its TalosMachines are gone.
 func (r *ClusterReconciler) reconcileDelete(ctx context.Context, talosCluster *infrav1.TalosCluster) error {
-	if hasAnnotation(talosCluster, infrav1.DeleteForMoveAnnotation) {
-		setCondition(talosCluster, infrav1.DeletingCondition, isTrue(infrav1.DeletedForMoveReason, "The TalosCluster was moved to another management cluster"))
+	if metav1.HasAnnotation(talosCluster.ObjectMeta, infrav1.DeleteForMoveAnnotation) {
+		setCondition(talosCluster, infrav1.DeletingCondition, backends.True(infrav1.DeletedForMoveReason, "The TalosCluster was moved to another management cluster"))
 		return nil
 	}
 	machines := &infrav1.TalosMachineList{}
@@ -186,9 +187,9 @@ func (r *ClusterReconciler) reconcileDelete(ctx context.Context, talosCluster *i
 			names = append(names, machines.Items[i].Name)
 		}
 		slices.Sort(names)
-		waiting := isTrue(infrav1.WaitingForTalosMachinesReason, "Waiting for TalosMachines to be gone: "+strings.Join(names, ", "))
+		waiting := backends.True(infrav1.WaitingForTalosMachinesReason, "Waiting for TalosMachines to be gone: "+strings.Join(names, ", "))
 		setCondition(talosCluster, infrav1.DeletingCondition, waiting)
-		setCondition(talosCluster, infrav1.ReadyCondition, isFalse(infrav1.DeletingReason, "%s", waiting.message))
+		setCondition(talosCluster, infrav1.ReadyCondition, isFalse(infrav1.DeletingReason, "%s", waiting.Message))
 		return nil
 	}
 	controllerutil.RemoveFinalizer(talosCluster, infrav1.TalosClusterFinalizer)
@@ -224,6 +225,6 @@ func (r *ClusterReconciler) list(ctx context.Context, options ...client.ListOpti
 	return requests
 }
 
-func setCondition(object conditions.Setter, kind string, found finding) {
-	conditions.Set(object, metav1.Condition{Type: kind, Status: found.status, Reason: found.reason, Message: found.message})
+func setCondition(object conditions.Setter, kind string, found backends.Finding) {
+	conditions.Set(object, metav1.Condition{Type: kind, Status: found.Status, Reason: found.Reason, Message: found.Message})
 }

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
@@ -22,10 +23,12 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
@@ -124,16 +127,17 @@ func (r *HostReconciler) reconcileHost(ctx context.Context, s *hostScope) (ctrl.
 	spec := &s.host.Spec
 	deleting := !s.host.DeletionTimestamp.IsZero()
 	switch {
-	case hasAnnotation(s.host, infrav1.DeleteForMoveAnnotation):
+	case metav1.HasAnnotation(s.host.ObjectMeta, infrav1.DeleteForMoveAnnotation):
 		s.available = isFalse(infrav1.DeletedForMoveReason, "The host was moved to another management cluster")
-		s.deletion = isTrue(infrav1.DeletedForMoveReason, "The host was moved to another management cluster; its machine is left alone here")
+		s.deletion = backends.True(infrav1.DeletedForMoveReason, "The host was moved to another management cluster; its machine is left alone here")
 		return ctrl.Result{}, nil
 	case spec.Release.Policy != "":
 		return r.reconcileRelease(ctx, s)
 	case deleting:
-		return r.reconcileDelete(ctx, s)
+		return ctrl.Result{}, r.reconcileDelete(ctx, s)
 	case spec.ConsumerRef.Name != "":
-		return r.reconcileClaimed(s), nil
+		s.claimed()
+		return ctrl.Result{}, nil
 	case spec.Handover.ProviderID != "":
 		s.error(infrav1.HostOrphanedReason, "The machine was configured by this provider, but no TalosMachine has claimed it and no release was asked for; delete the host, and wipe the machine by hand")
 		return ctrl.Result{}, nil
@@ -142,36 +146,20 @@ func (r *HostReconciler) reconcileHost(ctx context.Context, s *hostScope) (ctrl.
 	return r.reconcileFree(ctx, s)
 }
 
-// reconcileClaimed reports about a host whose TalosMachine follows the machine.
-func (r *HostReconciler) reconcileClaimed(s *hostScope) ctrl.Result {
-	spec := &s.host.Spec
-	s.state = infrav1.HostClaimed
-	switch spec.Handover.Progress {
-	case infrav1.HandoverStarted:
-		s.state = infrav1.HostProvisioning
-	case infrav1.HandoverRan:
-		s.state = infrav1.HostProvisioned
-	}
-	s.available = isFalse(infrav1.HostClaimedByReason, "TalosMachine %s has claimed the host", spec.ConsumerRef.Name)
-	s.reachable = unknown(infrav1.FollowedByConsumerReason, "The conditions of TalosMachine %s tell", spec.ConsumerRef.Name)
-
-	return ctrl.Result{}
-}
-
 // reconcileDelete lets a host object go. Its machine is never wiped because of
 // that: only the TalosMachine asks for a release.
-func (r *HostReconciler) reconcileDelete(ctx context.Context, s *hostScope) (ctrl.Result, error) {
+func (r *HostReconciler) reconcileDelete(ctx context.Context, s *hostScope) error {
 	// The cache may not know yet of a TalosMachine, or of its provider ID.
 	if err := r.findConsumer(ctx, s, r.APIReader); err != nil {
-		return ctrl.Result{}, err
+		return err
 	}
 	if s.consumer == nil {
-		return ctrl.Result{}, r.letGo(ctx, s, s.host.Spec.Handover.ProviderID != "")
+		return r.letGo(ctx, s, s.host.Spec.Handover.ProviderID != "")
 	}
-	result := r.reconcileClaimed(s)
-	s.deletion = isTrue(infrav1.DeletingReason, "Waiting for TalosMachine "+s.consumer.Name+" to give the host back")
+	s.claimed()
+	s.deletion = backends.True(infrav1.DeletingReason, "Waiting for TalosMachine "+s.consumer.Name+" to give the host back")
 
-	return result, nil
+	return nil
 }
 
 // letGo ends the life of a host object.
@@ -183,7 +171,7 @@ func (r *HostReconciler) letGo(ctx context.Context, s *hostScope, unwiped bool) 
 		r.Recorder.Eventf(s.host, nil, corev1.EventTypeWarning, infrav1.EventUnwiped, "Delete", "The host goes although its machine is not proven wiped")
 	}
 	before := s.host.DeepCopy()
-	removeFinalizer(s.host)
+	controllerutil.RemoveFinalizer(s.host, infrav1.TalosHostFinalizer)
 	s.gone = true
 	if err := r.Client.Patch(ctx, s.host, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("removing the finalizer: %w", err)

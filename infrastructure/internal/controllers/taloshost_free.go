@@ -14,6 +14,7 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
@@ -23,7 +24,7 @@ import (
 
 // reconcileFree looks at a machine that nobody has claimed.
 func (r *HostReconciler) reconcileFree(ctx context.Context, s *hostScope) (ctrl.Result, error) {
-	if hasAnnotation(s.host, infrav1.HostRetryAnnotation) {
+	if metav1.HasAnnotation(s.host.ObjectMeta, infrav1.HostRetryAnnotation) {
 		return ctrl.Result{}, r.endQuarantine(ctx, s)
 	}
 	hosts := &infrav1.TalosHostList{}
@@ -46,7 +47,7 @@ func (r *HostReconciler) reconcileFree(ctx context.Context, s *hostScope) (ctrl.
 		}
 		if other := duplicateOf(s.host, hosts.Items); other != "" {
 			s.identity = isFalse(infrav1.IdentityDuplicateReason, "TalosHost %s stands for the same machine or names the same address; delete one of them", other)
-			s.error(infrav1.HostIdentityReason, s.identity.message)
+			s.error(infrav1.HostIdentityReason, s.identity.Message)
 		}
 	case contact.Foreign:
 		return r.reconcileForeign(ctx, s)
@@ -78,7 +79,7 @@ func (r *HostReconciler) observeMaintenance(ctx context.Context, s *hostScope, a
 		s.available = isFalse(infrav1.HostQuarantinedReason, "An unhealthy Machine has given the host back; it is not claimed before %s. The annotation %s ends that",
 			ends.UTC().Format("2006-01-02T15:04:05Z"), infrav1.HostRetryAnnotation)
 	default:
-		s.available = isTrue(infrav1.HostAvailableReason, "")
+		s.available = backends.True(infrav1.HostAvailableReason, "")
 	}
 
 	return nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
@@ -91,7 +92,7 @@ func (r *HostReconciler) releaseFacts(ctx context.Context, s *hostScope, answer 
 		}[answer.Outcome],
 		Now:        r.Clock.Now(),
 		RetryAfter: time.Duration(ptr.Deref(spec.HostRetryAfterSeconds, infrav1.DefaultHostRetryAfterSeconds)) * time.Second,
-		RetryNow:   hasAnnotation(s.host, infrav1.HostRetryAnnotation),
+		RetryNow:   metav1.HasAnnotation(s.host.ObjectMeta, infrav1.HostRetryAnnotation),
 	}
 	if facts.Contact == "" {
 		facts.Contact = wipe.Silent
@@ -127,7 +128,7 @@ func (r *HostReconciler) reportRelease(s *hostScope, decision wipe.Decision) {
 		r.Recorder.Eventf(s.host, nil, corev1.EventTypeWarning, infrav1.EventNotWiped, "Release", "%s", decision.Message)
 	}
 	if !s.host.DeletionTimestamp.IsZero() {
-		s.deletion = isTrue(infrav1.DeletingReason, "Waiting for the machine to be wiped")
+		s.deletion = backends.True(infrav1.DeletingReason, "Waiting for the machine to be wiped")
 	}
 }
 
@@ -172,7 +173,7 @@ func (r *HostReconciler) endRelease(ctx context.Context, s *hostScope) error {
 	if err != nil {
 		return fmt.Errorf("ending the release: %w", err)
 	}
-	s.released = isTrue(infrav1.NothingToReleaseReason, "")
+	s.released = backends.True(infrav1.NothingToReleaseReason, "")
 	s.state = infrav1.HostUnknown
 	s.available = isFalse(infrav1.HostSilentReason, "The machine is proven wiped, and is looked at next")
 	r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventWiped, "Release", "The machine is proven wiped")

@@ -10,9 +10,9 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/cluster-api/util/patch"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 )
@@ -33,33 +33,35 @@ type hostScope struct {
 	gone bool
 
 	state                                              infrav1.HostState
-	available, reachable, identity, released, deletion finding
+	available, reachable, identity, released, deletion backends.Finding
 }
 
-// finding is the content of a condition. One without status was not made in
-// this pass; the condition stays as it is.
-type finding struct {
-	status  metav1.ConditionStatus
-	reason  string
-	message string
+func isFalse(reason, format string, args ...any) backends.Finding {
+	return backends.False(reason, fmt.Sprintf(format, args...))
 }
 
-func isTrue(reason, message string) finding {
-	return finding{status: metav1.ConditionTrue, reason: reason, message: message}
-}
-
-func isFalse(reason, format string, args ...any) finding {
-	return finding{status: metav1.ConditionFalse, reason: reason, message: fmt.Sprintf(format, args...)}
-}
-
-func unknown(reason, format string, args ...any) finding {
-	return finding{status: metav1.ConditionUnknown, reason: reason, message: fmt.Sprintf(format, args...)}
+func unknown(reason, format string, args ...any) backends.Finding {
+	return backends.Unknown(reason, fmt.Sprintf(format, args...))
 }
 
 // error says that the host needs attention.
 func (s *hostScope) error(reason, message string) {
 	s.state = infrav1.HostError
 	s.available = isFalse(reason, "%s", message)
+}
+
+// claimed says that a TalosMachine has the host, and follows the machine.
+func (s *hostScope) claimed() {
+	spec := &s.host.Spec
+	s.state = infrav1.HostClaimed
+	switch spec.Handover.Progress {
+	case infrav1.HandoverStarted:
+		s.state = infrav1.HostProvisioning
+	case infrav1.HandoverRan:
+		s.state = infrav1.HostProvisioned
+	}
+	s.available = isFalse(infrav1.HostClaimedByReason, "TalosMachine %s has claimed the host", spec.ConsumerRef.Name)
+	s.reachable = unknown(infrav1.FollowedByConsumerReason, "The conditions of TalosMachine %s tell", spec.ConsumerRef.Name)
 }
 
 // silent says that no address answers.
@@ -74,9 +76,9 @@ func (s *hostScope) silent() {
 func (s *hostScope) setReachable(outcome contact.Outcome) {
 	switch outcome {
 	case contact.InMaintenance, contact.WrongFingerprint:
-		s.reachable = isTrue(infrav1.AnswersInMaintenanceReason, "")
+		s.reachable = backends.True(infrav1.AnswersInMaintenanceReason, "")
 	case contact.Configured, contact.Foreign:
-		s.reachable = isTrue(infrav1.AnswersConfiguredReason, "")
+		s.reachable = backends.True(infrav1.AnswersConfiguredReason, "")
 	case contact.WrongMachine:
 		s.reachable = isFalse(infrav1.IdentityMismatchReason, "Another machine answers at the addresses of the host")
 	case contact.Silent:
@@ -88,9 +90,9 @@ func (s *hostScope) setReachable(outcome contact.Outcome) {
 func (s *hostScope) setVerdict(verdict identity.Verdict) {
 	switch verdict {
 	case identity.Matches:
-		s.identity = isTrue(infrav1.IdentityMatchesReason, "")
+		s.identity = backends.True(infrav1.IdentityMatchesReason, "")
 	case identity.Discovered:
-		s.identity = isTrue(infrav1.IdentityDiscoveredReason, "")
+		s.identity = backends.True(infrav1.IdentityDiscoveredReason, "")
 	case identity.Mismatch:
 		s.identity = isFalse(infrav1.IdentityMismatchReason, "The machine that answers does not have the identity of the host")
 	case identity.Unusable:
@@ -116,19 +118,19 @@ func (r *HostReconciler) reconcileStatus(ctx context.Context, s *hostScope, help
 	if s.state != "" {
 		s.host.Status.State = s.state
 	}
-	if s.identity.status == "" && conditions.Get(s.host, infrav1.IdentityVerifiedCondition) == nil {
+	if s.identity.Status == "" && conditions.Get(s.host, infrav1.IdentityVerifiedCondition) == nil {
 		s.setVerdict("")
 	}
-	if s.reachable.status == "" && conditions.Get(s.host, infrav1.ReachableCondition) == nil {
+	if s.reachable.Status == "" && conditions.Get(s.host, infrav1.ReachableCondition) == nil {
 		s.reachable = unknown(infrav1.IdentityNotObservedReason, "The machine was not seen")
 	}
 	if s.host.Spec.Release.Policy == "" {
-		s.released = isTrue(infrav1.NothingToReleaseReason, "")
+		s.released = backends.True(infrav1.NothingToReleaseReason, "")
 	}
-	if s.deletion.status == "" && s.host.DeletionTimestamp.IsZero() {
+	if s.deletion.Status == "" && s.host.DeletionTimestamp.IsZero() {
 		s.deletion = isFalse(infrav1.NotDeletingReason, "")
 	}
-	for conditionType, found := range map[string]finding{
+	for conditionType, found := range map[string]backends.Finding{
 		infrav1.AvailableCondition:        s.available,
 		infrav1.ReachableCondition:        s.reachable,
 		infrav1.IdentityVerifiedCondition: s.identity,
@@ -136,8 +138,8 @@ func (r *HostReconciler) reconcileStatus(ctx context.Context, s *hostScope, help
 		infrav1.ReleasedCondition:         s.released,
 		infrav1.DeletingCondition:         s.deletion,
 	} {
-		if found.status != "" {
-			conditions.Set(s.host, metav1.Condition{Type: conditionType, Status: found.status, Reason: found.reason, Message: found.message})
+		if found.Status != "" {
+			conditions.Set(s.host, metav1.Condition{Type: conditionType, Status: found.Status, Reason: found.Reason, Message: found.Message})
 		}
 	}
 	err := helper.Patch(ctx, s.host, patch.WithOwnedConditions{Conditions: []string{
@@ -155,26 +157,16 @@ func (r *HostReconciler) reconcileStatus(ctx context.Context, s *hostScope, help
 	return nil
 }
 
-func consumerFinding(s *hostScope) finding {
+func consumerFinding(s *hostScope) backends.Finding {
 	name := s.host.Spec.ConsumerRef.Name
 	switch {
 	case name == "":
 		return isFalse(infrav1.NoConsumerReason, "")
 	case s.consumer != nil:
-		return isTrue(infrav1.ConsumerPresentReason, "")
+		return backends.True(infrav1.ConsumerPresentReason, "")
 	case s.otherConsumer:
 		return isFalse(infrav1.ConsumerOtherReason, "TalosMachine %s has another provider ID than the one that has claimed the host", name)
 	}
 
 	return isFalse(infrav1.ConsumerMissingReason, "TalosMachine %s does not exist. That alone never starts a release: create it again, or delete the host", name)
-}
-
-func hasAnnotation(object metav1.Object, name string) bool {
-	_, found := object.GetAnnotations()[name]
-
-	return found
-}
-
-func removeFinalizer(host *infrav1.TalosHost) {
-	controllerutil.RemoveFinalizer(host, infrav1.TalosHostFinalizer)
 }

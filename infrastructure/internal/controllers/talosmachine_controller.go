@@ -7,6 +7,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/ptr"
@@ -158,7 +159,7 @@ func (r *MachineReconciler) reconcileDelete(ctx context.Context, scope *backends
 	if !controllerutil.ContainsFinalizer(talosMachine, infrav1.TalosMachineFinalizer) {
 		return ctrl.Result{}, nil
 	}
-	if hasAnnotation(talosMachine, infrav1.DeleteForMoveAnnotation) {
+	if metav1.HasAnnotation(talosMachine.ObjectMeta, infrav1.DeleteForMoveAnnotation) {
 		scope.Observed.Deleting = backends.True(infrav1.DeletedForMoveReason, "The TalosMachine was moved to another management cluster")
 		return ctrl.Result{}, nil
 	}

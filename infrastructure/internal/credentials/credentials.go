@@ -218,7 +218,7 @@ type issuer struct {
 func (s *Store) issuer(ctx context.Context, cluster client.ObjectKey) (*issuer, error) {
 	bundle, err := secrets.GetBundle(ctx, s.secrets, cluster)
 	if err == nil {
-		return &issuer{ca: bundle.Machinery().Certs.OS.Crt, bundle: bundle}, nil
+		return &issuer{ca: bundle.TalosCA(), bundle: bundle}, nil
 	}
 	if !errors.Is(err, secrets.ErrBundleMissing) {
 		return nil, err

@@ -33,7 +33,7 @@ func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.
 	switch {
 	case host == nil || !isOurs(host, machine):
 		return backends.Released, ctrl.Result{}, nil
-	case hasAnnotation(host, infrav1.DeleteForMoveAnnotation):
+	case metav1.HasAnnotation(host.ObjectMeta, infrav1.DeleteForMoveAnnotation):
 		scope.Observed.Deleting = backends.True(infrav1.DeletedForMoveReason, "The host was moved to another management cluster; it is not released here")
 		return backends.Releasing, ctrl.Result{}, nil
 	case host.Spec.Handover.ProviderID == "":
@@ -45,12 +45,6 @@ func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.
 	}
 
 	return m.awaitRelease(ctx, scope, host)
-}
-
-func hasAnnotation(object metav1.Object, name string) bool {
-	_, found := object.GetAnnotations()[name]
-
-	return found
 }
 
 // unclaim gives a host back that was never configured.
