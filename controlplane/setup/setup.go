@@ -100,7 +100,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	}
 	trials := &configgen.Trials{}
 	for _, webhook := range []interface{ SetupWebhookWithManager(ctrl.Manager) error }{
-		&webhooks.TalosControlPlane{Trials: trials}, &webhooks.TalosControlPlaneTemplate{Trials: trials}, &webhooks.Scale{},
+		&webhooks.TalosControlPlane{Trials: trials, Client: mgr.GetClient()}, &webhooks.TalosControlPlaneTemplate{Trials: trials}, &webhooks.Scale{},
 	} {
 		if err := webhook.SetupWebhookWithManager(mgr); err != nil {
 			return err

@@ -57,6 +57,9 @@ const (
 	// InvalidConfigurationReason: Talos would refuse the configuration; the
 	// message carries its words.
 	InvalidConfigurationReason = "InvalidConfiguration"
+	// HeldByOwnerReason: what made the TalosConfig holds the bootstrap data
+	// back with HoldBootstrapDataAnnotation; the message says why.
+	HeldByOwnerReason = "HeldByOwner"
 	// DataSecretForeignReason: a Secret of that name belongs to somebody else.
 	DataSecretForeignReason = "DataSecretNotOwned"
 	// DataSecretErrorReason: the Kubernetes API refused a call; it is retried.
@@ -77,3 +80,11 @@ const (
 // digest of the secrets bundle that the cluster began with, so that a changed
 // bundle is found (design D6).
 const BundleDigestAnnotation = "bootstrap.cluster.x-k8s.io/talos-bundle-digest"
+
+// HoldBootstrapDataAnnotation on a TalosConfig holds its bootstrap data back:
+// while it is there no bootstrap data Secret is made, so that the machine is
+// claimed but not configured. Its value tells a person why, and is the message of
+// the conditions DataSecretAvailable and Ready, which are False with the reason
+// HeldByOwner. Whoever set it removes it. It means nothing once the Secret
+// exists: a configuration that was handed over cannot be taken back.
+const HoldBootstrapDataAnnotation = "bootstrap.cluster.x-k8s.io/hold-bootstrap-data"

@@ -46,6 +46,10 @@ func (r *Reconciler) reconcileDataSecret(ctx context.Context, s *scope) error {
 		s.dataSecret = refusal(err)
 		return nil
 	}
+	if why, held := s.config.Annotations[bootstrapv1.HoldBootstrapDataAnnotation]; held {
+		s.dataSecret = heldBack(why)
+		return nil
+	}
 	if err := r.createDataSecret(ctx, s, configuration); err != nil {
 		s.dataSecret = isFalse(bootstrapv1.DataSecretErrorReason, "The Secret with the machine configuration cannot be created")
 		return err
@@ -53,6 +57,24 @@ func (r *Reconciler) reconcileDataSecret(ctx context.Context, s *scope) error {
 	s.found()
 
 	return nil
+}
+
+// maxHoldMessage bounds what a condition repeats of an annotation, in bytes.
+const maxHoldMessage = 1024
+
+// heldBack is what the condition says while the owner holds the bootstrap data
+// back. It comes after the rendering, so that a configuration that cannot be
+// made is known before its turn comes.
+func heldBack(why string) finding {
+	why = strings.TrimSpace(why)
+	if len(why) > maxHoldMessage {
+		why = strings.ToValidUTF8(why[:maxHoldMessage], "")
+	}
+	if why == "" {
+		why = "Held back by annotation " + bootstrapv1.HoldBootstrapDataAnnotation
+	}
+
+	return isFalse(bootstrapv1.HeldByOwnerReason, "%s", why)
 }
 
 func (s *scope) found() {

@@ -83,7 +83,7 @@ func (r *Reconciler) bootstrap(ctx context.Context, s *scope) error {
 	if err != nil {
 		return fmt.Errorf("making a client certificate for the Talos API: %w", err)
 	}
-	node, err := health.Connect(ctx, r.Dialer, credentials, target(s.controlPlane, machine))
+	node, err := health.Connect(ctx, r.Dialer, credentials, target(machine))
 	if err != nil {
 		return fmt.Errorf("bootstrapping etcd on Machine %s: %w", machine.Name, err)
 	}

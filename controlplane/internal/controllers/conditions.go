@@ -96,9 +96,7 @@ func setEtcdCondition(s *scope) {
 		set(s, conditionType, status, reason, message)
 		return
 	}
-	judged := etcd.Judge(views)
-	problems := append(slices.Clone(judged.Problems), strangers(s, judged)...)
-	if len(problems) > 0 {
+	if problems := etcdProblems(s); len(problems) > 0 {
 		set(s, conditionType, metav1.ConditionFalse, controlplanev1.EtcdClusterNotHealthyReason, bullets(problems))
 		return
 	}
@@ -238,7 +236,7 @@ func setScalingConditions(s *scope) {
 	if s.deleting() {
 		wanted = 0
 	}
-	if present < wanted {
+	if present < wanted || (!s.deleting() && slices.ContainsFunc(s.machines, func(m *clusterv1.Machine) bool { return s.parts[m.Name].held() })) {
 		set(s, controlplanev1.ScalingUpCondition, metav1.ConditionTrue, controlplanev1.ScalingUpReason, s.decision.Message)
 	} else {
 		set(s, controlplanev1.ScalingUpCondition, metav1.ConditionFalse, controlplanev1.NotScalingUpReason, "")

@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/controllers/external"
 	"sigs.k8s.io/cluster-api/util"
 	capicontroller "sigs.k8s.io/cluster-api/util/controller"
 	"sigs.k8s.io/cluster-api/util/finalizers"
@@ -69,7 +70,7 @@ type Reconciler struct {
 	applier     *applier
 	credentials *credentialStore
 	silence     *silenceTracker
-	controller  capicontroller.Controller
+	tracker     *external.ObjectTracker
 }
 
 // +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=taloscontrolplanes,verbs=get;list;watch;patch
@@ -108,7 +109,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	if err != nil {
 		return fmt.Errorf("setting up the TalosControlPlane controller: %w", err)
 	}
-	r.controller = c
+	r.tracker = &external.ObjectTracker{Controller: c, Cache: mgr.GetCache(), Scheme: mgr.GetScheme(), PredicateLogger: &log}
 
 	return nil
 }
@@ -170,6 +171,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 func (r *Reconciler) reconcileNormal(ctx context.Context, s *scope) (ctrl.Result, error) {
 	for _, gather := range []func(context.Context, *scope) error{
 		r.reconcileMachineList,
+		r.reconcileParts,
 		r.reconcileInfrastructureTemplate,
 		r.reconcileCertificates,
 		r.reconcileKubeconfig,
@@ -209,10 +211,18 @@ func (r *Reconciler) secretToControlPlane(ctx context.Context, object client.Obj
 	if name == "" || !isClusterSecret(name, object.GetName()) {
 		return nil
 	}
+
+	return r.clusterNameToControlPlane(ctx, object)
+}
+
+// clusterNameToControlPlane maps an object to the TalosControlPlane of the
+// Cluster that its label names.
+func (r *Reconciler) clusterNameToControlPlane(ctx context.Context, object client.Object) []ctrl.Request {
 	cluster := &clusterv1.Cluster{}
-	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: object.GetNamespace(), Name: name}, cluster); err != nil {
+	key := client.ObjectKey{Namespace: object.GetNamespace(), Name: object.GetLabels()[clusterv1.ClusterNameLabel]}
+	if err := r.Client.Get(ctx, key, cluster); err != nil {
 		if !apierrors.IsNotFound(err) {
-			ctrl.LoggerFrom(ctx).Error(err, "Failed to read the Cluster of a Secret", "Secret", klog.KObj(object))
+			ctrl.LoggerFrom(ctx).Error(err, "Failed to read the Cluster of an object", "object", klog.KObj(object))
 		}
 		return nil
 	}

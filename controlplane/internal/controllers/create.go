@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,18 +21,18 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/naming"
 )
 
-// createFirstMachine creates the infrastructure machine, the TalosConfig and the
+// createMachine creates the infrastructure machine, the TalosConfig and the
 // Machine, in this order and under one name. The name is recorded before the
 // first of them, so that after a crash the next pass goes on where this one
-// ended.
-func (r *Reconciler) createFirstMachine(ctx context.Context, s *scope) error {
+// ended. All but the first Machine are held back until it is their turn to join.
+func (r *Reconciler) createMachine(ctx context.Context, s *scope) error {
 	// The cache may not have seen the Machine that the last pass created.
 	live := &scope{cluster: s.cluster, controlPlane: s.controlPlane}
 	if err := listMachines(ctx, r.APIReader, live); err != nil {
 		return err
 	}
-	if len(live.machines) > 0 || live.foreign {
-		return nil
+	if live.foreign || !slices.Equal(machineNames(live), machineNames(s)) {
+		return nil // Its event starts another pass.
 	}
 	template, err := r.template(ctx, s)
 	if err != nil {
@@ -51,6 +52,7 @@ func (r *Reconciler) createFirstMachine(ctx context.Context, s *scope) error {
 
 	machine := desiredMachine(s, name)
 	machine.Spec.Version = s.controlPlane.Spec.Version
+	machine.Spec.FailureDomain = pickFailureDomain(ctx, s)
 	machine.Spec.InfrastructureRef = infraRef
 	machine.Spec.Bootstrap.ConfigRef = clusterv1.ContractVersionedObjectReference{
 		APIGroup: bootstrapv1.GroupVersion.Group, Kind: "TalosConfig", Name: name,
@@ -62,8 +64,39 @@ func (r *Reconciler) createFirstMachine(ctx context.Context, s *scope) error {
 	if err := r.applier.apply(ctx, specManager, u, nil); err != nil {
 		return err
 	}
-	ctrl.LoggerFrom(ctx).Info("Created the first control plane Machine", "Machine", name)
+	ctrl.LoggerFrom(ctx).Info("Created control plane Machine", "Machine", name, "failureDomain", machine.Spec.FailureDomain)
 	r.event(s, normal, "MachineCreated", "CreateMachine", "Created Machine %s", name)
+
+	return nil
+}
+
+func machineNames(s *scope) []string {
+	names := make([]string, 0, len(s.machines))
+	for _, machine := range s.machines {
+		names = append(names, machine.Name)
+	}
+
+	return names
+}
+
+// handOver lets the bootstrap provider make the configuration of the Machine
+// that is to join.
+func (r *Reconciler) handOver(ctx context.Context, s *scope) error {
+	name := s.decision.Machine
+	config := &bootstrapv1.TalosConfig{}
+	if err := r.liveGet(ctx, client.ObjectKey{Namespace: s.controlPlane.Namespace, Name: name}, config); err != nil {
+		return fmt.Errorf("reading TalosConfig %s: %w", name, err)
+	}
+	if !metav1.HasAnnotation(config.ObjectMeta, bootstrapv1.HoldBootstrapDataAnnotation) {
+		return nil
+	}
+	before := config.DeepCopy()
+	delete(config.Annotations, bootstrapv1.HoldBootstrapDataAnnotation)
+	if err := patchIfChanged(ctx, r.Client, before, config); err != nil {
+		return fmt.Errorf("letting Machine %s have its configuration: %w", name, err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Letting a control plane Machine join", "Machine", logMachine(s, name))
+	r.event(s, normal, "MachineJoins", "HandOver", "Machine %s may join: the control plane is healthy", name)
 
 	return nil
 }
@@ -75,7 +108,7 @@ func (r *Reconciler) nextName(ctx context.Context, s *scope) (string, error) {
 	}
 	name, err := naming.MachineName(s.controlPlane.Spec.MachineNaming.Template, s.cluster.Name, s.controlPlane.Name, r.Random)
 	if err != nil {
-		return "", fmt.Errorf("naming the first Machine: %w", err)
+		return "", fmt.Errorf("naming the next Machine: %w", err)
 	}
 	if err := r.annotate(ctx, s, map[string]string{controlplanev1.NextMachineAnnotation: name}); err != nil {
 		return "", fmt.Errorf("recording the name of the next Machine: %w", err)
@@ -116,6 +149,9 @@ func (r *Reconciler) ensureInfraMachine(ctx context.Context, s *scope, from *uns
 	}, nil
 }
 
+// heldMessage says, on a TalosConfig, why there is no configuration yet.
+const heldMessage = "Waiting for the control plane to be healthy: members join etcd one at a time"
+
 // ensureTalosConfig creates the TalosConfig, unless a pass that was cut off has
 // done so.
 func (r *Reconciler) ensureTalosConfig(ctx context.Context, s *scope, name string) error {
@@ -127,6 +163,9 @@ func (r *Reconciler) ensureTalosConfig(ctx context.Context, s *scope, name strin
 			OwnerReferences: []metav1.OwnerReference{nonControllerRef(s.controlPlane)},
 		},
 		Spec: *s.controlPlane.Spec.TalosConfigSpec.DeepCopy(),
+	}
+	if len(s.machines) > 0 {
+		config.Annotations = map[string]string{bootstrapv1.HoldBootstrapDataAnnotation: heldMessage}
 	}
 	desired, err := toApply(config, bootstrapv1.GroupVersion.WithKind("TalosConfig"))
 	if err != nil {

@@ -41,8 +41,10 @@ func (r *Reconciler) reconcileDecision(ctx context.Context, s *scope) (ctrl.Resu
 	ctrl.LoggerFrom(ctx).V(3).Info("Decided", "action", s.decision.Action, "Machine", s.decision.Machine, "message", s.decision.Message)
 
 	switch s.decision.Action {
-	case rollout.CreateFirstMachine:
-		s.effectErr = r.createFirstMachine(ctx, s)
+	case rollout.CreateMachine:
+		s.effectErr = r.createMachine(ctx, s)
+	case rollout.HandOver:
+		s.effectErr = r.handOver(ctx, s)
 	case rollout.RecordBootstrapIntent:
 		s.effectErr = r.recordIntent(ctx, s, false)
 	case rollout.RecordBootstrapped:
@@ -61,7 +63,7 @@ func (r *Reconciler) reconcileDecision(ctx context.Context, s *scope) (ctrl.Resu
 // interval is when to look again; 0 when only an event can change anything.
 func interval(s *scope) time.Duration {
 	switch s.decision.Action {
-	case rollout.WaitForInfrastructure, rollout.WaitForEndpoint, rollout.WaitForClusterDeletion, rollout.CreateFirstMachine:
+	case rollout.WaitForInfrastructure, rollout.WaitForEndpoint, rollout.WaitForClusterDeletion, rollout.CreateMachine, rollout.HandOver:
 		return 0
 	case rollout.WaitForMachine:
 		if machine := s.machine(s.decision.Machine); machine != nil && !isProvisioned(machine) {

@@ -11,9 +11,9 @@ import (
 )
 
 // releaseHook tells whether our pre-terminate hook goes from a Machine that is
-// being deleted. The care for an etcd member
-// that the hook is for comes with scaling; until then the hook fails closed: it
-// goes only when a person says so, or when the node never had a member.
+// being deleted. This release removes no etcd member from a control plane that
+// stays, so the hook fails closed: it goes only when a person says so, or when
+// the node never had a member.
 func (r *Reconciler) releaseHook(ctx context.Context, s *scope, machine *clusterv1.Machine) bool {
 	if s.deleting() {
 		return true
@@ -30,17 +30,13 @@ func (r *Reconciler) releaseHook(ctx context.Context, s *scope, machine *cluster
 	return true
 }
 
-// neverHadMember tells that etcd never ran on a Machine's node: the bootstrap
-// intent does not name it, and either there was no bootstrap at all, or the
-// Machine never became a node, or its node says that it has no data.
+// neverHadMember tells that etcd never ran on a Machine's node: it has got no
+// configuration, or nothing was ever bootstrapped. What its node says now does
+// not count: one that has a configuration may join in the next moment.
 func neverHadMember(s *scope, machine *clusterv1.Machine) bool {
-	intent := s.intent()
-	if intent == nil {
-		return !s.initialized() && s.nodes[machine.Name].EtcdData != health.EtcdDataPresent
-	}
-	if intent.Name == machine.Name {
-		return false
+	if machine.Spec.Bootstrap.DataSecretName == nil || s.parts[machine.Name].held() {
+		return true
 	}
 
-	return machine.Spec.ProviderID == "" || s.nodes[machine.Name].EtcdData == health.EtcdDataAbsent
+	return s.intent() == nil && !s.initialized() && s.nodes[machine.Name].EtcdData != health.EtcdDataPresent
 }

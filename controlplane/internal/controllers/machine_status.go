@@ -75,6 +75,9 @@ func machineHealth(s *scope, machine *clusterv1.Machine) []metav1.Condition {
 	if !machine.DeletionTimestamp.IsZero() {
 		return deletingConditions(s, machine)
 	}
+	if s.parts[machine.Name].held() {
+		return health.Unknown("The Machine waits for its turn to join")
+	}
 	if !isProvisioned(machine) {
 		return health.Unknown("Waiting for the infrastructure of the Machine to be provisioned")
 	}
@@ -111,15 +114,15 @@ func setUpToDateCondition(s *scope, machine *clusterv1.Machine) {
 	conditions.Set(machine, condition)
 }
 
-// setOwnerRemediatedCondition answers a MachineHealthCheck: the only control
-// plane Machine is not replaced, because its etcd data would be lost.
+// setOwnerRemediatedCondition answers a MachineHealthCheck: this release replaces
+// no control plane Machine.
 func setOwnerRemediatedCondition(machine *clusterv1.Machine) {
 	switch {
 	case collections.IsUnhealthyAndOwnerRemediated(machine):
 		conditions.Set(machine, metav1.Condition{
 			Type: clusterv1.MachineOwnerRemediatedCondition, Status: metav1.ConditionFalse,
 			Reason:  controlplanev1.MachineCannotBeRemediatedReason,
-			Message: "The only control plane machine cannot be replaced without losing the data of the cluster",
+			Message: "This release does not replace control plane machines, because that needs the removal of an etcd member",
 		})
 	case !collections.IsUnhealthy(machine) && conditions.Has(machine, clusterv1.MachineOwnerRemediatedCondition):
 		conditions.Delete(machine, clusterv1.MachineOwnerRemediatedCondition)

@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/cluster-api/util/labels/format"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 )
@@ -124,6 +123,7 @@ func (r *Reconciler) syncDeletingMachine(ctx context.Context, s *scope, machine 
 func (r *Reconciler) syncMachine(ctx context.Context, s *scope, machine *clusterv1.Machine) error {
 	desired := desiredMachine(s, machine.Name)
 	desired.Spec.Version = machine.Spec.Version
+	desired.Spec.FailureDomain = machine.Spec.FailureDomain
 	desired.Spec.Bootstrap.ConfigRef = machine.Spec.Bootstrap.ConfigRef
 	desired.Spec.InfrastructureRef = machine.Spec.InfrastructureRef
 	u, err := toApply(desired, clusterv1.GroupVersion.WithKind("Machine"))
@@ -134,29 +134,24 @@ func (r *Reconciler) syncMachine(ctx context.Context, s *scope, machine *cluster
 		return err
 	}
 
-	infraMachine, err := external.GetObjectFromContractVersionedRef(ctx, r.Client, machine.Spec.InfrastructureRef, machine.Namespace)
-	if err := r.syncMetadata(ctx, s, infraMachine, err); err != nil {
-		return fmt.Errorf("keeping the metadata of the infrastructure machine: %w", err)
+	parts := s.parts[machine.Name]
+	if parts.infraMachine != nil {
+		if err := r.syncMetadata(ctx, s, parts.infraMachine); err != nil {
+			return fmt.Errorf("keeping the metadata of the infrastructure machine: %w", err)
+		}
 	}
-	config := &bootstrapv1.TalosConfig{}
-	err = r.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.Bootstrap.ConfigRef.Name}, config)
-	config.SetGroupVersionKind(bootstrapv1.GroupVersion.WithKind("TalosConfig"))
-	if err := r.syncMetadata(ctx, s, config, err); err != nil {
-		return fmt.Errorf("keeping the metadata of the TalosConfig: %w", err)
+	if parts.config != nil {
+		if err := r.syncMetadata(ctx, s, parts.config); err != nil {
+			return fmt.Errorf("keeping the metadata of the TalosConfig: %w", err)
+		}
 	}
 
 	return nil
 }
 
-// syncMetadata brings labels and annotations to an object that was read with
-// readErr. An object that is gone, or going, is left alone.
-func (r *Reconciler) syncMetadata(ctx context.Context, s *scope, object client.Object, readErr error) error {
-	if apierrors.IsNotFound(readErr) {
-		return nil
-	}
-	if readErr != nil {
-		return readErr
-	}
+// syncMetadata brings labels and annotations to an object. One that is going is
+// left alone.
+func (r *Reconciler) syncMetadata(ctx context.Context, s *scope, object client.Object) error {
 	if !object.GetDeletionTimestamp().IsZero() {
 		return nil
 	}

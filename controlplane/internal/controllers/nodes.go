@@ -37,7 +37,7 @@ func (r *Reconciler) reconcileNodes(ctx context.Context, s *scope) error {
 			continue
 		}
 		group.Go(func() {
-			facts := inspector.Inspect(ctx, credentials, target(s.controlPlane, machine))
+			facts := inspector.Inspect(ctx, credentials, target(machine))
 			mu.Lock()
 			defer mu.Unlock()
 			s.nodes[machine.Name] = facts

@@ -4,10 +4,10 @@ import (
 	"encoding/json"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
-	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/etcd"
@@ -46,6 +46,8 @@ type scope struct {
 	// kubeconfig is nil until there is one.
 	kubeconfig []byte
 
+	// parts are what the Machines refer to, by the name of the Machine.
+	parts map[string]parts
 	// nodes are the facts about nodes by the name of the Machine.
 	nodes map[string]health.Facts
 	// apiServer is what answers at the endpoint.
@@ -129,15 +131,18 @@ func decide(s *scope) rollout.Decision {
 		Intent:                    s.intent(),
 		Override:                  s.controlPlane.Annotations[controlplanev1.BootstrapOverrideAnnotation],
 		APIServer:                 s.apiServer,
+		EtcdProblems:              etcdProblems(s),
+		VersionPending:            versionPending(s),
 	}
 	for _, machine := range s.machines {
-		facts.Machines = append(facts.Machines, machineFacts(machine, s.nodes[machine.Name]))
+		facts.Machines = append(facts.Machines, machineFacts(s, machine))
 	}
 
 	return rollout.Decide(facts)
 }
 
-func machineFacts(machine *clusterv1.Machine, node health.Facts) rollout.MachineFacts {
+func machineFacts(s *scope, machine *clusterv1.Machine) rollout.MachineFacts {
+	node := s.nodes[machine.Name]
 	facts := rollout.MachineFacts{
 		Name:        machine.Name,
 		ProviderID:  machine.Spec.ProviderID,
@@ -145,14 +150,44 @@ func machineFacts(machine *clusterv1.Machine, node health.Facts) rollout.Machine
 		Deleting:    !machine.DeletionTimestamp.IsZero(),
 		Answers:     node.Err == nil,
 		EtcdData:    node.EtcdData,
+		Held:        s.parts[machine.Name].held(),
+		Claimed:     s.parts[machine.Name].claimed(),
 	}
+	facts.NameInUse = facts.Held && isMemberName(s, machine.Name)
 	if node.Etcd == nil {
 		facts.MemberProblem = "the etcd member does not answer"
 	} else {
 		facts.MemberProblem = health.MemberProblem(*node.Etcd)
 	}
+	for _, condition := range health.Conditions(node) {
+		if condition.Status != metav1.ConditionTrue && condition.Type != controlplanev1.MachineEtcdMemberHealthyCondition {
+			facts.ComponentProblems = append(facts.ComponentProblems, condition.Message)
+		}
+	}
 
 	return facts
+}
+
+// isMemberName tells whether an etcd member has the name.
+func isMemberName(s *scope, name string) bool {
+	return slices.ContainsFunc(etcd.Judge(s.views()).Members, func(member etcd.Member) bool { return member.Name == name })
+}
+
+// etcdProblems is what is wrong with etcd as a whole, as far as nodes answer.
+func etcdProblems(s *scope) []string {
+	judged := etcd.Judge(s.views())
+
+	return append(slices.Clone(judged.Problems), strangers(s, judged)...)
+}
+
+// versionPending tells that the topology of the Cluster is about to bring
+// another version to the control plane: no Machine is made with the present one
+// any more, unless it is a step on the way.
+func versionPending(s *scope) bool {
+	version := s.controlPlane.Spec.Version
+
+	return s.cluster.Spec.Topology.IsDefined() && s.cluster.Spec.Topology.Version != version &&
+		s.cluster.Annotations[clusterv1.ClusterTopologyUpgradeStepAnnotation] != version
 }
 
 // isProvisioned tells that the Machine's node can be reached: its
@@ -179,13 +214,7 @@ func nodeAddresses(machine *clusterv1.Machine) []string {
 	return nil
 }
 
-// target is how a Machine's node is reached, and recognized. A node whose
-// configuration is all the user's may have any host name.
-func target(controlPlane *controlplanev1.TalosControlPlane, machine *clusterv1.Machine) health.Target {
-	target := health.Target{Addresses: nodeAddresses(machine), Hostname: machine.Name}
-	if controlPlane.Spec.TalosConfigSpec.GenerateType == bootstrapv1.GenerateTypeNone {
-		target.Hostname = ""
-	}
-
-	return target
+// target is how a Machine's node is reached, and recognized.
+func target(machine *clusterv1.Machine) health.Target {
+	return health.Target{Addresses: nodeAddresses(machine), Hostname: machine.Name}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -259,11 +260,68 @@ func (w *world) others() {
 	w.killAt = 0
 	defer func() { w.killAt = killAt }()
 
+	w.promote()
 	for _, machine := range w.machines() {
-		if machine.DeletionTimestamp.IsZero() && machine.Spec.ProviderID == "" {
+		if machine.DeletionTimestamp.IsZero() && machine.Spec.ProviderID == "" && !w.held(machine.Name) {
 			w.createSecrets()
 			w.provision(machine)
 		}
+	}
+}
+
+// held tells that the bootstrap provider makes no configuration for a Machine.
+func (w *world) held(name string) bool {
+	w.t.Helper()
+	config := &bootstrapv1.TalosConfig{}
+	err := w.client.Get(w.t.Context(), client.ObjectKey{Namespace: testNamespace, Name: name}, config)
+	NewWithT(w.t).Expect(client.IgnoreNotFound(err)).To(Succeed())
+
+	return metav1.HasAnnotation(config.ObjectMeta, bootstrapv1.HoldBootstrapDataAnnotation)
+}
+
+// running are the machines that have etcd data.
+func (w *world) running() []*talosfake.Machine {
+	var running []*talosfake.Machine
+	for _, machine := range w.talos {
+		if machine.Snapshot().EtcdData {
+			running = append(running, machine)
+		}
+	}
+
+	return running
+}
+
+// join makes a new machine a learner of the etcd cluster that runs, if one does.
+func (w *world) join(machine *talosfake.Machine, id uint64) {
+	w.t.Helper()
+	running := w.running()
+	if len(running) == 0 {
+		return
+	}
+	members := running[0].Snapshot().Members
+	for _, member := range members {
+		NewWithT(w.t).Expect(member.Learner).To(BeFalse(), "etcd takes one learner at a time")
+	}
+	members = append(slices.Clone(members), talosclient.EtcdMember{ID: id, Hostname: machine.Snapshot().Hostname, Learner: true})
+	machine.Update(func(state *talosfake.State) {
+		runControlPlane(state)
+		state.EtcdStatus = talosclient.EtcdStatus{MemberID: id, Leader: firstMember, Learner: true}
+	})
+	for _, member := range append(running, machine) {
+		member.Update(func(state *talosfake.State) { state.Members = members })
+	}
+}
+
+// promote lets all learners vote.
+func (w *world) promote() {
+	for _, machine := range w.running() {
+		machine.Update(func(state *talosfake.State) {
+			state.EtcdStatus.Learner = false
+			state.Members = slices.Clone(state.Members)
+			for i := range state.Members {
+				state.Members[i].Learner = false
+			}
+		})
 	}
 }
 
@@ -283,9 +341,12 @@ func (w *world) provision(machine *clusterv1.Machine) {
 	w.t.Helper()
 	g, ctx := NewWithT(w.t), w.t.Context()
 	address := fmt.Sprintf("10.0.0.%d", len(w.talos)+1)
-	w.talos[machine.Name] = w.dialer.Add(address, newTalosMachine(machine.Name, w.prober))
+	node := w.dialer.Add(address, newTalosMachine(machine.Name, w.prober))
+	w.join(node, firstMember+uint64(len(w.talos)))
+	w.talos[machine.Name] = node
 
 	before := machine.DeepCopy()
+	machine.Spec.Bootstrap.DataSecretName = ptr.To(machine.Name)
 	machine.Spec.ProviderID = "talos://" + machine.Name
 	g.Expect(w.client.Patch(ctx, machine, client.MergeFrom(before))).To(Succeed())
 	before = machine.DeepCopy()
@@ -312,11 +373,14 @@ func newTalosMachine(hostname string, prober *proberStub) *talosfake.Machine {
 	return machine
 }
 
+// firstMember is the ID of the etcd member that the bootstrap makes.
+const firstMember = 7
+
 // runControlPlane is what a node becomes by a bootstrap.
 func runControlPlane(state *talosfake.State) {
 	state.EtcdData = true
-	state.Members = []talosclient.EtcdMember{{ID: 7, Hostname: state.Hostname, PeerURLs: []string{"https://10.0.0.1:2380"}}}
-	state.EtcdStatus = talosclient.EtcdStatus{MemberID: 7, Leader: 7}
+	state.Members = []talosclient.EtcdMember{{ID: firstMember, Hostname: state.Hostname, PeerURLs: []string{"https://10.0.0.1:2380"}}}
+	state.EtcdStatus = talosclient.EtcdStatus{MemberID: firstMember, Leader: firstMember}
 	state.Services = []talosclient.Service{{ID: "etcd", State: "Running", HealthKnown: true, Healthy: true}}
 	for _, name := range []string{"kube-apiserver-", "kube-controller-manager-", "kube-scheduler-"} {
 		state.StaticPods = append(state.StaticPods, talosclient.StaticPod{Name: name + state.Hostname, Phase: "Running", Ready: true})

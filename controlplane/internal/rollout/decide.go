@@ -21,9 +21,15 @@ const (
 	WaitForEndpoint Action = "WaitForEndpoint"
 	// WaitForCertificates waits for the secrets of the cluster.
 	WaitForCertificates Action = "WaitForCertificates"
-	// CreateFirstMachine creates the first Machine with its infrastructure
-	// machine and its TalosConfig.
-	CreateFirstMachine Action = "CreateFirstMachine"
+	// CreateMachine creates one more Machine with its infrastructure machine and
+	// its TalosConfig. All but the first are held back from joining until
+	// HandOver.
+	CreateMachine Action = "CreateMachine"
+	// WaitForPreflight waits until the control plane is in a state in which one
+	// more member may join etcd.
+	WaitForPreflight Action = "WaitForPreflight"
+	// HandOver lets a Machine have its configuration, with which it joins.
+	HandOver Action = "HandOver"
 	// WaitForMachine waits for a Machine to be provisioned, or for its node to
 	// answer.
 	WaitForMachine Action = "WaitForMachine"
@@ -97,6 +103,18 @@ type MachineFacts struct {
 	// MemberProblem says in a sentence why the node's etcd member is not up;
 	// empty when it is.
 	MemberProblem string
+	// ComponentProblems are sentences about the components of the control plane
+	// that run on the node and are not healthy, or not known to be.
+	ComponentProblems []string
+	// Held tells that the Machine is held back: it has no configuration yet, and
+	// so never was an etcd member.
+	Held bool
+	// Claimed tells that the infrastructure has what it needs for the Machine but
+	// the configuration, as far as that can be seen.
+	Claimed bool
+	// NameInUse tells that the Machine is held back, and that an etcd member of
+	// another machine has its name.
+	NameInUse bool
 }
 
 // Facts are what is known about a control plane that is not being deleted.
@@ -126,19 +144,20 @@ type Facts struct {
 	Machines []MachineFacts
 	// APIServer is what answers at the control plane endpoint.
 	APIServer health.APIServerState
+	// EtcdProblems are sentences about what is wrong with etcd as a whole.
+	EtcdProblems []string
+	// VersionPending tells that the topology of the Cluster is about to bring
+	// another version.
+	VersionPending bool
 }
 
 // Decide says what to do next. It decides one thing at a time, and rather waits
 // than acts on what is not known.
 func Decide(facts Facts) Decision {
-	for _, rule := range []func(Facts) *Decision{decideCluster, decideMachines, decideEtcd} {
+	for _, rule := range []func(Facts) *Decision{decideCluster, decideMachines, decideEtcd, decideScale, decideNodes} {
 		if decision := rule(facts); decision != nil {
 			return *decision
 		}
-	}
-	if !facts.Initialized && facts.APIServer != health.APIServerReady {
-		return Decision{Action: WaitForAPIServer, Reason: controlplanev1.WaitingForAPIServerReason,
-			Message: "Waiting for the API server to answer at the control plane endpoint"}
 	}
 
 	return Decision{Action: Stable, Reason: controlplanev1.InitializedReason}
@@ -154,9 +173,6 @@ func decideCluster(facts Facts) *Decision {
 	case facts.ForeignMachines:
 		return &Decision{Action: Refuse, Reason: controlplanev1.ForeignMachinesReason,
 			Message: "The Cluster has control plane Machines that do not belong to this TalosControlPlane; delete them, or the TalosControlPlane"}
-	case facts.Replicas != 1:
-		return &Decision{Action: Refuse, Reason: controlplanev1.UnsupportedReason,
-			Message: "This release supports exactly one control plane machine; set spec.replicas to 1"}
 	case !facts.InfrastructureProvisioned:
 		return &Decision{Action: WaitForInfrastructure, Reason: controlplanev1.WaitingForClusterInfrastructureReason,
 			Message: "Waiting for the infrastructure of the Cluster to be provisioned"}
@@ -177,12 +193,12 @@ func decideCluster(facts Facts) *Decision {
 // decideMachines is about the Machines and whether their nodes can be asked.
 func decideMachines(facts Facts) *Decision {
 	if len(facts.Machines) == 0 {
-		return &Decision{Action: CreateFirstMachine, Reason: controlplanev1.WaitingForMachineReason,
+		return &Decision{Action: CreateMachine, Reason: controlplanev1.WaitingForMachineReason,
 			Message: "Creating the first control plane Machine"}
 	}
 	if len(facts.Machines) > int(facts.Replicas) && !anyDeleting(facts.Machines) {
 		return &Decision{Action: Refuse, Reason: controlplanev1.UnsupportedReason,
-			Message: "There are more control plane Machines than wanted, and this release does not remove any; delete the surplus Machine"}
+			Message: "There are more control plane Machines than wanted, and this release does not remove any; set spec.replicas to their number"}
 	}
 	for _, machine := range facts.Machines {
 		if machine.Deleting {
@@ -193,12 +209,6 @@ func decideMachines(facts Facts) *Decision {
 	if facts.Certificates == CertificatesMissing {
 		return &Decision{Action: WaitForCertificates, Reason: controlplanev1.WaitingForCertificatesReason,
 			Message: "Waiting for the bootstrap provider to create the secrets of the cluster"}
-	}
-	for _, machine := range facts.Machines {
-		if !machine.Provisioned || machine.ProviderID == "" {
-			return &Decision{Action: WaitForMachine, Machine: machine.Name, Reason: controlplanev1.WaitingForMachineReason,
-				Message: "Waiting for Machine " + machine.Name + " to be provisioned"}
-		}
 	}
 
 	return nil
@@ -214,28 +224,46 @@ func anyDeleting(machines []MachineFacts) bool {
 	return false
 }
 
-// decideEtcd is about the one bootstrap of etcd, and about etcd being up. It
-// returns nil when etcd is.
+// decideEtcd is about the one bootstrap of etcd. It returns nil when etcd runs
+// and that is recorded.
 func decideEtcd(facts Facts) *Decision {
-	present := false
 	for _, machine := range facts.Machines {
-		present = present || machine.EtcdData == health.EtcdDataPresent
-	}
-	if present {
-		return decideRunningEtcd(facts)
-	}
-	for _, machine := range facts.Machines {
-		if !machine.Answers {
-			return &Decision{Action: WaitForMachine, Machine: machine.Name, Reason: controlplanev1.WaitingForMachineReason,
-				Message: "Waiting for the node of Machine " + machine.Name + " to answer through the Talos API"}
+		if machine.EtcdData == health.EtcdDataPresent {
+			return decideRunningEtcd(facts)
 		}
-		if machine.EtcdData == health.EtcdDataUnknown {
-			return &Decision{Action: WaitForMachine, Machine: machine.Name, Reason: controlplanev1.WaitingForMachineReason,
-				Message: "Waiting for the node of Machine " + machine.Name + " to tell whether it has etcd data"}
+	}
+	for _, machine := range facts.Machines {
+		if !machine.Held { // Else it has no configuration, and no etcd data either.
+			if waiting := waitForNode(machine); waiting != nil {
+				return waiting
+			}
+			continue
+		}
+		if machine.Name == facts.Override {
+			return &Decision{Action: HandOver, Machine: machine.Name, Reason: controlplanev1.WaitingForMachineReason,
+				Message: "Handing Machine " + machine.Name + " its configuration, to bootstrap etcd on it"}
 		}
 	}
 
 	return decideBootstrap(facts)
+}
+
+// waitForNode waits for a node that has not said whether it has etcd data, or
+// nil when it has nothing to wait for.
+func waitForNode(machine MachineFacts) *Decision {
+	wait := func(message string) *Decision {
+		return &Decision{Action: WaitForMachine, Machine: machine.Name, Reason: controlplanev1.WaitingForMachineReason, Message: message}
+	}
+	switch {
+	case !machine.Provisioned || machine.ProviderID == "":
+		return wait("Waiting for Machine " + machine.Name + " to be provisioned")
+	case !machine.Answers:
+		return wait("Waiting for the node of Machine " + machine.Name + " to answer through the Talos API")
+	case machine.EtcdData == health.EtcdDataUnknown:
+		return wait("Waiting for the node of Machine " + machine.Name + " to tell whether it has etcd data")
+	default:
+		return nil
+	}
 }
 
 // decideBootstrap is about etcd when every control plane node has answered that
@@ -251,11 +279,15 @@ func decideBootstrap(facts Facts) *Decision {
 			Message: "Something answers at the control plane endpoint though no control plane node has etcd data; etcd is not bootstrapped beside it"}
 	}
 
-	target := facts.Machines[0]
 	if facts.Override != "" {
 		return decideOverride(facts)
 	}
+	target := bootstrapTarget(facts.Machines)
 	switch {
+	case target == nil:
+		return &Decision{Action: WaitForOverride, Reason: controlplanev1.EtcdDataLostReason,
+			Message: "All control plane Machines wait to join an etcd cluster, and there is none; to begin a new one, name a Machine in the annotation " +
+				controlplanev1.BootstrapOverrideAnnotation}
 	case facts.Intent == nil && !facts.Initialized:
 		return &Decision{Action: RecordBootstrapIntent, Machine: target.Name, Reason: controlplanev1.WaitingForEtcdReason,
 			Message: "Bootstrapping etcd on Machine " + target.Name}
@@ -265,7 +297,7 @@ func decideBootstrap(facts Facts) *Decision {
 				controlplanev1.BootstrapOverrideAnnotation}
 	}
 	for _, machine := range facts.Machines {
-		if facts.Intent.Name == machine.Name && facts.Intent.ProviderID == machine.ProviderID {
+		if !machine.Held && facts.Intent.Name == machine.Name && facts.Intent.ProviderID == machine.ProviderID {
 			return &Decision{Action: Bootstrap, Machine: machine.Name, Reason: controlplanev1.WaitingForEtcdReason,
 				Message: "Bootstrapping etcd on Machine " + machine.Name}
 		}
@@ -289,21 +321,57 @@ func decideOverride(facts Facts) *Decision {
 		Message: "The annotation " + controlplanev1.BootstrapOverrideAnnotation + " names a Machine that is not a control plane Machine of this cluster"}
 }
 
-// decideRunningEtcd is about etcd when at least one node has its data.
+// bootstrapTarget is the first Machine that has a configuration; nil when there
+// is none.
+func bootstrapTarget(machines []MachineFacts) *MachineFacts {
+	for i := range machines {
+		if !machines[i].Held {
+			return &machines[i]
+		}
+	}
+
+	return nil
+}
+
+// decideRunningEtcd is about etcd when at least one node has its data. It
+// returns nil once it is recorded that etcd runs and the API server has
+// answered.
 func decideRunningEtcd(facts Facts) *Decision {
+	if facts.Intent == nil || !facts.Intent.Bootstrapped {
+		for _, machine := range facts.Machines {
+			if machine.Answers && machine.MemberProblem == "" {
+				return &Decision{Action: RecordBootstrapped, Machine: bootstrappedMachine(facts), Reason: controlplanev1.WaitingForAPIServerReason,
+					Message: "Waiting for the API server to answer at the control plane endpoint"}
+			}
+		}
+
+		return decideNodes(facts)
+	}
+	if !facts.Initialized && facts.APIServer != health.APIServerReady {
+		if waiting := decideNodes(facts); waiting != nil {
+			return waiting
+		}
+		return &Decision{Action: WaitForAPIServer, Reason: controlplanev1.WaitingForAPIServerReason,
+			Message: "Waiting for the API server to answer at the control plane endpoint"}
+	}
+
+	return nil
+}
+
+// decideNodes waits for nodes that do not answer, or whose etcd member is not
+// up.
+func decideNodes(facts Facts) *Decision {
 	for _, machine := range facts.Machines {
-		if !machine.Answers {
-			return &Decision{Action: WaitForMachine, Machine: machine.Name, Reason: controlplanev1.WaitingForMachineReason,
-				Message: "Waiting for the node of Machine " + machine.Name + " to answer through the Talos API"}
+		if machine.Held {
+			continue
+		}
+		if waiting := waitForNode(machine); waiting != nil {
+			return waiting
 		}
 		if machine.MemberProblem != "" {
 			return &Decision{Action: WaitForEtcd, Machine: machine.Name, Reason: controlplanev1.WaitingForEtcdReason,
 				Message: "Waiting for etcd on Machine " + machine.Name + ": " + machine.MemberProblem}
 		}
-	}
-	if facts.Intent == nil || !facts.Intent.Bootstrapped {
-		return &Decision{Action: RecordBootstrapped, Machine: bootstrappedMachine(facts), Reason: controlplanev1.WaitingForAPIServerReason,
-			Message: "Waiting for the API server to answer at the control plane endpoint"}
 	}
 
 	return nil

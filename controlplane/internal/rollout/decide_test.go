@@ -56,10 +56,9 @@ func TestDecide(t *testing.T) {
 		"starts nothing while the Cluster is being deleted": {
 			ready(func(f *Facts) { f.ClusterDeleting = true; f.Machines = nil }), WaitForClusterDeletion},
 		"refuses to act beside foreign Machines":        {ready(func(f *Facts) { f.ForeignMachines = true }), Refuse},
-		"refuses more than one replica":                 {ready(func(f *Facts) { f.Replicas = 3 }), Refuse},
 		"refuses a surplus Machine":                     {ready(func(f *Facts) { f.Machines = append(f.Machines, f.Machines[0]) }), Refuse},
-		"creates the first Machine":                     {ready(func(f *Facts) { f.Machines = nil }), CreateFirstMachine},
-		"creates the first Machine before there is PKI": {ready(func(f *Facts) { f.Machines = nil; f.Certificates = CertificatesMissing }), CreateFirstMachine},
+		"creates the first Machine":                     {ready(func(f *Facts) { f.Machines = nil }), CreateMachine},
+		"creates the first Machine before there is PKI": {ready(func(f *Facts) { f.Machines = nil; f.Certificates = CertificatesMissing }), CreateMachine},
 		"waits for a lost bundle instead of creating a Machine": {
 			ready(running, func(f *Facts) { f.Machines = nil; f.Certificates = CertificatesMissing }), WaitForCertificates},
 		"waits for a lost bundle when only the intent tells that it was there": {

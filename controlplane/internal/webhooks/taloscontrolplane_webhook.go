@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"sigs.k8s.io/cluster-api/util/topology"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
@@ -22,6 +23,8 @@ import (
 type TalosControlPlane struct {
 	// Trials renders configurations. It is required.
 	Trials *configgen.Trials
+	// Client reads Clusters and infrastructure machine templates. It is required.
+	Client client.Client
 }
 
 var (
@@ -46,8 +49,14 @@ func (w *TalosControlPlane) Default(_ context.Context, controlPlane *controlplan
 }
 
 // ValidateCreate checks a new object.
-func (w *TalosControlPlane) ValidateCreate(_ context.Context, controlPlane *controlplanev1.TalosControlPlane) (admission.Warnings, error) {
-	return nil, invalidControlPlane(controlPlane.Name, w.validate(controlPlane))
+func (w *TalosControlPlane) ValidateCreate(ctx context.Context, controlPlane *controlplanev1.TalosControlPlane) (admission.Warnings, error) {
+	errs := w.validate(controlPlane)
+	unsupported, err := w.validateRelease(ctx, controlPlane)
+	if err != nil {
+		return nil, apierrors.NewInternalError(err)
+	}
+
+	return nil, invalidControlPlane(controlPlane.Name, append(errs, unsupported...))
 }
 
 // ValidateUpdate checks a change. An object that is being deleted may always be
@@ -58,24 +67,32 @@ func (w *TalosControlPlane) ValidateUpdate(ctx context.Context, before, after *c
 		return nil, nil
 	}
 	errs := w.validate(after)
+	if before.Spec.Version != after.Spec.Version {
+		unsupported, err := w.validateRelease(ctx, after)
+		if err != nil {
+			return nil, apierrors.NewInternalError(err)
+		}
+		errs = append(errs, unsupported...)
+	}
 
 	req, err := admission.RequestFromContext(ctx)
 	if err != nil {
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("reading the admission request: %v", err))
 	}
+	var warnings admission.Warnings
 	// The topology controller only wants to know what it would write.
 	if !topology.IsDryRunRequest(req, after) {
 		// What was stored before a default existed must not look like a change.
 		before = before.DeepCopy()
 		defaultControlPlane(&before.Spec)
-		changes, err := validateChange(before, after)
-		if err != nil {
+		var changes field.ErrorList
+		if warnings, changes, err = w.validateChange(ctx, before, after); err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
 		errs = append(errs, changes...)
 	}
 
-	return nil, invalidControlPlane(after.Name, errs)
+	return warnings, invalidControlPlane(after.Name, errs)
 }
 
 // ValidateDelete allows every deletion.

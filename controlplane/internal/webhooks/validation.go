@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/blang/semver/v4"
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -15,7 +14,6 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/naming"
-	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
 )
 
 // validate checks a TalosControlPlane by itself.
@@ -42,12 +40,20 @@ func validateReplicas(replicas *int32, path *field.Path) field.ErrorList {
 	case *replicas%2 == 0:
 		return field.ErrorList{field.Invalid(path, *replicas,
 			fmt.Sprintf("must be odd, because each control plane machine is an etcd member: use %d or %d", *replicas-1, *replicas+1))}
-	case *replicas > 1:
-		return field.ErrorList{field.Forbidden(path,
-			"more than one control plane machine is not supported by this release; it comes with the next one. Use 1 until then")}
 	default:
 		return nil
 	}
+}
+
+// validateScaleDown refuses a smaller number of replicas than there are
+// machines. present is the number of machines.
+func validateScaleDown(before, after, present int32, path *field.Path) field.ErrorList {
+	if after >= before || after >= present {
+		return nil
+	}
+
+	return field.ErrorList{field.Forbidden(path, fmt.Sprintf(
+		"scaling down needs the removal of etcd members, which this release does not support: use %d or more", before))}
 }
 
 func validateVersion(version string, path *field.Path) field.ErrorList {
@@ -128,38 +134,3 @@ func validateNaming(template, controlPlane string, path *field.Path) field.Error
 	return nil
 }
 
-// frozen tells that a control plane has, or may have, Machines, which a change
-// of what they are made from would have to replace.
-func frozen(controlPlane *controlplanev1.TalosControlPlane) bool {
-	annotations := controlPlane.Annotations
-
-	return ptr.Deref(controlPlane.Status.Replicas, 0) > 0 ||
-		annotations[controlplanev1.NextMachineAnnotation] != "" ||
-		annotations[controlplanev1.BootstrapIntentAnnotation] != ""
-}
-
-// validateChange checks what a change would need. What Machines are made from
-// cannot change while there are any.
-func validateChange(before, after *controlplanev1.TalosControlPlane) (field.ErrorList, error) {
-	if !frozen(before) {
-		return nil, nil
-	}
-	const needsRollout = "needs a rollout of the control plane machines, which this release does not support"
-	path := field.NewPath("spec")
-	var errs field.ErrorList
-	if before.Spec.Version != after.Spec.Version {
-		errs = append(errs, field.Forbidden(path.Child("version"), "changing the Kubernetes version "+needsRollout))
-	}
-	if !apiequality.Semantic.DeepEqual(before.Spec.MachineTemplate.Spec.InfrastructureRef, after.Spec.MachineTemplate.Spec.InfrastructureRef) {
-		errs = append(errs, field.Forbidden(path.Child("machineTemplate", "spec", "infrastructureRef"), "changing the infrastructure machine template "+needsRollout))
-	}
-	same, err := rollout.SameConfig(before.Spec.TalosConfigSpec, after.Spec.TalosConfigSpec)
-	if err != nil {
-		return nil, fmt.Errorf("comparing spec.talosConfigSpec: %w", err)
-	}
-	if !same {
-		errs = append(errs, field.Forbidden(path.Child("talosConfigSpec"), "changing the Talos configuration "+needsRollout))
-	}
-
-	return errs, nil
-}

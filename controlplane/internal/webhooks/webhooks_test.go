@@ -47,7 +47,7 @@ func TestDefaults(t *testing.T) {
 	g := NewWithT(t)
 	controlPlane := &tcp{Spec: controlplanev1.TalosControlPlaneSpec{Version: "1.36.3"}}
 
-	g.Expect((&TalosControlPlane{Trials: trials}).Default(t.Context(), controlPlane)).To(Succeed())
+	g.Expect(newWebhook(t).Default(t.Context(), controlPlane)).To(Succeed())
 
 	spec := controlPlane.Spec
 	g.Expect(spec.Replicas).To(HaveValue(BeEquivalentTo(1)))
@@ -59,7 +59,7 @@ func TestDefaults(t *testing.T) {
 	g.Expect(spec.Etcd.LeaveTimeoutSeconds).To(HaveValue(BeEquivalentTo(120)))
 
 	again := controlPlane.DeepCopy()
-	g.Expect((&TalosControlPlane{Trials: trials}).Default(t.Context(), again)).To(Succeed())
+	g.Expect(newWebhook(t).Default(t.Context(), again)).To(Succeed())
 	g.Expect(again).To(Equal(controlPlane))
 }
 
@@ -79,7 +79,7 @@ func TestDefaultsLeaveTheStrategyOnDeleteAlone(t *testing.T) {
 	g := NewWithT(t)
 	controlPlane := &tcp{}
 	controlPlane.Spec.Rollout.Strategy.Type = controlplanev1.OnDeleteStrategyType
-	g.Expect((&TalosControlPlane{Trials: trials}).Default(t.Context(), controlPlane)).To(Succeed())
+	g.Expect(newWebhook(t).Default(t.Context(), controlPlane)).To(Succeed())
 	g.Expect(controlPlane.Spec.Rollout.Strategy.RollingUpdate.MaxSurge).To(BeNil())
 }
 
@@ -95,7 +95,8 @@ func TestValidateCreate(t *testing.T) {
 		"no replicas":                      {func(c *tcp) { c.Spec.Replicas = ptr.To(int32(0)) }, "odd number (1, 3, 5, ...)"},
 		"a negative number of replicas":    {func(c *tcp) { c.Spec.Replicas = ptr.To(int32(-1)) }, "at least 1"},
 		"an even number of replicas":       {func(c *tcp) { c.Spec.Replicas = ptr.To(int32(4)) }, "use 3 or 5"},
-		"three replicas":                   {func(c *tcp) { c.Spec.Replicas = ptr.To(int32(3)) }, "comes with the next one"},
+		"three replicas":                   {func(c *tcp) { c.Spec.Replicas = ptr.To(int32(3)) }, ""},
+		"five replicas":                    {func(c *tcp) { c.Spec.Replicas = ptr.To(int32(5)) }, ""},
 		"a version without v":              {func(c *tcp) { c.Spec.Version = "1.36.3" }, "prefix v"},
 		"a version that is none":           {func(c *tcp) { c.Spec.Version = "v1.36" }, "semantic version"},
 		"a configuration for workers":      {func(c *tcp) { c.Spec.TalosConfigSpec.GenerateType = "worker" }, "generateType"},
@@ -126,7 +127,7 @@ func TestValidateCreate(t *testing.T) {
 			g := NewWithT(t)
 			controlPlane := valid()
 			tc.edit(controlPlane)
-			_, err := (&TalosControlPlane{Trials: trials}).ValidateCreate(t.Context(), controlPlane)
+			_, err := newWebhook(t).ValidateCreate(t.Context(), controlPlane)
 			expect(g, err, tc.want)
 		})
 	}
@@ -142,6 +143,7 @@ func expect(g *WithT, err error, want string) {
 
 func TestValidateUpdate(t *testing.T) {
 	counted := func(c *tcp) { c.Status.Replicas = ptr.To(int32(1)) }
+	three := func(c *tcp) { c.Spec.Replicas, c.Status.Replicas = ptr.To(int32(3)), ptr.To(int32(3)) }
 	version := func(c *tcp) { c.Spec.Version = "v1.36.4" }
 	for name, tc := range map[string]struct {
 		before, edit func(*tcp)
@@ -167,7 +169,10 @@ func TestValidateUpdate(t *testing.T) {
 			c.Spec.MachineTemplate.Spec.ReadinessGates = []clusterv1.MachineReadinessGate{{ConditionType: "A"}}
 		}, false, ""},
 		"taints":   {counted, func(c *tcp) { c.Spec.MachineTemplate.Spec.Taints = []clusterv1.MachineTaint{{Key: "a"}} }, false, ""},
-		"replicas": {counted, func(c *tcp) { c.Spec.Replicas = ptr.To(int32(3)) }, false, "comes with the next one"},
+		"more replicas":                 {counted, func(c *tcp) { c.Spec.Replicas = ptr.To(int32(3)) }, false, ""},
+		"fewer replicas than Machines":  {three, func(c *tcp) { c.Spec.Replicas = ptr.To(int32(1)) }, false, "use 3 or more"},
+		"fewer replicas, with no count": {func(c *tcp) { three(c); c.Status.Replicas = nil; annotate(c, controlplanev1.BootstrapIntentAnnotation) }, func(c *tcp) { c.Spec.Replicas = ptr.To(int32(1)) }, false, "use 3 or more"},
+		"fewer replicas, but no fewer than Machines": {func(c *tcp) { three(c); counted(c) }, func(c *tcp) { c.Spec.Replicas = ptr.To(int32(1)) }, false, ""},
 		"an object stored before defaults": {
 			func(c *tcp) {
 				counted(c)
@@ -187,7 +192,7 @@ func TestValidateUpdate(t *testing.T) {
 				annotate(after, clusterv1.TopologyDryRunAnnotation)
 				req.DryRun = ptr.To(true)
 			}
-			_, err := (&TalosControlPlane{Trials: trials}).ValidateUpdate(admission.NewContextWithRequest(t.Context(), req), before, after)
+			_, err := newWebhook(t).ValidateUpdate(admission.NewContextWithRequest(t.Context(), req), before, after)
 			expect(g, err, tc.want)
 		})
 	}
@@ -240,24 +245,31 @@ func TestScaleFollowsTheRulesOfTheObject(t *testing.T) {
 	scheme := runtime.NewScheme()
 	NewWithT(t).Expect(autoscalingv1.AddToScheme(scheme)).To(Succeed())
 	w := &Scale{decoder: admission.NewDecoder(scheme)}
+	encode := func(replicas, present int32) runtime.RawExtension {
+		raw, err := json.Marshal(&autoscalingv1.Scale{
+			TypeMeta: metav1.TypeMeta{APIVersion: "autoscaling/v1", Kind: "Scale"},
+			Spec:     autoscalingv1.ScaleSpec{Replicas: replicas},
+			Status:   autoscalingv1.ScaleStatus{Replicas: present},
+		})
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+
+		return runtime.RawExtension{Raw: raw}
+	}
 	for name, tc := range map[string]struct {
-		replicas int32
-		want     string
+		before, present, after int32
+		want                   string
 	}{
-		"one":   {1, ""},
-		"none":  {0, "at least 1"},
-		"two":   {2, "use 1 or 3"},
-		"three": {3, "comes with the next one"},
+		"one":                       {1, 1, 1, ""},
+		"none":                      {1, 1, 0, "odd number (1, 3, 5, ...)"},
+		"two":                       {1, 1, 2, "use 1 or 3"},
+		"three":                     {1, 1, 3, ""},
+		"fewer than there are":      {3, 3, 1, "use 3 or more"},
+		"fewer than were asked for": {3, 1, 1, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			raw, err := json.Marshal(&autoscalingv1.Scale{
-				TypeMeta: metav1.TypeMeta{APIVersion: "autoscaling/v1", Kind: "Scale"},
-				Spec:     autoscalingv1.ScaleSpec{Replicas: tc.replicas},
-			})
-			g.Expect(err).NotTo(HaveOccurred())
 			response := w.Handle(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{
-				Operation: admissionv1.Update, SubResource: "scale", Object: runtime.RawExtension{Raw: raw},
+				Operation: admissionv1.Update, SubResource: "scale", Object: encode(tc.after, tc.present), OldObject: encode(tc.before, tc.present),
 			}})
 			g.Expect(response.Allowed).To(Equal(tc.want == ""))
 			if tc.want != "" {

@@ -1,0 +1,127 @@
+package webhooks
+
+import (
+	"context"
+	"fmt"
+
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/external"
+	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/versions"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+)
+
+// frozen tells that a control plane has, or may have, Machines, which a change
+// of what they are made from would have to replace.
+func frozen(controlPlane *controlplanev1.TalosControlPlane) bool {
+	annotations := controlPlane.Annotations
+
+	return ptr.Deref(controlPlane.Status.Replicas, 0) > 0 ||
+		annotations[controlplanev1.NextMachineAnnotation] != "" ||
+		annotations[controlplanev1.BootstrapIntentAnnotation] != ""
+}
+
+// validateChange checks what a change would need. What Machines are made from
+// cannot change while there are any.
+func (w *TalosControlPlane) validateChange(ctx context.Context, before, after *controlplanev1.TalosControlPlane) (admission.Warnings, field.ErrorList, error) {
+	if !frozen(before) {
+		return nil, nil, nil
+	}
+	const needsRollout = "needs a rollout of the control plane machines, which this release does not support"
+	path := field.NewPath("spec")
+	errs := validateScaleDown(ptr.Deref(before.Spec.Replicas, controlplanev1.DefaultReplicas), ptr.Deref(after.Spec.Replicas, controlplanev1.DefaultReplicas),
+		ptr.Deref(before.Status.Replicas, ptr.Deref(before.Spec.Replicas, controlplanev1.DefaultReplicas)), path.Child("replicas"))
+	warnings, versionErrs, err := w.validateVersionChange(ctx, before, after, path.Child("version"))
+	if err != nil {
+		return nil, nil, err
+	}
+	errs = append(errs, versionErrs...)
+	if len(versionErrs) == 0 && before.Spec.Version != after.Spec.Version {
+		errs = append(errs, field.Forbidden(path.Child("version"), "changing the Kubernetes version "+needsRollout))
+	}
+	if !apiequality.Semantic.DeepEqual(before.Spec.MachineTemplate.Spec.InfrastructureRef, after.Spec.MachineTemplate.Spec.InfrastructureRef) {
+		errs = append(errs, field.Forbidden(path.Child("machineTemplate", "spec", "infrastructureRef"), "changing the infrastructure machine template "+needsRollout))
+	}
+	same, err := rollout.SameConfig(before.Spec.TalosConfigSpec, after.Spec.TalosConfigSpec)
+	if err != nil {
+		return nil, nil, fmt.Errorf("comparing spec.talosConfigSpec: %w", err)
+	}
+	if !same {
+		errs = append(errs, field.Forbidden(path.Child("talosConfigSpec"), "changing the Talos configuration "+needsRollout))
+	}
+
+	return warnings, errs, nil
+}
+
+// validateVersionChange judges a change of the Kubernetes version, unless a
+// person has said not to.
+func (w *TalosControlPlane) validateVersionChange(ctx context.Context, before, after *controlplanev1.TalosControlPlane, path *field.Path) (admission.Warnings, field.ErrorList, error) {
+	if before.Spec.Version == after.Spec.Version {
+		return nil, nil, nil
+	}
+	skipped, err := w.versionChecksDisabled(ctx, after)
+	if err != nil || skipped {
+		return nil, nil, err
+	}
+	warning, err := versions.CheckChange(before.Spec.Version, before.Status.Version, after.Spec.Version)
+	if err != nil {
+		return nil, field.ErrorList{field.Invalid(path, after.Spec.Version, fmt.Sprintf(
+			"%v; to change it nevertheless, set the annotation %s on the TalosControlPlane or its Cluster", err, clusterv1.ClusterTopologyUnsafeUpdateVersionAnnotation))}, nil
+	}
+	if warning != "" {
+		return admission.Warnings{path.String() + ": " + warning + "; control plane components are not tested for going back"}, nil, nil
+	}
+
+	return nil, nil, nil
+}
+
+// versionChecksDisabled tells whether a person has disabled the checks of a
+// version change, on the control plane or on its Cluster.
+func (w *TalosControlPlane) versionChecksDisabled(ctx context.Context, controlPlane *controlplanev1.TalosControlPlane) (bool, error) {
+	const annotation = clusterv1.ClusterTopologyUnsafeUpdateVersionAnnotation
+	if metav1.HasAnnotation(controlPlane.ObjectMeta, annotation) {
+		return true, nil
+	}
+	cluster, err := util.GetOwnerCluster(ctx, w.Client, controlPlane.ObjectMeta)
+	if err != nil && !apierrors.IsNotFound(err) {
+		return false, fmt.Errorf("reading the owner Cluster: %w", err)
+	}
+
+	return cluster != nil && metav1.HasAnnotation(cluster.ObjectMeta, annotation), nil
+}
+
+// validateRelease checks that the Talos release that the infrastructure machine
+// template states runs the Kubernetes version. Where the template states none,
+// the release is that of the host, and judged when one is claimed.
+func (w *TalosControlPlane) validateRelease(ctx context.Context, controlPlane *controlplanev1.TalosControlPlane) (field.ErrorList, error) {
+	ref := controlPlane.Spec.MachineTemplate.Spec.InfrastructureRef
+	if ref.Kind != "TalosMachineTemplate" {
+		return nil, nil
+	}
+	template, err := external.GetObjectFromContractVersionedRef(ctx, w.Client, ref, controlPlane.Namespace)
+	if apierrors.IsNotFound(err) {
+		return nil, nil // It may come later.
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading the infrastructure machine template: %w", err)
+	}
+	release, _, err := unstructured.NestedString(template.Object, "spec", "template", "spec", "metal", "talos", "version")
+	if err != nil || release == "" {
+		return nil, nil //nolint:nilerr // The kind of another vendor.
+	}
+	if err := versions.Supports(release, controlPlane.Spec.Version); err != nil {
+		return field.ErrorList{field.Invalid(field.NewPath("spec", "version"), controlPlane.Spec.Version, fmt.Sprintf(
+			"%v; TalosMachineTemplate %s states that release in spec.template.spec.metal.talos.version", err, ref.Name))}, nil
+	}
+
+	return nil, nil
+}
