@@ -19,6 +19,7 @@ import (
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/controllers"
@@ -89,6 +90,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		SecretCachingClient: options.SecretCachingClient,
 		ClusterCache:        options.ClusterCache,
 		Dialer:              options.Dialer,
+		Follower:            follow.New(ctx, options.Dialer, controllers.MachineOf),
 		Prober:              health.HTTPProber{},
 		Clock:               options.Clock,
 		Random:              options.Random,

@@ -18,13 +18,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/controllers"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/follow"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/webhooks"
 )
 
@@ -116,7 +116,7 @@ func (o *Options) setDefaults() {
 
 func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	store := credentials.New(mgr.GetClient(), secrets.NewReader(options.SecretCachingClient, mgr.GetAPIReader()), options.Clock)
-	follower := follow.New(ctx, options.Dialer)
+	follower := follow.New(ctx, options.Dialer, controllers.TalosMachineOf)
 	concurrency := controller.Options{MaxConcurrentReconciles: options.Concurrency}
 
 	clusters := &controllers.ClusterReconciler{Client: mgr.GetClient(), WatchFilterValue: options.WatchFilterValue}

@@ -64,9 +64,3 @@ type BootstrapIntent struct {
 	// so that nodes without data can only mean that the data was lost.
 	Bootstrapped bool `json:"bootstrapped,omitempty"`
 }
-
-// FreeHostsAttribute is the attribute of a failure domain of a Cluster that says
-// how many machines are left to claim in it, as a decimal number. A failure
-// domain with "0" gets no control plane Machine while another has some left; one
-// without the attribute always may. The TalosCluster sets it.
-const FreeHostsAttribute = "infrastructure.cluster.x-k8s.io/free-hosts"

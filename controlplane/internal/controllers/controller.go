@@ -28,11 +28,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/naming"
+	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
 )
 
 // controllerName names the controller in logs, events and metrics.
@@ -55,6 +58,8 @@ type Reconciler struct {
 	ClusterCache clustercache.ClusterCache
 	// Dialer opens connections to Talos nodes.
 	Dialer talosclient.Dialer
+	// Follower watches nodes.
+	Follower *follow.Follower
 	// Prober asks API servers.
 	Prober health.APIServerProber
 	// Clock tells the time.
@@ -70,6 +75,7 @@ type Reconciler struct {
 	applier     *applier
 	credentials *credentialStore
 	silence     *silenceTracker
+	memory      *nodeMemory
 	tracker     *external.ObjectTracker
 }
 
@@ -89,7 +95,7 @@ type Reconciler struct {
 // SetupWithManager registers the controller with mgr.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
 	if r.Client == nil || r.APIReader == nil || r.SecretCachingClient == nil || r.ClusterCache == nil || r.Dialer == nil ||
-		r.Prober == nil || r.Clock == nil || r.Random == nil || r.Recorder == nil {
+		r.Follower == nil || r.Prober == nil || r.Clock == nil || r.Random == nil || r.Recorder == nil {
 		return errors.New("setting up the TalosControlPlane controller: a required field is nil")
 	}
 	r.init(ctx)
@@ -105,6 +111,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.secretToControlPlane)).
 		WatchesRawSource(r.ClusterCache.GetClusterSource(controllerName, r.clusterToControlPlane,
 			clustercache.WatchForProbeFailure(remoteGracePeriod))).
+		WatchesRawSource(source.Channel(r.Follower.Events(), handler.EnqueueRequestsFromMapFunc(r.nodeToControlPlane))).
 		Build(ctx, r)
 	if err != nil {
 		return fmt.Errorf("setting up the TalosControlPlane controller: %w", err)
@@ -120,6 +127,7 @@ func (r *Reconciler) init(ctx context.Context) {
 	r.applier = newApplier(ctx, r.Client)
 	r.credentials = newCredentialStore(r.Clock)
 	r.silence = newSilenceTracker(r.Clock)
+	r.memory = newNodeMemory(r.Clock)
 }
 
 // Reconcile is one pass over one TalosControlPlane.
@@ -186,6 +194,11 @@ func (r *Reconciler) reconcileNormal(ctx context.Context, s *scope) (ctrl.Result
 		}
 	}
 	s.decision = decide(s)
+	if s.recalled && (s.decision.Action != rollout.Stable || !isHealthy(s)) {
+		// Something is to be done, or wrong: that is decided on what is so now.
+		r.forgetNodes(s)
+		return r.reconcileNormal(ctx, s)
+	}
 
 	return r.reconcileDecision(ctx, s)
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
 )
 
-// How often the nodes are asked. What Talos says is not watched (yet), so this
-// is the only way to learn of it; all of it gets jitter.
+// How often the nodes are asked. The status of a node is watched, but not what
+// its etcd says; all of it gets jitter.
 const (
 	// bringUpInterval is for nodes that are about to come up.
 	bringUpInterval = 5 * time.Second
@@ -24,7 +24,7 @@ const (
 	// healthy.
 	unhealthyInterval = 20 * time.Second
 	// healthyInterval is for healthy control planes.
-	healthyInterval = 2 * time.Minute
+	healthyInterval = 5 * time.Minute
 )
 
 // jitterPercent is by how much an interval is lengthened at most.
@@ -89,10 +89,18 @@ func isHealthy(s *scope) bool {
 		return false
 	}
 	for _, machine := range s.machines {
-		for _, condition := range health.Conditions(s.nodes[machine.Name]) {
-			if condition.Status != metav1.ConditionTrue {
-				return false
-			}
+		if !isHealthyNode(s.nodes[machine.Name]) {
+			return false
+		}
+	}
+
+	return true
+}
+
+func isHealthyNode(facts health.Facts) bool {
+	for _, condition := range health.Conditions(facts) {
+		if condition.Status != metav1.ConditionTrue {
+			return false
 		}
 	}
 

@@ -35,6 +35,7 @@ func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (ctrl.Result
 		return ctrl.Result{}, err
 	}
 
+	r.unfollow(s)
 	s.deletion = rollout.DecideDelete(rollout.DeleteFacts{Workers: workers, Machines: len(s.machines), Leftovers: len(leftovers)})
 	switch s.deletion.Action {
 	case rollout.DeleteMachines:

@@ -8,12 +8,8 @@ import (
 	"sigs.k8s.io/cluster-api/util/collections"
 	"sigs.k8s.io/cluster-api/util/failuredomains"
 
-	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
-
-// noFreeHosts is the value of the attribute of a failure domain in which nothing
-// is left to claim.
-const noFreeHosts = "0"
 
 // pickFailureDomain is the failure domain of the next Machine: of those that are
 // for control planes and have something left to claim, the one with the fewest
@@ -26,7 +22,7 @@ func pickFailureDomain(ctx context.Context, s *scope) string {
 			continue
 		}
 		usable = append(usable, domain)
-		if domain.Attributes[controlplanev1.FreeHostsAttribute] != noFreeHosts {
+		if domain.Attributes[infrav1.FreeHostsAttribute] != infrav1.FreeHostsNone {
 			free = append(free, domain)
 		}
 	}

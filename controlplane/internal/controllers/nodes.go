@@ -6,15 +6,50 @@ import (
 	"fmt"
 	"sync"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 )
 
-// reconcileNodes asks all nodes of the control plane how they are, at the same
-// time. A node that cannot be asked stays unknown; that is no error.
+// reconcileNodes finds out how the nodes of the control plane are: from memory
+// when all of them were healthy a while ago and none has changed since, else by
+// asking all of them.
 func (r *Reconciler) reconcileNodes(ctx context.Context, s *scope) error {
+	s.nodes = r.recallNodes(s)
+	s.recalled = s.nodes != nil
+	if s.recalled {
+		return nil
+	}
+
+	return r.askNodes(ctx, s)
+}
+
+// recallNodes are the facts about all nodes from memory; nil when of any node
+// they are not known, or may have changed.
+func (r *Reconciler) recallNodes(s *scope) map[string]health.Facts {
+	nodes := map[string]health.Facts{}
+	for _, machine := range s.machines {
+		key := keyOf(machine)
+		facts, known := r.memory.recall(key)
+		if !known || !r.Follower.Following(key) {
+			return nil
+		}
+		nodes[machine.Name] = facts
+	}
+	if len(nodes) == 0 || s.bundle == nil {
+		return nil
+	}
+
+	return nodes
+}
+
+// askNodes asks all nodes at the same time. A node that cannot be asked stays
+// unknown; that is no error.
+func (r *Reconciler) askNodes(ctx context.Context, s *scope) error {
 	s.nodes = map[string]health.Facts{}
 	for _, machine := range s.machines {
 		s.nodes[machine.Name] = health.Facts{Err: errNotAsked}
@@ -45,13 +80,65 @@ func (r *Reconciler) reconcileNodes(ctx context.Context, s *scope) error {
 	}
 	group.Wait()
 
-	for name, facts := range s.nodes {
-		if facts.Err != nil {
-			ctrl.LoggerFrom(ctx).V(3).Info("Node does not answer", "Machine", name, "reason", facts.Err.Error())
-		}
+	for _, machine := range s.machines {
+		r.follow(ctx, machine, s.nodes[machine.Name], credentials)
 	}
 
 	return nil
+}
+
+// follow remembers what a healthy node said, and watches a node that answers, so
+// that its changes start a pass.
+func (r *Reconciler) follow(ctx context.Context, machine *clusterv1.Machine, facts health.Facts, credentials talosclient.Credentials) {
+	key := keyOf(machine)
+	r.memory.forget(key)
+	if facts.Err != nil {
+		ctrl.LoggerFrom(ctx).V(3).Info("Node does not answer", "Machine", machine.Name, "reason", facts.Err.Error())
+		r.Follower.Stop(key)
+		return
+	}
+	if isHealthyNode(facts) {
+		r.memory.remember(key, facts)
+	}
+	r.Follower.Follow(key, facts.Address, credentials, talosclient.MachineStatus{})
+}
+
+// forgetNodes drops what is remembered about the nodes.
+func (r *Reconciler) forgetNodes(s *scope) {
+	for _, machine := range s.machines {
+		r.memory.forget(keyOf(machine))
+	}
+}
+
+// unfollow drops what is kept about the nodes of a control plane that goes.
+func (r *Reconciler) unfollow(s *scope) {
+	for _, machine := range s.machines {
+		r.Follower.Stop(keyOf(machine))
+		r.memory.forget(keyOf(machine))
+	}
+}
+
+// nodeToControlPlane maps the Machine of a node that has changed to its
+// TalosControlPlane.
+func (r *Reconciler) nodeToControlPlane(ctx context.Context, object client.Object) []ctrl.Request {
+	r.memory.forget(client.ObjectKeyFromObject(object))
+	machine := &clusterv1.Machine{}
+	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(object), machine); err != nil {
+		r.Follower.Stop(client.ObjectKeyFromObject(object))
+		return nil
+	}
+
+	return r.clusterNameToControlPlane(ctx, machine)
+}
+
+// keyOf is the key of a Machine.
+func keyOf(machine *clusterv1.Machine) client.ObjectKey {
+	return client.ObjectKeyFromObject(machine)
+}
+
+// MachineOf is the Machine of a key, for the events of a Follower.
+func MachineOf(key client.ObjectKey) client.Object {
+	return &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 }
 
 // errNotAsked says that a node was not asked, because its Machine is not

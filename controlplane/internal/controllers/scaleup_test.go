@@ -15,6 +15,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
 // scaled is a world that has settled with a number of control plane machines.
@@ -115,10 +116,10 @@ func TestScaleUpWaitsForAHealthyControlPlane(t *testing.T) {
 		spoil  func(*talosfake.Machine)
 		reason string
 	}{
-		"a silent node":       {func(m *talosfake.Machine) { m.SetSilent(true) }, "to answer through the Talos API"},
-		"a full disk":         {func(m *talosfake.Machine) { alarm(m, "NOSPACE") }, "NOSPACE"},
-		"corrupt data":        {func(m *talosfake.Machine) { alarm(m, "CORRUPT") }, "CORRUPT"},
-		"a lost leader":       {func(m *talosfake.Machine) { m.Update(func(s *talosfake.State) { s.EtcdStatus.Leader = 0 }) }, "knows no leader"},
+		"a silent node": {func(m *talosfake.Machine) { m.SetSilent(true) }, "to answer through the Talos API"},
+		"a full disk":   {func(m *talosfake.Machine) { alarm(m, "NOSPACE") }, "NOSPACE"},
+		"corrupt data":  {func(m *talosfake.Machine) { alarm(m, "CORRUPT") }, "CORRUPT"},
+		"a lost leader": {func(m *talosfake.Machine) { m.Update(func(s *talosfake.State) { s.EtcdStatus.Leader = 0 }) }, "knows no leader"},
 		"a broken API server": {func(m *talosfake.Machine) {
 			m.Update(func(s *talosfake.State) {
 				s.StaticPods = slices.Clone(s.StaticPods)
@@ -126,7 +127,9 @@ func TestScaleUpWaitsForAHealthyControlPlane(t *testing.T) {
 			})
 		}, "kube-apiserver is not ready"},
 		"a stranger in etcd": {func(m *talosfake.Machine) {
-			m.Update(func(s *talosfake.State) { s.Members = append(s.Members, talosclient.EtcdMember{ID: 99, Hostname: "stranger"}) })
+			m.Update(func(s *talosfake.State) {
+				s.Members = append(s.Members, talosclient.EtcdMember{ID: 99, Hostname: "stranger"})
+			})
 		}, "stranger (63) belongs to no Machine"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -261,8 +264,8 @@ func TestScaleUpBalancesFailureDomains(t *testing.T) {
 		want map[string]int
 	}{
 		"three domains":               {map[string]string{"a": "", "b": "", "c": ""}, map[string]int{"a": 1, "b": 1, "c": 1}},
-		"a domain without free hosts": {map[string]string{"a": "2", "b": "0", "c": "2"}, map[string]int{"a": -1, "b": 0, "c": -1}},
-		"no free hosts at all":        {map[string]string{"a": "0", "b": "0", "c": "0"}, map[string]int{"a": 1, "b": 1, "c": 1}},
+		"a domain without free hosts": {map[string]string{"a": infrav1.FreeHostsSome, "b": infrav1.FreeHostsNone, "c": infrav1.FreeHostsSome}, map[string]int{"a": -1, "b": 0, "c": -1}},
+		"no free hosts at all":        {map[string]string{"a": infrav1.FreeHostsNone, "b": infrav1.FreeHostsNone, "c": infrav1.FreeHostsNone}, map[string]int{"a": 1, "b": 1, "c": 1}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -272,7 +275,7 @@ func TestScaleUpBalancesFailureDomains(t *testing.T) {
 			for domain, free := range tc.free {
 				fd := clusterv1.FailureDomain{Name: domain, ControlPlane: ptr.To(true)}
 				if free != "" {
-					fd.Attributes = map[string]string{controlplanev1.FreeHostsAttribute: free}
+					fd.Attributes = map[string]string{infrav1.FreeHostsAttribute: free}
 				}
 				cluster.Status.FailureDomains = append(cluster.Status.FailureDomains, fd)
 			}

@@ -50,6 +50,8 @@ type scope struct {
 	parts map[string]parts
 	// nodes are the facts about nodes by the name of the Machine.
 	nodes map[string]health.Facts
+	// recalled tells that nodes are from memory.
+	recalled bool
 	// apiServer is what answers at the endpoint.
 	apiServer health.APIServerState
 	// outdated says by the name of the Machine why it is not up to date.

@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
@@ -64,6 +65,8 @@ type world struct {
 	killAt int
 	writes int
 	dead   bool
+	// quiet nodes do not tell that they have changed.
+	quiet bool
 }
 
 // proberStub answers for the API server.
@@ -187,7 +190,7 @@ func (w *world) killer() interceptor.Funcs {
 func (w *world) manager() *Reconciler {
 	r := &Reconciler{
 		Client: w.client, APIReader: w.client, SecretCachingClient: w.client,
-		Dialer: mortalDialer{Dialer: w.dialer, world: w}, Prober: w.prober,
+		Dialer: mortalDialer{Dialer: w.dialer, world: w}, Prober: w.prober, Follower: follow.New(w.t.Context(), w.dialer, MachineOf),
 		Clock: w.clock, Random: w.random, Recorder: w.events,
 	}
 	r.init(w.t.Context())
@@ -235,8 +238,14 @@ func (n mortalNode) Bootstrap(ctx context.Context) error {
 	return err
 }
 
-// reconcile is one pass of a manager.
+// reconcile is one pass of a manager, after all nodes have told that they may
+// have changed, unless they are to be quiet.
 func (w *world) reconcile(r *Reconciler) error {
+	for _, machine := range w.machines() {
+		if !w.quiet {
+			r.memory.forget(client.ObjectKeyFromObject(machine))
+		}
+	}
 	_, err := r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: testKey})
 
 	return err

@@ -50,6 +50,8 @@ type Facts struct {
 	// Err says why the node could not be asked; nil when it answered. All other
 	// facts are unknown then.
 	Err error
+	// Address is where the node answered.
+	Address string
 	// EtcdData tells whether the node has etcd data.
 	EtcdData EtcdData
 	// Etcd is what the node's etcd says; nil when it does not answer.
@@ -97,7 +99,7 @@ func (i Inspector) Inspect(ctx context.Context, creds talosclient.Credentials, t
 	}
 	defer func() { _ = node.Close() }() // Closing gives the connection back; there is nothing to lose.
 
-	facts := Facts{}
+	facts := Facts{Address: node.Address}
 	facts.Services, facts.ServicesErr = services(ctx, node)
 	facts.StaticPods, facts.StaticPodsErr = node.StaticPods(ctx)
 	facts.EtcdData = etcdData(ctx, node, facts.Services)
@@ -106,9 +108,17 @@ func (i Inspector) Inspect(ctx context.Context, creds talosclient.Credentials, t
 	return facts
 }
 
+// Connection is a connection to a node.
+type Connection struct {
+	talosclient.Node
+
+	// Address is where the node answered.
+	Address string
+}
+
 // Connect opens a connection to the node of target: to the first of its
 // addresses that answers as that node. The caller closes it.
-func Connect(ctx context.Context, dialer talosclient.Dialer, creds talosclient.Credentials, target Target) (talosclient.Node, error) {
+func Connect(ctx context.Context, dialer talosclient.Dialer, creds talosclient.Credentials, target Target) (*Connection, error) {
 	if len(target.Addresses) == 0 {
 		return nil, errNoAddress
 	}
@@ -125,7 +135,7 @@ func Connect(ctx context.Context, dialer talosclient.Dialer, creds talosclient.C
 			continue
 		}
 
-		return node, nil
+		return &Connection{Node: node, Address: address}, nil
 	}
 
 	return nil, errors.Join(errs...)

@@ -133,4 +133,3 @@ func validateNaming(template, controlPlane string, path *field.Path) field.Error
 
 	return nil
 }
-

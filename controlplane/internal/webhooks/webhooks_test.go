@@ -168,10 +168,10 @@ func TestValidateUpdate(t *testing.T) {
 		"readiness gates": {counted, func(c *tcp) {
 			c.Spec.MachineTemplate.Spec.ReadinessGates = []clusterv1.MachineReadinessGate{{ConditionType: "A"}}
 		}, false, ""},
-		"taints":   {counted, func(c *tcp) { c.Spec.MachineTemplate.Spec.Taints = []clusterv1.MachineTaint{{Key: "a"}} }, false, ""},
-		"more replicas":                 {counted, func(c *tcp) { c.Spec.Replicas = ptr.To(int32(3)) }, false, ""},
-		"fewer replicas than Machines":  {three, func(c *tcp) { c.Spec.Replicas = ptr.To(int32(1)) }, false, "use 3 or more"},
-		"fewer replicas, with no count": {func(c *tcp) { three(c); c.Status.Replicas = nil; annotate(c, controlplanev1.BootstrapIntentAnnotation) }, func(c *tcp) { c.Spec.Replicas = ptr.To(int32(1)) }, false, "use 3 or more"},
+		"taints":                                     {counted, func(c *tcp) { c.Spec.MachineTemplate.Spec.Taints = []clusterv1.MachineTaint{{Key: "a"}} }, false, ""},
+		"more replicas":                              {counted, func(c *tcp) { c.Spec.Replicas = ptr.To(int32(3)) }, false, ""},
+		"fewer replicas than Machines":               {three, func(c *tcp) { c.Spec.Replicas = ptr.To(int32(1)) }, false, "use 3 or more"},
+		"fewer replicas, with no count":              {func(c *tcp) { three(c); c.Status.Replicas = nil; annotate(c, controlplanev1.BootstrapIntentAnnotation) }, func(c *tcp) { c.Spec.Replicas = ptr.To(int32(1)) }, false, "use 3 or more"},
 		"fewer replicas, but no fewer than Machines": {func(c *tcp) { three(c); counted(c) }, func(c *tcp) { c.Spec.Replicas = ptr.To(int32(1)) }, false, ""},
 		"an object stored before defaults": {
 			func(c *tcp) {

@@ -6,7 +6,6 @@ import (
 )
 
 // TalosClusterSpec defines the desired state of a TalosCluster.
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.controlPlaneEndpoint) || (has(self.controlPlaneEndpoint) && self.controlPlaneEndpoint == oldSelf.controlPlaneEndpoint)",message="controlPlaneEndpoint is immutable once it is set"
 type TalosClusterSpec struct {
 	// controlPlaneEndpoint is the host and port at which the API server of the
 	// cluster is reached: a load balancer, a DNS name or a Talos virtual IP that
@@ -77,6 +76,7 @@ type TalosCluster struct {
 
 	// spec is the desired state.
 	// +required
+	// +kubebuilder:validation:XValidation:rule="!has(oldSelf.controlPlaneEndpoint) || (has(self.controlPlaneEndpoint) && self.controlPlaneEndpoint == oldSelf.controlPlaneEndpoint)",message="controlPlaneEndpoint is immutable once it is set"
 	Spec TalosClusterSpec `json:"spec,omitempty,omitzero"`
 
 	// status is the observed state.

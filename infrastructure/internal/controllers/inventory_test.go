@@ -136,11 +136,13 @@ func TestTalosCluster(t *testing.T) {
 	t.Run("is provisioned with its endpoint, and knows the failure domains", func(t *testing.T) {
 		g := NewWithT(t)
 		w := newWorld(t, newHost("h1", "10.0.0.1", inDomain("b")), newHost("h2", "10.0.0.2", inDomain("a")), newHost("h3", "10.0.0.3", inDomain("b")))
+		w.addMachine("10.0.0.2")
 		w.settle(w.manager())
 		cluster := get(w, &infrav1.TalosCluster{}, testCluster)
 		g.Expect(cluster.Status.Initialization.Provisioned).To(HaveValue(BeTrue()))
 		g.Expect(cluster.Status.FailureDomains).To(Equal([]clusterv1.FailureDomain{
-			{Name: "a", ControlPlane: ptr.To(true)}, {Name: "b", ControlPlane: ptr.To(true)},
+			{Name: "a", ControlPlane: ptr.To(true), Attributes: map[string]string{infrav1.FreeHostsAttribute: infrav1.FreeHostsSome}},
+			{Name: "b", ControlPlane: ptr.To(true), Attributes: map[string]string{infrav1.FreeHostsAttribute: infrav1.FreeHostsNone}},
 		}))
 		g.Expect(conditions.IsTrue(cluster, infrav1.ReadyCondition)).To(BeTrue())
 	})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -145,27 +146,39 @@ func (r *ClusterReconciler) reconcileNormal(ctx context.Context, cluster *cluste
 }
 
 // failureDomains are those of all hosts of the namespace, free or not, so that
-// they do not change with each claim.
+// they do not change with each claim. Of each it is told whether a host is free
+// in it.
 func (r *ClusterReconciler) failureDomains(ctx context.Context, namespace string) ([]clusterv1.FailureDomain, error) {
 	hosts := &infrav1.TalosHostList{}
 	if err := r.Client.List(ctx, hosts, client.InNamespace(namespace)); err != nil {
 		return nil, fmt.Errorf("listing TalosHosts: %w", err)
 	}
-	var names []string
+	free := map[string]string{}
 	for i := range hosts.Items {
-		if name := hosts.Items[i].Spec.FailureDomain; name != "" {
-			names = append(names, name)
+		host := &hosts.Items[i]
+		switch name := host.Spec.FailureDomain; {
+		case name == "":
+		case isFree(host):
+			free[name] = infrav1.FreeHostsSome
+		case free[name] == "":
+			free[name] = infrav1.FreeHostsNone
 		}
 	}
-	slices.Sort(names)
 	var domains []clusterv1.FailureDomain
-	for _, name := range slices.Compact(names) {
+	for _, name := range slices.Sorted(maps.Keys(free)) {
 		if len(domains) < maxFailureDomains {
-			domains = append(domains, clusterv1.FailureDomain{Name: name, ControlPlane: ptr.To(true)})
+			domains = append(domains, clusterv1.FailureDomain{
+				Name: name, ControlPlane: ptr.To(true), Attributes: map[string]string{infrav1.FreeHostsAttribute: free[name]},
+			})
 		}
 	}
 
 	return domains, nil
+}
+
+// isFree tells that a TalosMachine may claim the host.
+func isFree(host *infrav1.TalosHost) bool {
+	return host.Status.State == infrav1.HostAvailable && host.Spec.ConsumerRef.Name == "" && !ptr.Deref(host.Spec.Unschedulable, false)
 }
 
 // reconcileDelete lets a TalosCluster go once its TalosMachines are gone.

@@ -115,6 +115,11 @@ func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 	return r.Metal.Reconcile(ctx, scope)
 }
 
+// TalosMachineOf is the TalosMachine of a key, for the events of a Follower.
+func TalosMachineOf(key client.ObjectKey) client.Object {
+	return &infrav1.TalosMachine{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+}
+
 // againAfterConflict makes the pass again on what is there now, when somebody else
 // was faster.
 func againAfterConflict(ctx context.Context, result ctrl.Result, err error) (ctrl.Result, error) {

@@ -19,12 +19,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/follow"
 )
 
 const (
@@ -214,7 +214,7 @@ func (w *world) manager() *manager {
 	const probeInterval = 10 * time.Second
 	dialer := mortalDialer{Dialer: w.dialer, world: w}
 	store := credentials.New(w.client, w.client, w.clock)
-	follower := follow.New(w.t.Context(), w.dialer)
+	follower := follow.New(w.t.Context(), w.dialer, TalosMachineOf)
 
 	return &manager{
 		clusters: &ClusterReconciler{Client: w.client},

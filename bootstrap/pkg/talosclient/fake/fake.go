@@ -142,11 +142,18 @@ func (m *Machine) Update(change func(*State)) {
 	}
 }
 
-// SetSilent makes the machine answer nothing, or answer again.
+// SetSilent makes the machine answer nothing, or answer again. Open watches break
+// when it falls silent.
 func (m *Machine) SetSilent(silent bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.silent = silent
+	if silent {
+		for watcher := range m.watchers {
+			close(watcher)
+		}
+		clear(m.watchers)
+	}
 }
 
 // Fail makes the named method of talosclient.Node fail with err; nil heals it.

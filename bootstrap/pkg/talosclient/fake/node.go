@@ -54,7 +54,10 @@ func (n *node) WatchMachineStatus(ctx context.Context, fn func(talosclient.Machi
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case status := <-changes:
+		case status, open := <-changes:
+			if !open {
+				return ErrUnreachable
+			}
 			fn(status)
 		}
 	}

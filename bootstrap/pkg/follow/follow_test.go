@@ -5,6 +5,8 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
@@ -13,12 +15,16 @@ import (
 
 var key = client.ObjectKey{Namespace: "ns", Name: "m"}
 
-func TestAChangeOfStageWakesTheTalosMachine(t *testing.T) {
+func object(key client.ObjectKey) client.Object {
+	return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+}
+
+func TestAChangeOfStageWakesTheObject(t *testing.T) {
 	g := NewWithT(t)
 	dialer := talosfake.NewDialer()
 	booting := talosclient.MachineStatus{Stage: talosclient.StageBooting}
 	machine := dialer.Add("192.0.2.1", talosfake.NewMachine(talosfake.State{Status: booting}))
-	f := New(t.Context(), dialer)
+	f := New(t.Context(), dialer, object)
 	f.Follow(key, "192.0.2.1", talosclient.Credentials{}, booting)
 	f.Follow(key, "192.0.2.1", talosclient.Credentials{}, booting)
 	g.Expect(f.Following(key)).To(BeTrue())
@@ -37,9 +43,9 @@ func TestAChangeOfStageWakesTheTalosMachine(t *testing.T) {
 	g.Consistently(f.Events()).WithTimeout(50 * time.Millisecond).ShouldNot(Receive())
 }
 
-func TestTheEndOfAWatchWakesTheTalosMachine(t *testing.T) {
+func TestTheEndOfAWatchWakesTheObject(t *testing.T) {
 	g := NewWithT(t)
-	f := New(t.Context(), talosfake.NewDialer())
+	f := New(t.Context(), talosfake.NewDialer(), object)
 	f.Follow(key, "192.0.2.1", talosclient.Credentials{}, talosclient.MachineStatus{})
 	g.Eventually(f.Events()).Should(Receive(HaveField("Object.GetName()", "m")))
 	g.Expect(f.Following(key)).To(BeFalse(), "the next pass follows again")
@@ -49,7 +55,7 @@ func TestAnotherClusterIsAnotherWatch(t *testing.T) {
 	g := NewWithT(t)
 	dialer := talosfake.NewDialer()
 	machine := dialer.Add("192.0.2.1", talosfake.NewMachine(talosfake.State{}))
-	f := New(t.Context(), dialer)
+	f := New(t.Context(), dialer, object)
 	f.Follow(key, "192.0.2.1", talosclient.Credentials{CA: []byte("one")}, talosclient.MachineStatus{})
 	f.Follow(key, "192.0.2.1", talosclient.Credentials{CA: []byte("two")}, talosclient.MachineStatus{})
 	g.Eventually(func(g Gomega) {

@@ -1,5 +1,5 @@
-// Package follow watches the stage of configured machines, and wakes the
-// controller of their TalosMachines at each change.
+// Package follow watches the status of configured machines, and wakes a
+// controller at each change.
 package follow
 
 import (
@@ -8,23 +8,22 @@ import (
 	"fmt"
 	"sync"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
-	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
 // eventBuffer lets watches report while the controller is busy.
 const eventBuffer = 1024
 
-// Follower keeps one watch per TalosMachine. It saves polling only: a pass asks
-// the machine itself.
+// Follower keeps one watch per object. It saves polling only: a pass asks the
+// machine itself.
 type Follower struct {
 	ctx    context.Context //nolint:containedctx // The life of the watches is the manager's, not a pass's.
 	dialer talosclient.Dialer
+	object func(client.ObjectKey) client.Object
 	events chan event.GenericEvent
 
 	mu      sync.Mutex
@@ -38,19 +37,22 @@ type watch struct {
 	cancel      context.CancelFunc
 }
 
-// New returns a Follower whose watches end with ctx.
-func New(ctx context.Context, dialer talosclient.Dialer) *Follower {
-	return &Follower{ctx: ctx, dialer: dialer, events: make(chan event.GenericEvent, eventBuffer), watches: map[client.ObjectKey]*watch{}}
+// New returns a Follower whose watches end with ctx. object makes the object of
+// an event from the key of a watch.
+func New(ctx context.Context, dialer talosclient.Dialer, object func(client.ObjectKey) client.Object) *Follower {
+	return &Follower{
+		ctx: ctx, dialer: dialer, object: object, events: make(chan event.GenericEvent, eventBuffer), watches: map[client.ObjectKey]*watch{},
+	}
 }
 
-// Events wake the TalosMachines whose machine has changed.
+// Events tell the objects whose machine has changed.
 func (f *Follower) Events() <-chan event.GenericEvent {
 	return f.events
 }
 
-// Follow watches the machine at address for a TalosMachine. known is the
-// status that the caller has seen: only another one wakes the TalosMachine. A
-// machine that is followed at that address already stays so.
+// Follow watches the machine at address for the object of key. known is the
+// status that the caller has seen: only another one makes an event. A machine
+// that is followed at that address already stays so.
 func (f *Follower) Follow(key client.ObjectKey, address string, creds talosclient.Credentials, known talosclient.MachineStatus) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -68,7 +70,7 @@ func (f *Follower) Follow(key client.ObjectKey, address string, creds talosclien
 	go f.run(ctx, key, w, creds, known)
 }
 
-// Stop ends the watch for a TalosMachine, if there is one.
+// Stop ends the watch for an object, if there is one.
 func (f *Follower) Stop(key client.ObjectKey) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -78,7 +80,7 @@ func (f *Follower) Stop(key client.ObjectKey) {
 	}
 }
 
-// Following tells whether the machine of a TalosMachine is watched.
+// Following tells whether the machine of an object is watched.
 func (f *Follower) Following(key client.ObjectKey) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -100,7 +102,7 @@ func (f *Follower) run(ctx context.Context, key client.ObjectKey, w *watch, cred
 	if replaced || ctx.Err() != nil {
 		return
 	}
-	ctrl.LoggerFrom(ctx).V(3).Info("Watching a machine has ended", "TalosMachine", key.String(), "reason", fmt.Sprint(err))
+	ctrl.LoggerFrom(ctx).V(3).Info("Watching a machine has ended", "object", key.String(), "reason", fmt.Sprint(err))
 	f.wake(ctx, key)
 }
 
@@ -122,9 +124,8 @@ func (f *Follower) watch(ctx context.Context, key client.ObjectKey, address stri
 }
 
 func (f *Follower) wake(ctx context.Context, key client.ObjectKey) {
-	object := &infrav1.TalosMachine{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 	select {
-	case f.events <- event.GenericEvent{Object: object}:
+	case f.events <- event.GenericEvent{Object: f.object(key)}:
 	case <-ctx.Done():
 	}
 }

@@ -1,0 +1,53 @@
+package controllers
+
+import (
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+)
+
+// nodeMemory remembers what healthy nodes said, so that passes over a control
+// plane at rest need not ask them again. What it gives may only be used to find
+// that there is nothing to do: before anything is done, nodes are asked.
+type nodeMemory struct {
+	clock clock.PassiveClock
+
+	mu    sync.Mutex
+	known map[client.ObjectKey]remembered
+}
+
+type remembered struct {
+	at    time.Time
+	facts health.Facts
+}
+
+func newNodeMemory(c clock.PassiveClock) *nodeMemory {
+	return &nodeMemory{clock: c, known: map[client.ObjectKey]remembered{}}
+}
+
+// remember keeps what the node of a Machine said now.
+func (m *nodeMemory) remember(machine client.ObjectKey, facts health.Facts) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.known[machine] = remembered{at: m.clock.Now(), facts: facts}
+}
+
+// forget drops what the node of a Machine said.
+func (m *nodeMemory) forget(machine client.ObjectKey) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.known, machine)
+}
+
+// recall is what the node of a Machine said less than the healthy interval ago.
+func (m *nodeMemory) recall(machine client.ObjectKey) (health.Facts, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	found, ok := m.known[machine]
+
+	return found.facts, ok && m.clock.Since(found.at) < healthyInterval
+}

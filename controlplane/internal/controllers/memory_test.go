@@ -1,0 +1,71 @@
+package controllers
+
+import (
+	"errors"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/cluster-api/util/conditions"
+
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+)
+
+func TestHealthyNodesAreNotAskedAgainForAWhile(t *testing.T) {
+	g := NewWithT(t)
+	w, r := scaled(t, 1)
+	g.Expect(w.reconcile(r)).To(Succeed())
+	w.quiet = true
+	w.clock.SetTime(testTime.Add(healthyInterval - 1))
+	node := w.talos[w.machines()[0].Name]
+	node.Fail("Hostname", errors.New("must not be asked"))
+
+	w.settle(r)
+	g.Expect(conditions.IsTrue(w.controlPlane(), controlplanev1.AvailableCondition)).To(BeTrue())
+
+	w.clock.SetTime(testTime.Add(healthyInterval))
+	w.settle(r)
+	w.clock.SetTime(testTime.Add(healthyInterval + remoteGracePeriod))
+	w.settle(r)
+	g.Expect(conditions.IsTrue(w.controlPlane(), controlplanev1.AvailableCondition)).To(BeFalse())
+}
+
+func TestNodesAreAskedBeforeAnythingIsDone(t *testing.T) {
+	g := NewWithT(t)
+	w, r := scaled(t, 1)
+	g.Expect(w.reconcile(r)).To(Succeed())
+	w.quiet = true
+	node := w.talos[w.machines()[0].Name]
+	node.Fail("Hostname", errors.New("dead"))
+	w.scale(3)
+
+	w.settle(r)
+
+	g.Expect(w.machines()).To(HaveLen(1))
+}
+
+func TestANodeThatChangesIsAsked(t *testing.T) {
+	g := NewWithT(t)
+	w, r := scaled(t, 1)
+	g.Expect(w.reconcile(r)).To(Succeed())
+	w.quiet = true
+	machine := w.machines()[0]
+	g.Expect(r.nodeToControlPlane(t.Context(), MachineOf(keyOf(machine)))).To(HaveLen(1))
+	w.talos[machine.Name].Fail("EtcdStatus", errors.New("dead"))
+
+	g.Expect(w.reconcile(r)).To(Succeed())
+	w.clock.SetTime(testTime.Add(remoteGracePeriod))
+	g.Expect(w.reconcile(r)).To(Succeed())
+	g.Expect(conditions.IsTrue(w.machines()[0], controlplanev1.MachineEtcdMemberHealthyCondition)).To(BeFalse())
+}
+
+func TestASilentNodeStartsAPass(t *testing.T) {
+	g := NewWithT(t)
+	w, r := scaled(t, 1)
+	g.Expect(w.reconcile(r)).To(Succeed())
+	name := w.machines()[0].Name
+	g.Eventually(func(g Gomega) {
+		w.talos[name].SetSilent(true)
+		g.Expect(r.Follower.Events()).To(Receive(HaveField("Object.GetName()", name)))
+	}).Should(Succeed())
+	g.Eventually(func() bool { return r.Follower.Following(keyOf(w.machines()[0])) }).Should(BeFalse())
+}
