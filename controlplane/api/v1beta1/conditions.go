@@ -204,7 +204,9 @@ const (
 // Conditions ScalingUp and ScalingDown of a TalosControlPlane and their
 // reasons.
 const (
-	// ScalingUpCondition is true when there are fewer Machines than wanted.
+	// ScalingUpCondition is true when there are fewer Machines than wanted, or
+	// when one waits for its turn to join etcd. The message says what is waited
+	// for.
 	ScalingUpCondition = clusterv1.ScalingUpCondition
 
 	// ScalingUpReason says that there are fewer Machines than wanted.

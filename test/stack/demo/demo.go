@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -48,8 +49,15 @@ type Scenario struct {
 	Fleet      fleet.Fleet
 	// Cluster is the name of the cluster and of its namespace.
 	Cluster string
+	// Unready is the longest time for which the API server did not say through its
+	// endpoint that it is ready, while the control plane grew. The scenario sets
+	// it.
+	Unready time.Duration
 	// Hosts is how many machines there are; 0 means as many as are needed.
 	Hosts int
+	// ControlPlanes are the numbers of control plane machines, one after the
+	// other; empty means 1, 3.
+	ControlPlanes []int
 	// Workers are the numbers of workers, one after the other; empty means 1, 3,
 	// 2.
 	Workers []int
@@ -69,6 +77,8 @@ type Scenario struct {
 
 	client client.Client
 	hosts  []fleet.Host
+	// controlPlanes and workers are the numbers of machines at present.
+	controlPlanes, workers int
 }
 
 // Result is how a step ended.
@@ -156,10 +166,12 @@ func (s *Scenario) prepare() error {
 	if len(s.Workers) == 0 {
 		s.Workers = []int{1, 3, 2}
 	}
+	if len(s.ControlPlanes) == 0 {
+		s.ControlPlanes = []int{1, 3}
+	}
+	s.controlPlanes, s.workers = s.ControlPlanes[0], s.Workers[0]
 	if s.Hosts == 0 {
-		for _, workers := range s.Workers {
-			s.Hosts = max(s.Hosts, workers+1)
-		}
+		s.Hosts = slices.Max(s.ControlPlanes) + slices.Max(s.Workers)
 	}
 	scheme, err := Scheme()
 	if err != nil {

@@ -17,10 +17,12 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
@@ -36,15 +38,19 @@ const fieldOwner = client.FieldOwner("demo")
 func (s *Scenario) steps() []step {
 	steps := []step{
 		{"hosts", fmt.Sprintf("%d machines in maintenance mode to be Available", s.Hosts), s.addHosts},
-		{"create cluster", "the Cluster to be Available with 1 control plane machine and " + plural(s.Workers[0], "worker"), s.createCluster},
-		{"nodes", "the Nodes to be Ready with our provider IDs", func(ctx context.Context) (string, error) { return s.awaitNodes(ctx, s.Workers[0]) }},
+		{"create cluster", "the Cluster to be Available with " + plural(s.ControlPlanes[0], "control plane machine") + " and " + plural(s.Workers[0], "worker"), s.createCluster},
+		{"nodes", "the Nodes to be Ready with our provider IDs", s.awaitNodes},
 	}
-	for _, workers := range s.Workers[1:] {
-		steps = append(steps, step{fmt.Sprintf("scale to %d", workers), plural(workers, "Ready worker"), func(ctx context.Context) (string, error) {
-			if err := s.scale(ctx, workers); err != nil {
-				return "", err
-			}
-			return s.awaitNodes(ctx, workers)
+	for _, count := range s.ControlPlanes[1:] {
+		steps = append(steps, step{fmt.Sprintf("%d control planes", count), plural(count, "control plane machine") + ", each a healthy etcd member", func(ctx context.Context) (string, error) {
+			s.controlPlanes = count
+			return s.scaleControlPlane(ctx, count)
+		}})
+	}
+	for _, count := range s.Workers[1:] {
+		steps = append(steps, step{fmt.Sprintf("%d workers", count), plural(count, "Ready worker"), func(ctx context.Context) (string, error) {
+			s.workers = count
+			return s.scale(ctx, "machinedeployment", s.Cluster+"-workers", count)
 		}})
 	}
 	steps = append(steps, step{"workload", "a Deployment to run in the cluster", s.runWorkload})
@@ -172,7 +178,7 @@ func (s *Scenario) createCluster(ctx context.Context) (string, error) {
 	maps.Copy(variables, s.Variables)
 	manifest, err := s.Management.Clusterctl.Generate(ctx, s.Cluster, variables,
 		"--infrastructure", "talos", "--flavor", "metal", "--target-namespace", s.Cluster, "--kubernetes-version", s.Fleet.KubernetesVersion(),
-		"--control-plane-machine-count", "1", "--worker-machine-count", strconv.Itoa(s.Workers[0]))
+		"--control-plane-machine-count", strconv.Itoa(s.controlPlanes), "--worker-machine-count", strconv.Itoa(s.Workers[0]))
 	if err != nil {
 		return "", err
 	}
@@ -218,14 +224,16 @@ func (s *Scenario) apply(ctx context.Context, manifests []byte) error {
 	}
 }
 
-// awaitNodes waits until the Machines run and their Nodes are ready.
-func (s *Scenario) awaitNodes(ctx context.Context, workers int) (string, error) {
-	return plural(workers+1, "Node") + " Ready", s.poll(ctx, func(ctx context.Context) error {
+// awaitNodes waits until the Machines run, their Nodes are ready and the control
+// plane is complete.
+func (s *Scenario) awaitNodes(ctx context.Context) (string, error) {
+	want := s.controlPlanes + s.workers
+	return plural(want, "Node") + " Ready", s.poll(ctx, func(ctx context.Context) error {
 		machines := &clusterv1.MachineList{}
 		if err := s.client.List(ctx, machines, client.InNamespace(s.Cluster)); err != nil {
 			return err
 		}
-		if len(machines.Items) != workers+1 {
+		if len(machines.Items) != want {
 			return fmt.Errorf("there are %d Machines", len(machines.Items))
 		}
 		for i := range machines.Items {
@@ -239,8 +247,34 @@ func (s *Scenario) awaitNodes(ctx context.Context, workers int) (string, error) 
 				return fmt.Errorf("machine %s: %s", machine.Name, message(machine, clusterv1.MachineReadyCondition))
 			}
 		}
-		return s.expectClaims(ctx, workers+1)
+		if err := s.expectControlPlane(ctx); err != nil {
+			return err
+		}
+		return s.expectClaims(ctx, want)
 	})
+}
+
+// expectControlPlane wants the control plane to say that all of its Machines are
+// up to date and available, and that etcd is healthy.
+func (s *Scenario) expectControlPlane(ctx context.Context) error {
+	controlPlane := &controlplanev1.TalosControlPlane{}
+	if err := s.client.Get(ctx, client.ObjectKey{Namespace: s.Cluster, Name: s.Cluster + "-control-plane"}, controlPlane); err != nil {
+		return err
+	}
+	status := controlPlane.Status
+	for name, count := range map[string]*int32{
+		"replicas": status.Replicas, "readyReplicas": status.ReadyReplicas, "availableReplicas": status.AvailableReplicas, "upToDateReplicas": status.UpToDateReplicas,
+	} {
+		if got := int(ptr.Deref(count, 0)); got != s.controlPlanes {
+			return fmt.Errorf("status.%s of the TalosControlPlane is %d", name, got)
+		}
+	}
+	for _, condition := range []string{controlplanev1.AvailableCondition, controlplanev1.EtcdClusterHealthyCondition} {
+		if !conditions.IsTrue(controlPlane, condition) {
+			return fmt.Errorf("the TalosControlPlane is not %s: %s", condition, message(controlPlane, condition))
+		}
+	}
+	return nil
 }
 
 // expectClaims compares the number of hosts in use.
@@ -261,13 +295,35 @@ func (s *Scenario) expectClaims(ctx context.Context, want int) error {
 	return nil
 }
 
-// scale runs the real kubectl, as users do. It is tried again while a webhook
-// does not answer.
-func (s *Scenario) scale(ctx context.Context, workers int) error {
-	return s.poll(ctx, func(ctx context.Context) error {
-		_, err := s.Management.kubectl(ctx, "--namespace", s.Cluster, "scale", "machinedeployment", s.Cluster+"-workers", "--replicas="+strconv.Itoa(workers))
+// scale runs the real kubectl, as users do, and waits for the Nodes. It is tried
+// again while a webhook does not answer.
+func (s *Scenario) scale(ctx context.Context, kind, name string, count int) (string, error) {
+	if err := s.poll(ctx, func(ctx context.Context) error {
+		_, err := s.Management.kubectl(ctx, "--namespace", s.Cluster, "scale", kind, name, "--replicas="+strconv.Itoa(count))
 		return err
-	})
+	}); err != nil {
+		return "", err
+	}
+	return s.awaitNodes(ctx)
+}
+
+// scaleControlPlane scales the control plane while its API server is asked all
+// the time whether it is ready.
+func (s *Scenario) scaleControlPlane(ctx context.Context, count int) (string, error) {
+	secret := &corev1.Secret{}
+	if err := s.client.Get(ctx, client.ObjectKey{Namespace: s.Cluster, Name: s.Cluster + "-kubeconfig"}, secret); err != nil {
+		return "", fmt.Errorf("reading the kubeconfig of the cluster: %w", err)
+	}
+	readyz, err := WatchReadyz(ctx, secret.Data["value"])
+	if err != nil {
+		return "", err
+	}
+	outcome, err := s.scale(ctx, "taloscontrolplane", s.Cluster+"-control-plane", count)
+	unready, asked, failed := readyz.Stop()
+	s.Unready = max(s.Unready, unready)
+	fmt.Fprintf(s.Output, "    /readyz through the endpoint: asked %d times, %d times not ready, longest time between two that were: %.1f s\n",
+		asked, failed, unready.Seconds())
+	return outcome, err
 }
 
 func (s *Scenario) deleteCluster(ctx context.Context) (string, error) {

@@ -74,6 +74,9 @@ type Options struct {
 	Dir string
 	// Built are the parts listed by Parts.
 	Built parts.Built
+	// Audit writes down who has asked the API server for what: AuditLog is the
+	// file.
+	Audit bool
 	// Clock is the real one when nil.
 	Clock clock.Clock
 }
@@ -108,7 +111,11 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 	if err := c.startEtcd(ports); err != nil {
 		return nil, err
 	}
-	if err := c.startAPIServer(ctx, ports); err != nil {
+	audit, err := c.auditArgs(options.Audit)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.startAPIServer(ctx, ports, audit); err != nil {
 		return nil, err
 	}
 	if err := c.startControllerManager(ctx); err != nil {
@@ -227,8 +234,8 @@ func (c *Cluster) startEtcd(ports map[string]int) error {
 	)
 }
 
-func (c *Cluster) startAPIServer(ctx context.Context, ports map[string]int) error {
-	err := c.run("kube-apiserver",
+func (c *Cluster) startAPIServer(ctx context.Context, ports map[string]int, further []string) error {
+	err := c.run("kube-apiserver", append(further,
 		"--etcd-servers=http://"+address(ports["etcd"]),
 		"--bind-address="+loopback,
 		"--advertise-address="+loopback,
@@ -243,7 +250,7 @@ func (c *Cluster) startAPIServer(ctx context.Context, ports map[string]int) erro
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
 		"--service-account-key-file="+c.pki("sa.pub"),
 		"--service-account-signing-key-file="+c.pki("sa.key"),
-	)
+	)...)
 	if err != nil {
 		return err
 	}

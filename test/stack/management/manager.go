@@ -146,13 +146,17 @@ func (m *Manager) Start(ctx context.Context) error {
 }
 
 // Launch starts the manager and does not wait.
-func (m *Manager) Launch() error {
+func (m *Manager) Launch() error { return m.launch() }
+
+func (m *Manager) launch(further ...string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.process != nil && m.process.Running() {
 		return fmt.Errorf("starting manager %s: it runs already", m.Name)
 	}
-	started, err := process.Start(m.command)
+	command := m.command
+	command.Args = append(slices.Clip(command.Args), further...)
+	started, err := process.Start(command)
 	if err != nil {
 		return err
 	}
@@ -204,6 +208,27 @@ func (m *Manager) Restart(ctx context.Context) error {
 		return err
 	}
 	return m.Start(ctx)
+}
+
+// RestartWith kills the manager and starts it again with further arguments,
+// which the lives after that do not have.
+func (m *Manager) RestartWith(ctx context.Context, args ...string) error {
+	if err := m.Kill(); err != nil {
+		return err
+	}
+	if err := m.launch(args...); err != nil {
+		return err
+	}
+	return m.WaitReady(ctx)
+}
+
+// PID is the number of the manager's process in its present life, 0 before its
+// first.
+func (m *Manager) PID() int {
+	if running := m.current(); running != nil {
+		return running.PID()
+	}
+	return 0
 }
 
 // Running tells whether the manager's process lives.

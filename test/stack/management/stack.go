@@ -40,6 +40,8 @@ type StackOptions struct {
 	Race bool
 	// ManagerArgs are given to our managers beyond their manifests' arguments.
 	ManagerArgs []string
+	// Audit writes down who has asked the API server for what.
+	Audit bool
 	// Output is told what goes on, a line each; nil means nobody.
 	Output io.Writer
 	// Clock is the real one when nil.
@@ -91,7 +93,7 @@ func Up(ctx context.Context, options StackOptions) (_ *Stack, err error) {
 			return err
 		}},
 		{"starting etcd, kube-apiserver, kube-controller-manager", func() (err error) {
-			s.Cluster, err = Start(ctx, Options{Dir: options.Dir, Built: s.Built, Clock: options.Clock})
+			s.Cluster, err = Start(ctx, Options{Dir: options.Dir, Built: s.Built, Audit: options.Audit, Clock: options.Clock})
 			return err
 		}},
 		{"clusterctl init", func() error { return s.init(ctx, options) }},

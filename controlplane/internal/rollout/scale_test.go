@@ -1,0 +1,77 @@
+package rollout
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+)
+
+// wants are the facts of a control plane that runs on one machine and is to
+// have more.
+func wants(replicas int32, changes ...func(*Facts)) Facts {
+	facts := ready(running, func(f *Facts) { f.Replicas = replicas })
+	for _, change := range changes {
+		change(&facts)
+	}
+
+	return facts
+}
+
+// second adds a Machine that waits for its turn.
+func second(changes ...func(*MachineFacts)) func(*Facts) {
+	return func(facts *Facts) {
+		machine := MachineFacts{Name: "cp-b", Held: true, Claimed: true}
+		for _, change := range changes {
+			change(&machine)
+		}
+		facts.Machines = append(facts.Machines, machine)
+	}
+}
+
+func TestDecideScaleUp(t *testing.T) {
+	for name, tc := range map[string]struct {
+		facts   Facts
+		want    Action
+		machine string
+		message string
+	}{
+		"makes one more":                           {wants(3), CreateMachine, "", ""},
+		"waits for the infrastructure of one held": {wants(3, second(func(m *MachineFacts) { m.Claimed = false })), WaitForMachine, "cp-b", "infrastructure of Machine cp-b"},
+		"hands one over before it makes the next":  {wants(3, second()), HandOver, "cp-b", ""},
+		"hands the last one over":                  {wants(1, second(), func(f *Facts) { f.Replicas = 2 }), HandOver, "cp-b", ""},
+		"does not hand over a name in use":         {wants(3, second(func(m *MachineFacts) { m.NameInUse = true })), WaitForPreflight, "cp-b", "delete the Machine"},
+		"waits for one that is provisioned":        {wants(3, second(func(m *MachineFacts) { m.Held = false })), WaitForPreflight, "", "Machine cp-b: it is not provisioned yet"},
+		"waits for one that is a learner": {wants(3, second(func(m *MachineFacts) {
+			*m = MachineFacts{Name: "cp-b", ProviderID: "talos://b", Provisioned: true, Answers: true, EtcdData: health.EtcdDataPresent, MemberProblem: "it is a learner"}
+		})), WaitForPreflight, "", "Machine cp-b: it is a learner"},
+		"waits for a silent node":            {wants(3, second(), func(f *Facts) { f.Machines[0].Answers = false }), WaitForPreflight, "cp-b", "Machine cp-a: its node does not answer"},
+		"waits for a broken component":       {wants(3, func(f *Facts) { f.Machines[0].ComponentProblems = []string{"no scheduler"} }), WaitForPreflight, "", "Machine cp-a: no scheduler"},
+		"waits for etcd":                     {wants(3, func(f *Facts) { f.EtcdProblems = []string{"a stranger"} }), WaitForPreflight, "", "etcd: a stranger"},
+		"waits for a version that is coming": {wants(3, func(f *Facts) { f.VersionPending = true }), WaitForPreflight, "", "topology"},
+		"waits for a Machine that goes":      {wants(3, second(func(m *MachineFacts) { m.Deleting = true })), WaitForMachineDeletion, "cp-b", ""},
+		"waits for the bundle":               {wants(3, func(f *Facts) { f.Certificates = CertificatesMissing }), WaitForCertificates, "", ""},
+		"refuses a surplus Machine":          {wants(1, second()), Refuse, "", "does not remove any"},
+		"lists all that it waits for": {wants(3, func(f *Facts) {
+			f.Machines[0].ComponentProblems = []string{"no scheduler", "no API server"}
+			f.EtcdProblems = []string{"an alarm"}
+		}), WaitForPreflight, "", "Scaling up waits for:\n* Machine cp-a: no scheduler\n* Machine cp-a: no API server\n* etcd: an alarm"},
+		"bootstraps the first while others are held": {
+			ready(intent("cp-a", "talos://a", false), second(), func(f *Facts) { f.Replicas = 3 }), Bootstrap, "cp-a", ""},
+		"bootstraps none of those held":          {ready(func(f *Facts) { f.Machines = nil; f.Replicas = 3 }, second()), WaitForOverride, "", controlplanev1.BootstrapOverrideAnnotation},
+		"hands over the one that a person names": {ready(func(f *Facts) { f.Machines = nil; f.Replicas = 3; f.Override = "cp-b" }, second()), HandOver, "cp-b", ""},
+		"records on which Machine etcd runs when another is silent": {
+			wants(3, second(func(m *MachineFacts) { m.Held = false }), func(f *Facts) { f.Intent = nil }), RecordBootstrapped, "cp-a", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			decision := Decide(tc.facts)
+			g.Expect(decision.Action).To(Equal(tc.want), decision.Message)
+			g.Expect(decision.Machine).To(Equal(tc.machine))
+			g.Expect(decision.Message).To(ContainSubstring(tc.message))
+			g.Expect(decision.Reason).NotTo(BeEmpty())
+		})
+	}
+}
