@@ -17,7 +17,6 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
-	"sigs.k8s.io/cluster-api/controllers/external"
 	"sigs.k8s.io/cluster-api/util"
 	capicontroller "sigs.k8s.io/cluster-api/util/controller"
 	"sigs.k8s.io/cluster-api/util/finalizers"
@@ -76,7 +75,6 @@ type Reconciler struct {
 	credentials *credentialStore
 	silence     *silenceTracker
 	memory      *nodeMemory
-	tracker     *external.ObjectTracker
 }
 
 // +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=taloscontrolplanes,verbs=get;list;watch;patch
@@ -102,7 +100,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", controllerName)
 	filter := predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)
-	c, err := capicontroller.NewControllerManagedBy(mgr, log).
+	_, err := capicontroller.NewControllerManagedBy(mgr, log).
 		For(&controlplanev1.TalosControlPlane{}).
 		Owns(&clusterv1.Machine{}).
 		WithOptions(options).
@@ -116,8 +114,6 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	if err != nil {
 		return fmt.Errorf("setting up the TalosControlPlane controller: %w", err)
 	}
-	r.tracker = &external.ObjectTracker{Controller: c, Cache: mgr.GetCache(), Scheme: mgr.GetScheme(), PredicateLogger: &log}
-
 	return nil
 }
 

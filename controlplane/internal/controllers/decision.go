@@ -2,11 +2,13 @@ package controllers
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -18,10 +20,11 @@ import (
 // How often the nodes are asked. The status of a node is watched, but not what
 // its etcd says; all of it gets jitter.
 const (
-	// bringUpInterval is for nodes that are about to come up.
+	// bringUpInterval is for control planes that are not healthy and have a
+	// Machine younger than bringUpTime: a node is about to come up.
 	bringUpInterval = 5 * time.Second
-	// unhealthyInterval is for control planes that are not initialized, or not
-	// healthy.
+	bringUpTime     = 20 * time.Minute
+	// unhealthyInterval is for control planes that are not healthy.
 	unhealthyInterval = 20 * time.Second
 	// healthyInterval is for healthy control planes.
 	healthyInterval = 5 * time.Minute
@@ -57,44 +60,44 @@ func (r *Reconciler) reconcileDecision(ctx context.Context, s *scope) (ctrl.Resu
 		return ctrl.Result{}, s.effectErr
 	}
 
-	return ctrl.Result{RequeueAfter: r.jitter(interval(s))}, nil
+	return ctrl.Result{RequeueAfter: r.jitter(r.interval(s))}, nil
 }
 
 // interval is when to look again; 0 when only an event can change anything.
-func interval(s *scope) time.Duration {
+func (r *Reconciler) interval(s *scope) time.Duration {
 	switch s.decision.Action {
 	case rollout.WaitForInfrastructure, rollout.WaitForEndpoint, rollout.WaitForClusterDeletion, rollout.CreateMachine, rollout.HandOver:
 		return 0
-	case rollout.WaitForMachine:
-		if machine := s.machine(s.decision.Machine); machine != nil && !isProvisioned(machine) {
-			return 0
-		}
-	case rollout.RecordBootstrapIntent, rollout.Bootstrap, rollout.RecordBootstrapped, rollout.WaitForEtcd, rollout.WaitForAPIServer:
+	case rollout.RecordBootstrapIntent, rollout.Bootstrap, rollout.RecordBootstrapped:
 		return bringUpInterval
-	case rollout.Stable:
-		if isHealthy(s) {
-			return healthyInterval
-		}
 	default:
 	}
-	if !s.initialized() && s.decision.Action == rollout.WaitForMachine {
-		return bringUpInterval
+	var provisioned []*clusterv1.Machine
+	for _, machine := range s.machines {
+		if isProvisioned(machine) {
+			provisioned = append(provisioned, machine)
+		}
 	}
-
-	return unhealthyInterval
+	unhealthy := func(machine *clusterv1.Machine) bool { return !isHealthyNode(s.nodes[machine.Name]) }
+	young := func(machine *clusterv1.Machine) bool {
+		return r.Clock.Since(machine.CreationTimestamp.Time) < bringUpTime
+	}
+	healthy := s.apiServer == health.APIServerReady && !slices.ContainsFunc(provisioned, unhealthy)
+	switch {
+	case len(provisioned) == 0:
+		return 0
+	case healthy:
+		return healthyInterval
+	case slices.ContainsFunc(provisioned, young):
+		return bringUpInterval
+	default:
+		return unhealthyInterval
+	}
 }
 
 func isHealthy(s *scope) bool {
-	if s.apiServer != health.APIServerReady {
-		return false
-	}
-	for _, machine := range s.machines {
-		if !isHealthyNode(s.nodes[machine.Name]) {
-			return false
-		}
-	}
-
-	return true
+	return s.apiServer == health.APIServerReady &&
+		!slices.ContainsFunc(s.machines, func(machine *clusterv1.Machine) bool { return !isHealthyNode(s.nodes[machine.Name]) })
 }
 
 func isHealthyNode(facts health.Facts) bool {

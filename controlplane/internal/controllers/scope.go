@@ -153,7 +153,6 @@ func machineFacts(s *scope, machine *clusterv1.Machine) rollout.MachineFacts {
 		Answers:     node.Err == nil,
 		EtcdData:    node.EtcdData,
 		Held:        s.parts[machine.Name].held(),
-		Claimed:     s.parts[machine.Name].claimed(),
 	}
 	facts.NameInUse = facts.Held && isMemberName(s, machine.Name)
 	if node.Etcd == nil {

@@ -109,9 +109,6 @@ type MachineFacts struct {
 	// Held tells that the Machine is held back: it has no configuration yet, and
 	// so never was an etcd member.
 	Held bool
-	// Claimed tells that the infrastructure has what it needs for the Machine but
-	// the configuration, as far as that can be seen.
-	Claimed bool
 	// NameInUse tells that the Machine is held back, and that an etcd member of
 	// another machine has its name.
 	NameInUse bool

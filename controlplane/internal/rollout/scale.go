@@ -30,9 +30,6 @@ func decideScale(facts Facts) *Decision {
 	case machine.NameInUse:
 		return blocked(machine.Name, []string{"etcd has a member of the name " + machine.Name +
 			", which Talos would remove when this Machine joins; delete the Machine, another gets another name"})
-	case !machine.Claimed:
-		return &Decision{Action: WaitForMachine, Machine: machine.Name, Reason: controlplanev1.WaitingForMachineReason,
-			Message: "Waiting for the infrastructure of Machine " + machine.Name}
 	case len(problems) > 0:
 		return blocked(machine.Name, problems)
 	default:

@@ -23,7 +23,7 @@ func wants(replicas int32, changes ...func(*Facts)) Facts {
 // second adds a Machine that waits for its turn.
 func second(changes ...func(*MachineFacts)) func(*Facts) {
 	return func(facts *Facts) {
-		machine := MachineFacts{Name: "cp-b", Held: true, Claimed: true}
+		machine := MachineFacts{Name: "cp-b", Held: true}
 		for _, change := range changes {
 			change(&machine)
 		}
@@ -38,12 +38,11 @@ func TestDecideScaleUp(t *testing.T) {
 		machine string
 		message string
 	}{
-		"makes one more":                           {wants(3), CreateMachine, "", ""},
-		"waits for the infrastructure of one held": {wants(3, second(func(m *MachineFacts) { m.Claimed = false })), WaitForMachine, "cp-b", "infrastructure of Machine cp-b"},
-		"hands one over before it makes the next":  {wants(3, second()), HandOver, "cp-b", ""},
-		"hands the last one over":                  {wants(1, second(), func(f *Facts) { f.Replicas = 2 }), HandOver, "cp-b", ""},
-		"does not hand over a name in use":         {wants(3, second(func(m *MachineFacts) { m.NameInUse = true })), WaitForPreflight, "cp-b", "delete the Machine"},
-		"waits for one that is provisioned":        {wants(3, second(func(m *MachineFacts) { m.Held = false })), WaitForPreflight, "", "Machine cp-b: it is not provisioned yet"},
+		"makes one more": {wants(3), CreateMachine, "", ""},
+		"hands one over before it makes the next": {wants(3, second()), HandOver, "cp-b", ""},
+		"hands the last one over":                 {wants(1, second(), func(f *Facts) { f.Replicas = 2 }), HandOver, "cp-b", ""},
+		"does not hand over a name in use":        {wants(3, second(func(m *MachineFacts) { m.NameInUse = true })), WaitForPreflight, "cp-b", "delete the Machine"},
+		"waits for one that is provisioned":       {wants(3, second(func(m *MachineFacts) { m.Held = false })), WaitForPreflight, "", "Machine cp-b: it is not provisioned yet"},
 		"waits for one that is a learner": {wants(3, second(func(m *MachineFacts) {
 			*m = MachineFacts{Name: "cp-b", ProviderID: "talos://b", Provisioned: true, Answers: true, EtcdData: health.EtcdDataPresent, MemberProblem: "it is a learner"}
 		})), WaitForPreflight, "", "Machine cp-b: it is a learner"},
