@@ -8,7 +8,7 @@ PROVIDERS := bootstrap controlplane infrastructure
 # The modules of the repository. The parts of the test bed below
 # test/stack/parts/modules pin what is built from elsewhere; they are no code of
 # ours.
-MODULES := . $(patsubst %/go.mod,%,$(wildcard test/*/go.mod))
+MODULES := . $(patsubst %/go.mod,%,$(wildcard test/*/go.mod test/machinery/*/go.mod))
 TOOL := go -C test/tools tool
 OUT := out
 ROOT := $(CURDIR)

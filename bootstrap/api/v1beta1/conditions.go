@@ -52,7 +52,8 @@ const (
 	WaitingForControlPlaneEndpointReason = "WaitingForControlPlaneEndpoint"
 	// WaitingForCertificatesReason: the secrets bundle is not usable.
 	WaitingForCertificatesReason = "WaitingForCertificates"
-	// PatchFailedReason: a patch does not apply; the message names it.
+	// PatchFailedReason: a patch does not apply, or makes what Talos would
+	// refuse; the message names it.
 	PatchFailedReason = "PatchFailed"
 	// InvalidConfigurationReason: Talos would refuse the configuration; the
 	// message carries its words.

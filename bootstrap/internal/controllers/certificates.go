@@ -44,14 +44,22 @@ func (r *Reconciler) reconcileCertificates(ctx context.Context, s *scope) error 
 		return nil
 	case err != nil:
 		return err
-	case recorded != "" && recorded != bundle.Digest():
-		s.certificates = isFalse(bootstrapv1.BundleChangedReason, "Secret %s is not the one that the cluster began with; restore its former content",
-			secrets.BundleName(s.cluster.Name))
-		return nil
 	case recorded == "":
+		// Without the record, what was rendered tells whether it is the same.
+		its, err := r.isOfTheCluster(ctx, s, bundle)
+		if err != nil {
+			return err
+		}
+		if !its {
+			s.certificates = bundleChanged(s)
+			return nil
+		}
 		if err := r.recordBundle(ctx, s, ca, bundle); err != nil {
 			return err
 		}
+	case recorded != bundle.Digest():
+		s.certificates = bundleChanged(s)
+		return nil
 	}
 	if s.certificates.status == "" {
 		s.bundle = bundle
@@ -59,6 +67,11 @@ func (r *Reconciler) reconcileCertificates(ctx context.Context, s *scope) error 
 	}
 
 	return nil
+}
+
+func bundleChanged(s *scope) finding {
+	return isFalse(bootstrapv1.BundleChangedReason, "Secret %s is not the one that the cluster began with; restore its former content",
+		secrets.BundleName(s.cluster.Name))
 }
 
 // createBundle makes the bundle of a new cluster. It returns nil, and says in
@@ -120,18 +133,61 @@ func (r *Reconciler) hasBegun(ctx context.Context, s *scope, ca *corev1.Secret) 
 	if ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false) || recordedDigest(ca) != "" {
 		return true, nil
 	}
-	list := &bootstrapv1.TalosConfigList{}
-	if err := r.Client.List(ctx, list, client.InNamespace(s.cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name}); err != nil {
-		return false, fmt.Errorf("listing the TalosConfigs of the Cluster: %w", err)
+	rendered, err := r.renderedConfigs(ctx, s)
+
+	return len(rendered) > 0, err
+}
+
+// isOfTheCluster compares a bundle with a machine configuration that was
+// rendered before. It is true where there is none.
+func (r *Reconciler) isOfTheCluster(ctx context.Context, s *scope, bundle *secrets.Bundle) (bool, error) {
+	rendered, err := r.renderedConfigs(ctx, s)
+	if err != nil {
+		return false, err
 	}
-	for i := range list.Items {
-		config := &list.Items[i]
-		if config.Spec.GenerateType != bootstrapv1.GenerateTypeNone && ptr.Deref(config.Status.Initialization.DataSecretCreated, false) {
-			return true, nil
+	for _, config := range rendered {
+		stored := &corev1.Secret{}
+		// Live: the cache does not keep the content of these Secrets.
+		err := r.Client.Get(ctx, client.ObjectKey{Namespace: s.cluster.Namespace, Name: config}, stored)
+		if err != nil && !apierrors.IsNotFound(err) {
+			return false, fmt.Errorf("reading Secret %s: %w", config, err)
+		}
+		if made, err := bundle.Made(stored.Data[dataKey]); err == nil {
+			return made, nil
 		}
 	}
 
-	return false, nil
+	return true, nil
+}
+
+// renderedConfigs are the names of the TalosConfigs of the Cluster for which a
+// configuration was rendered from the bundle.
+func (r *Reconciler) renderedConfigs(ctx context.Context, s *scope) ([]string, error) {
+	list := &bootstrapv1.TalosConfigList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(s.cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name}); err != nil {
+		return nil, fmt.Errorf("listing the TalosConfigs of the Cluster: %w", err)
+	}
+	var names []string
+	for i := range list.Items {
+		config := &list.Items[i]
+		if config.Spec.GenerateType == bootstrapv1.GenerateTypeNone {
+			continue
+		}
+		// The status may be lost, and the cache may lag.
+		there := ptr.Deref(config.Status.Initialization.DataSecretCreated, false)
+		if !there {
+			err := r.SecretCachingClient.Get(ctx, client.ObjectKeyFromObject(config), &corev1.Secret{})
+			if client.IgnoreNotFound(err) != nil {
+				return nil, fmt.Errorf("looking for Secret %s: %w", config.Name, err)
+			}
+			there = err == nil
+		}
+		if there {
+			names = append(names, config.Name)
+		}
+	}
+
+	return names, nil
 }
 
 // recordedDigest is the digest of the bundle that the cluster began with; empty

@@ -38,6 +38,10 @@ func (r *Reconciler) reconcileDataSecret(ctx context.Context, s *scope) error {
 		return fmt.Errorf("reading the bootstrap data Secret: %w", err)
 	}
 
+	if err := checkRole(s); err != nil {
+		s.dataSecret = refusal(err)
+		return nil
+	}
 	if s.dataSecret = waitingFor(s); s.dataSecret.status != "" {
 		return nil
 	}
@@ -87,7 +91,7 @@ func (s *scope) found() {
 // cluster, or out of a backup, and is taken over.
 func (r *Reconciler) findDataSecret(ctx context.Context, s *scope) error {
 	stored := &corev1.Secret{}
-	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(s.config), stored); err != nil {
+	if err := r.secrets().Get(ctx, client.ObjectKeyFromObject(s.config), stored); err != nil {
 		return err
 	}
 	owner := metav1.GetControllerOf(stored)

@@ -29,7 +29,7 @@ func waitingFor(s *scope) finding {
 
 // render makes the machine configuration without what only its host knows.
 func render(s *scope) ([]byte, error) {
-	if err := checkRole(s); err != nil {
+	if err := checkKeys(s); err != nil {
 		return nil, &configgen.InvalidError{Err: err}
 	}
 	input, err := configgen.FromSpec(&s.config.Spec)
@@ -51,7 +51,9 @@ func render(s *scope) ([]byte, error) {
 	return configgen.Render(input)
 }
 
-// checkRole refuses a configuration for another role than the Machine's.
+// checkRole refuses a configuration for another role than the Machine's. It
+// needs nothing but the two objects, so it comes before everything that is
+// waited for.
 func checkRole(s *scope) error {
 	want := configgen.RoleWorker
 	if s.controlPlane {
@@ -74,10 +76,20 @@ func checkRole(s *scope) error {
 	if described.Role != want {
 		return fmt.Errorf("data configures a %s, but the Machine is a %s", described.Role, want)
 	}
-	if !s.controlPlane {
+	if s.controlPlane && described.Hostname != "" && described.Hostname != s.machine.Name {
+		return fmt.Errorf("data sets the host name %q of a control plane machine, which must be the name of its Machine, %q: remove it from data", described.Hostname, s.machine.Name)
+	}
+
+	return nil
+}
+
+// checkKeys refuses the complete configuration of a control plane machine that
+// has other key material than its cluster.
+func checkKeys(s *scope) error {
+	if !s.controlPlane || s.config.Spec.GenerateType != bootstrapv1.GenerateTypeNone {
 		return nil
 	}
-	its, err := secrets.BundleOf([]byte(spec.Data))
+	its, err := secrets.BundleOf([]byte(s.config.Spec.Data))
 	if err != nil {
 		return err
 	}
@@ -91,9 +103,9 @@ func checkRole(s *scope) error {
 // hostname is the host name that a configuration states; empty when it leaves
 // the name to patches and platform. Talos removes an etcd member of the name
 // with which a node joins, so control plane machines are always named like
-// their Machine (design D3), but where the configuration is all the user's.
+// their Machine (design D3), also where the configuration is the user's.
 func hostname(s *scope) string {
-	if s.controlPlane && s.config.Spec.GenerateType != bootstrapv1.GenerateTypeNone {
+	if s.controlPlane {
 		return s.machine.Name
 	}
 	switch s.config.Spec.Hostname.Source {

@@ -1,3 +1,4 @@
+// Package webhooks checks TalosConfigs and TalosConfigTemplates at admission.
 package webhooks
 
 import (
@@ -63,7 +64,7 @@ func (w *TalosConfig) ValidateDelete(context.Context, *bootstrapv1.TalosConfig) 
 }
 
 func (w *TalosConfig) validate(config *bootstrapv1.TalosConfig) field.ErrorList {
-	return validateSpec(w.Trials, &config.Spec, field.NewPath("spec"))
+	return w.Trials.FieldErrors(&config.Spec, field.NewPath("spec"))
 }
 
 func (w *TalosConfig) invalid(name string, errs field.ErrorList) error {

@@ -66,7 +66,7 @@ func (w *TalosConfigTemplate) validate(template *bootstrapv1.TalosConfigTemplate
 	path := field.NewPath("spec", "template")
 	errs := template.Spec.Template.ObjectMeta.Validate(path.Child("metadata"))
 
-	return append(errs, validateSpec(w.Trials, &template.Spec.Template.Spec, path.Child("spec"))...)
+	return append(errs, w.Trials.TemplateErrors(&template.Spec.Template.Spec, path.Child("spec"), "")...)
 }
 
 func (w *TalosConfigTemplate) invalid(name string, errs field.ErrorList) error {

@@ -7,21 +7,14 @@
 package configgen
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 
-	jsonpatch "github.com/evanphx/json-patch"
 	coreconfig "github.com/siderolabs/talos/pkg/machinery/config"
 	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
-	"github.com/siderolabs/talos/pkg/machinery/config/configpatcher"
-	"github.com/siderolabs/talos/pkg/machinery/config/container"
-	"github.com/siderolabs/talos/pkg/machinery/config/encoder"
 	"github.com/siderolabs/talos/pkg/machinery/config/generate"
 	"github.com/siderolabs/talos/pkg/machinery/config/generate/secrets"
 	"github.com/siderolabs/talos/pkg/machinery/config/machine"
-	"github.com/siderolabs/talos/pkg/machinery/config/types/network"
-	"github.com/siderolabs/talos/pkg/machinery/config/types/v1alpha1"
 )
 
 // Role is the role of a machine.
@@ -69,30 +62,38 @@ type Input struct {
 	Hostname string
 }
 
-// errNoMachineConfiguration says that data is no complete configuration.
-var errNoMachineConfiguration = errors.New("it has no v1alpha1 document with a machine type of controlplane or worker")
+var (
+	// errNoMachineConfiguration says that data is no complete configuration.
+	errNoMachineConfiguration = errors.New("it has no v1alpha1 document with a machine type of controlplane or worker")
+	// errInit: such a machine bootstraps etcd by itself, perhaps a second time.
+	errInit = errors.New("its machine type is init: use controlplane, the control plane provider bootstraps etcd")
+)
 
 // Render makes the configuration of a machine without what only its host
 // knows. Errors are *PatchError where a patch is at fault, else *InvalidError.
 func Render(in Input) ([]byte, error) {
+	contract, err := releaseOf(in.Contract)
+	if err != nil {
+		return nil, &InvalidError{Err: fmt.Errorf("reading the contract: %w", err)}
+	}
 	cfg, err := base(in)
 	if err != nil {
 		return nil, err
 	}
-	if cfg, err = applyJSON(cfg, in.JSONPatches); err != nil {
+	patched := &patching{states: []coreconfig.Provider{cfg}, rules: rules{platform: platformAny{}, reader: contract}}
+	if err := patched.applyJSON(in.JSONPatches); err != nil {
 		return nil, err
 	}
-	for i, patch := range in.StrategicPatches {
-		if cfg, err = applyStrategic(cfg, KindStrategicPatch, i, patch); err != nil {
-			return nil, err
-		}
+	if err := patched.applyStrategic(KindStrategicPatch, in.StrategicPatches); err != nil {
+		return nil, err
 	}
+	cfg = patched.last()
 	if in.Hostname != "" {
 		if cfg, err = setHostname(cfg, in.Hostname); err != nil {
 			return nil, err
 		}
 	}
-	return finish(cfg, platformAny{})
+	return patched.finish(cfg)
 }
 
 // base is the configuration before any patch.
@@ -160,156 +161,32 @@ func load(data []byte) (coreconfig.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
-	if v1 := cfg.RawV1Alpha1(); v1 == nil || v1.MachineConfig == nil || roleOf(cfg) == "" {
+	if typeOf(cfg) == machine.TypeInit {
+		return nil, errInit
+	}
+	if roleOf(cfg) == "" {
 		return nil, errNoMachineConfiguration
 	}
 	return cfg, nil
 }
 
+// typeOf is the type of the machine that a configuration states; TypeUnknown
+// when it states none.
+func typeOf(cfg coreconfig.Provider) machine.Type {
+	v1 := cfg.RawV1Alpha1()
+	if v1 == nil || v1.MachineConfig == nil {
+		return machine.TypeUnknown
+	}
+	return v1.MachineConfig.Type()
+}
+
 func roleOf(cfg coreconfig.Provider) Role {
-	switch cfg.Machine().Type() {
-	case machine.TypeControlPlane, machine.TypeInit:
+	switch typeOf(cfg) {
+	case machine.TypeControlPlane:
 		return RoleControlPlane
 	case machine.TypeWorker:
 		return RoleWorker
-	case machine.TypeUnknown:
+	case machine.TypeInit, machine.TypeUnknown:
 	}
 	return ""
-}
-
-// applyJSON applies RFC 6902 operations to the v1alpha1 document alone: Talos
-// takes them on configurations of one document only, and every generated one
-// has several.
-func applyJSON(cfg coreconfig.Provider, operations [][]byte) (coreconfig.Provider, error) {
-	if len(operations) == 0 {
-		return cfg, nil
-	}
-	document, err := container.NewV1Alpha1(cfg.RawV1Alpha1()).EncodeBytes(encoder.WithComments(encoder.CommentsDisabled))
-	if err != nil {
-		return nil, &InvalidError{Err: err}
-	}
-	for i, operation := range operations {
-		patch, err := jsonpatch.DecodePatch(fmt.Appendf(nil, "[%s]", operation))
-		if err != nil {
-			return nil, &PatchError{Kind: KindJSONPatch, Index: i, Err: err}
-		}
-		if document, err = configpatcher.JSON6902(document, patch); err != nil {
-			return nil, &PatchError{Kind: KindJSONPatch, Index: i, Path: pathOf(operation), Err: err}
-		}
-		if _, err := configloader.NewFromBytes(document); err != nil {
-			return nil, &PatchError{Kind: KindJSONPatch, Index: i, Path: pathOf(operation), Err: err}
-		}
-	}
-	patched, err := configloader.NewFromBytes(document)
-	if err != nil {
-		return nil, &InvalidError{Err: err}
-	}
-	return replaceV1Alpha1(cfg, patched.RawV1Alpha1())
-}
-
-func pathOf(operation []byte) string {
-	var fields struct {
-		Path string `json:"path"`
-	}
-	if json.Unmarshal(operation, &fields) != nil {
-		return ""
-	}
-	return fields.Path
-}
-
-func replaceV1Alpha1(cfg coreconfig.Provider, document *v1alpha1.Config) (coreconfig.Provider, error) {
-	documents := cfg.Clone().Documents()
-	for i := range documents {
-		if documents[i].Kind() == v1alpha1.Version {
-			documents[i] = document
-		}
-	}
-	return container.New(documents...)
-}
-
-func applyStrategic(cfg coreconfig.Provider, kind PatchKind, index int, text string) (coreconfig.Provider, error) {
-	patch, err := configpatcher.LoadPatch([]byte(text))
-	if err != nil {
-		return nil, &PatchError{Kind: kind, Index: index, Err: err}
-	}
-	strategic, ok := patch.(configpatcher.StrategicMergePatch)
-	if !ok {
-		return nil, &PatchError{Kind: kind, Index: index, Err: errors.New("it is a JSON patch; use configPatches for those")}
-	}
-	hostname := hostnameOf(cfg)
-	patched, err := configpatcher.StrategicMerge(cfg, strategic)
-	if err != nil {
-		return nil, &PatchError{Kind: kind, Index: index, Err: err}
-	}
-	if roleOf(patched) == RoleControlPlane && hostnameOf(patched) != hostname {
-		return nil, &PatchError{Kind: kind, Index: index, Err: errHostnameOfControlPlane}
-	}
-	return patched, nil
-}
-
-// errHostnameOfControlPlane: Talos removes an etcd member of the name with
-// which a node joins, so these names are ours alone (design D3).
-var errHostnameOfControlPlane = errors.New("it sets the host name of a control plane machine, which must be the name of its Machine; remove it from the patch")
-
-// hostnameOf is the host name that a configuration states, empty if none.
-func hostnameOf(cfg coreconfig.Provider) string {
-	for _, document := range cfg.Documents() {
-		if hostname, ok := document.(*network.HostnameConfigV1Alpha1); ok && hostname.ConfigHostname != "" {
-			return hostname.ConfigHostname
-		}
-	}
-	if legacy := legacyHostname(cfg.RawV1Alpha1()); legacy != "" {
-		return legacy
-	}
-	return ""
-}
-
-func legacyHostname(document *v1alpha1.Config) string {
-	if document == nil || document.MachineConfig == nil || document.MachineConfig.MachineNetwork == nil { //nolint:staticcheck // As below.
-		return ""
-	}
-	return document.MachineConfig.MachineNetwork.NetworkHostname //nolint:staticcheck // Users still state it.
-}
-
-// setHostname states the host name in a document of its own: all supported
-// contracts have it.
-func setHostname(cfg coreconfig.Provider, hostname string) (coreconfig.Provider, error) {
-	if legacy := legacyHostname(cfg.RawV1Alpha1()); legacy != "" && legacy != hostname {
-		return nil, &InvalidError{Err: fmt.Errorf("machine.network.hostname is %q, but the machine is to be named %q: remove it from the configuration", legacy, hostname)}
-	}
-	stated := network.NewHostnameConfigV1Alpha1()
-	stated.ConfigHostname = hostname
-
-	var documents []coreconfigDocument
-	for _, document := range cfg.Clone().Documents() {
-		if _, isHostname := document.(*network.HostnameConfigV1Alpha1); isHostname {
-			continue
-		}
-		if v1, isV1 := document.(*v1alpha1.Config); isV1 && legacyHostname(v1) != "" {
-			v1.MachineConfig.MachineNetwork.NetworkHostname = "" //nolint:staticcheck // Replaced by the document.
-		}
-		documents = append(documents, document)
-	}
-	named, err := container.New(append(documents, stated)...)
-	if err != nil {
-		return nil, &InvalidError{Err: err}
-	}
-	return named, nil
-}
-
-// finish validates as Talos does and encodes.
-func finish(cfg coreconfig.Provider, platform platform) ([]byte, error) {
-	encoded, err := cfg.EncodeBytes(encoder.WithComments(encoder.CommentsDisabled))
-	if err != nil {
-		return nil, &InvalidError{Err: err}
-	}
-	// What is handed over is what must be valid: read it back, as Talos will.
-	read, err := load(encoded)
-	if err != nil {
-		return nil, &InvalidError{Err: err}
-	}
-	if _, err := read.ValidateAsClient(platform); err != nil {
-		return nil, &InvalidError{Err: err}
-	}
-	return encoded, nil
 }

@@ -162,11 +162,56 @@ func TestOverlayUsesTheFormOfTheConfiguration(t *testing.T) {
 	}
 }
 
-func TestOverlayRefusesToRenameAControlPlane(t *testing.T) {
-	g := NewWithT(t)
-	rendered, err := configgen.Render(input(g, "v1.13", configgen.RoleControlPlane))
-	g.Expect(err).NotTo(HaveOccurred())
+func TestBadInputHostPatchOfAControlPlaneHostNameIsRefused(t *testing.T) {
+	for _, contract := range contracts {
+		g := NewWithT(t)
+		rendered, err := configgen.Render(input(g, contract, configgen.RoleControlPlane))
+		g.Expect(err).NotTo(HaveOccurred())
+		for name, patch := range map[string]string{
+			"a section":           "machine: {network: {hostname: other}}",
+			"a document":          "apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: other\n",
+			"a deleted document":  "apiVersion: v1alpha1\nkind: HostnameConfig\n$patch: delete\n",
+			"the name in capital": "apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: DEMO-ABCDE\n",
+		} {
+			_, err = configgen.Overlay(rendered, configgen.HostOverlay{StrategicPatches: []string{"machine: {certSANs: [a]}", patch}})
+			g.Expect(err).To(MatchError(And(
+				ContainSubstring("strategicPatches of the host[1] does not apply"), ContainSubstring("the host name of a control plane machine"))), contract+" "+name)
+		}
+	}
+}
 
-	_, err = configgen.Overlay(rendered, configgen.HostOverlay{StrategicPatches: []string{"apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: other\n"}})
-	g.Expect(err).To(MatchError(ContainSubstring("strategicPatches of the host[0] does not apply")))
+// The role is known to more than the configuration, and a machine of type init
+// bootstraps etcd by itself.
+func TestHostPatchesDoNotChangeTheRole(t *testing.T) {
+	g := NewWithT(t)
+	for role, types := range map[configgen.Role][]string{
+		configgen.RoleControlPlane: {"worker", "init", "unknown"}, configgen.RoleWorker: {"controlplane", "init"},
+	} {
+		rendered, err := configgen.Render(input(g, "v1.13", role))
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, other := range types {
+			_, err = configgen.Overlay(rendered, configgen.HostOverlay{StrategicPatches: []string{"machine: {type: " + other + "}"}})
+			g.Expect(err).To(MatchError(ContainSubstring("it changes machine.type")), other)
+		}
+	}
+}
+
+func TestOverlayIsJudgedByTheReleaseOfTheHost(t *testing.T) {
+	g := NewWithT(t)
+	rendered, err := configgen.Render(input(g, "v1.12", configgen.RoleWorker))
+	g.Expect(err).NotTo(HaveOccurred())
+	host := configgen.HostOverlay{StrategicPatches: []string{"apiVersion: v1alpha1\nkind: EnvironmentConfig\nvariables: {A: b}\n"}}
+	for release, want := range map[string]string{
+		"": "", "v1.13.9": "", "v1.14.1": "", "v1.15.0-alpha.0": "",
+		"v1.12.4": "strategicPatches of the host[0] makes a machine configuration that is not valid: the document EnvironmentConfig is not known to Talos v1.12",
+		"none":    `"none" is no release of Talos v1`,
+	} {
+		host.Release = release
+		_, err := configgen.Overlay(rendered, host)
+		if want == "" {
+			g.Expect(err).NotTo(HaveOccurred(), release)
+		} else {
+			g.Expect(err).To(MatchError(ContainSubstring(want)), release)
+		}
+	}
 }

@@ -23,14 +23,17 @@ const (
 	KindHostPatch PatchKind = "strategicPatches of the host"
 )
 
-// PatchError says which patch does not apply, and why in Talos' own words.
+// PatchError says which patch does not apply, or makes a configuration that
+// Talos would refuse, and why in Talos' own words.
 type PatchError struct {
 	Kind PatchKind
 	// Index counts from 0.
 	Index int
 	// Path is the JSON pointer of a JSON patch.
 	Path string
-	Err  error
+	// Applies tells that the patch applies, but what comes of it is refused.
+	Applies bool
+	Err     error
 }
 
 // Error implements error.
@@ -41,6 +44,9 @@ func (e *PatchError) Error() string {
 	}
 	if line := e.Line(); line > 0 {
 		where += " line " + strconv.Itoa(line)
+	}
+	if e.Applies {
+		return fmt.Sprintf("%s makes a machine configuration that is not valid: %v", where, e.Err)
 	}
 	return fmt.Sprintf("%s does not apply: %v", where, e.Err)
 }
@@ -53,7 +59,7 @@ var lineNumber = regexp.MustCompile(`\b(?:line:? |L)(\d+)`)
 // Line is the line of a strategic patch that the error speaks of, counted from
 // 1; 0 when it does not say.
 func (e *PatchError) Line() int {
-	if e.Kind == KindJSONPatch {
+	if e.Kind == KindJSONPatch || e.Applies {
 		return 0
 	}
 	match := lineNumber.FindStringSubmatch(e.Err.Error())

@@ -3,7 +3,6 @@ package configgen
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 
 	"github.com/siderolabs/talos/pkg/machinery/cel"
@@ -12,7 +11,6 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/config/container"
 	"github.com/siderolabs/talos/pkg/machinery/config/types/k8s"
 	"github.com/siderolabs/talos/pkg/machinery/config/types/meta"
-	"github.com/siderolabs/talos/pkg/machinery/config/types/network"
 	"github.com/siderolabs/talos/pkg/machinery/config/types/runtime"
 	"github.com/siderolabs/talos/pkg/machinery/config/types/v1alpha1"
 )
@@ -37,6 +35,9 @@ type HostOverlay struct {
 	Network *StaticNetwork
 	// Container tells that Talos runs in a container: nothing is installed.
 	Container bool
+	// Release is the Talos release that will read the configuration, such as
+	// v1.13.9: what it does not know is refused. Empty judges by none.
+	Release string
 }
 
 // DiskSelector says what the install disk must be like; all that is set must
@@ -48,41 +49,33 @@ type DiskSelector struct {
 	Type string
 }
 
-// StaticNetwork is the static configuration of one link.
-type StaticNetwork struct {
-	// Interface is the name of the link, or HardwareAddress its address.
-	Interface, HardwareAddress string
-	// Addresses are in CIDR notation.
-	Addresses []string
-	// Gateway is the default gateway; empty for none.
-	Gateway string
-	// Nameservers are DNS servers; empty for none.
-	Nameservers []string
-}
-
 // Overlay adds what only the host knows to a rendered configuration, in the
 // form that the configuration already uses: a section of the v1alpha1 document
 // or a document of its own, because Talos refuses both at once. Errors as of
 // Render.
 func Overlay(configuration []byte, host HostOverlay) ([]byte, error) {
+	reader, err := releaseOf(host.Release)
+	if err != nil {
+		return nil, &InvalidError{Err: fmt.Errorf("reading the release of the host: %w", err)}
+	}
 	cfg, err := load(configuration)
 	if err != nil {
 		return nil, &InvalidError{Err: err}
 	}
-	for i, patch := range host.StrategicPatches {
-		if cfg, err = applyStrategic(cfg, KindHostPatch, i, patch); err != nil {
-			return nil, err
-		}
+	patched := &patching{states: []coreconfig.Provider{cfg}, rules: rules{platform: platformAny{}, reader: reader}}
+	if host.Container {
+		patched.rules.platform = platformContainer{}
 	}
+	if err := patched.applyStrategic(KindHostPatch, host.StrategicPatches); err != nil {
+		return nil, err
+	}
+	cfg = patched.last()
 	for _, step := range []func(coreconfig.Provider, HostOverlay) (coreconfig.Provider, error){setProviderID, setInstall, setNetwork} {
 		if cfg, err = step(cfg, host); err != nil {
 			return nil, &InvalidError{Err: err}
 		}
 	}
-	if host.Container {
-		return finish(cfg, platformContainer{})
-	}
-	return finish(cfg, platformAny{})
+	return patched.finish(cfg)
 }
 
 func setProviderID(cfg coreconfig.Provider, host HostOverlay) (coreconfig.Provider, error) {
@@ -162,6 +155,9 @@ func setInstall(cfg coreconfig.Provider, host HostOverlay) (coreconfig.Provider,
 	})
 }
 
+// errNoDisk: the document of an installer image must say where to install.
+var errNoDisk = errors.New("the host names an installer image, but neither the host nor UnattendedInstallConfig or machine.install of the configuration names the disk to install to: set install.disk or install.diskSelector of the host")
+
 func setInstallDocument(cfg coreconfig.Provider, host HostOverlay) (coreconfig.Provider, error) {
 	if !has[*runtime.UnattendedInstallConfigV1Alpha1](cfg) {
 		extended, err := container.New(append(cfg.Clone().Documents(), runtime.NewUnattendedInstallConfigV1Alpha1())...)
@@ -180,6 +176,8 @@ func setInstallDocument(cfg coreconfig.Provider, host HostOverlay) (coreconfig.P
 			expression = fmt.Sprintf("disk.dev_path == %q || %q in disk.symlinks", host.InstallDisk, host.InstallDisk)
 		case host.InstallDiskSelector != nil:
 			expression = host.InstallDiskSelector.expression()
+		case document.ProvisioningSpec.IsZero():
+			return errNoDisk
 		default:
 			return nil
 		}
@@ -200,7 +198,7 @@ func (s *DiskSelector) section() (*v1alpha1.InstallDiskSelector, error) {
 	}
 	switch {
 	case s.MinSizeBytes > 0 && s.MaxSizeBytes > 0:
-		return nil, errors.New("a disk selector of this contract takes one bound of the size, not two")
+		return nil, errors.New("machine.install.diskSelector, in which this contract states the disk, takes one bound of the size, not two: leave one out; UnattendedInstallConfig, from contract v1.14 on, takes both")
 	case s.MinSizeBytes > 0:
 		return selector, sized(selector, fmt.Sprintf(">= %d", s.MinSizeBytes))
 	case s.MaxSizeBytes > 0:
@@ -241,80 +239,4 @@ func (s *DiskSelector) expression() string {
 		terms = append(terms, `disk.transport == "mmc"`)
 	}
 	return strings.Join(terms, " && ")
-}
-
-// hostLink is the alias of the link that a host names by hardware address.
-const hostLink = "host0"
-
-func setNetwork(cfg coreconfig.Provider, host HostOverlay) (coreconfig.Provider, error) {
-	if host.Network == nil {
-		return cfg, nil
-	}
-	if legacy := cfg.RawV1Alpha1().MachineConfig.MachineNetwork; legacy != nil && len(legacy.NetworkInterfaces) > 0 { //nolint:staticcheck // Users still state it.
-		return nil, errors.New("the host has a static network, but the configuration states machine.network.interfaces: use LinkConfig documents there")
-	}
-	documents, err := host.Network.documents()
-	if err != nil {
-		return nil, err
-	}
-	extended, err := container.New(append(cfg.Clone().Documents(), documents...)...)
-	if err != nil || len(host.Network.Nameservers) == 0 {
-		return extended, err
-	}
-	return setNameservers(extended, host.Network.Nameservers)
-}
-
-func setNameservers(cfg coreconfig.Provider, texts []string) (coreconfig.Provider, error) {
-	var servers []network.NameserverConfig
-	for _, text := range texts {
-		server, err := netip.ParseAddr(text)
-		if err != nil {
-			return nil, fmt.Errorf("reading the name server: %w", err)
-		}
-		servers = append(servers, network.NameserverConfig{Address: meta.Addr{Addr: server}})
-	}
-	if !has[*network.ResolverConfigV1Alpha1](cfg) {
-		extended, err := container.New(append(cfg.Clone().Documents(), network.NewResolverConfigV1Alpha1())...)
-		if err != nil {
-			return nil, err
-		}
-		cfg = extended
-	}
-	return container.PatchDocument(cfg, func(document *network.ResolverConfigV1Alpha1) error {
-		document.ResolverNameservers = servers
-		return nil
-	})
-}
-
-// documents are the link and, where it is known by its hardware address, its
-// alias.
-func (n *StaticNetwork) documents() ([]coreconfigDocument, error) {
-	name := n.Interface
-	var documents []coreconfigDocument
-	if name == "" {
-		name = hostLink
-		alias := network.NewLinkAliasConfigV1Alpha1(name)
-		match, err := cel.ParseBooleanExpression(fmt.Sprintf("mac(link.permanent_addr) == %q", strings.ToLower(n.HardwareAddress)), celenv.LinkLocator())
-		if err != nil {
-			return nil, fmt.Errorf("building the link selector: %w", err)
-		}
-		alias.Selector.Match = match
-		documents = append(documents, alias)
-	}
-	link := network.NewLinkConfigV1Alpha1(name)
-	for _, text := range n.Addresses {
-		prefix, err := netip.ParsePrefix(text)
-		if err != nil {
-			return nil, fmt.Errorf("reading the static address: %w", err)
-		}
-		link.LinkAddresses = append(link.LinkAddresses, network.AddressConfig{AddressAddress: prefix})
-	}
-	if n.Gateway != "" {
-		gateway, err := netip.ParseAddr(n.Gateway)
-		if err != nil {
-			return nil, fmt.Errorf("reading the gateway: %w", err)
-		}
-		link.LinkRoutes = append(link.LinkRoutes, network.RouteConfig{RouteGateway: meta.Addr{Addr: gateway}})
-	}
-	return append(documents, link), nil
 }

@@ -3,6 +3,9 @@ package configgen
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -66,9 +69,15 @@ func (t *Trials) Check(spec *bootstrapv1.TalosConfigSpec) error {
 	return err
 }
 
-// FieldErrors is Check for admission: it says which field is at fault when Talos would refuse
-// what comes of it.
+// Contracts are the configuration contracts that can be rendered.
+func Contracts() []string { return []string{"v1.12", "v1.13", "v1.14"} }
+
+// FieldErrors is Check for admission: it says which field is at fault, and what
+// to state instead. generateType must have been defaulted.
 func (t *Trials) FieldErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path) field.ErrorList {
+	if errs := fieldErrors(spec, path); len(errs) > 0 {
+		return errs
+	}
 	err := t.Check(spec)
 	var patchError *PatchError
 	switch {
@@ -81,6 +90,63 @@ func (t *Trials) FieldErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path
 	default:
 		return field.ErrorList{field.Invalid(path, field.OmitValueType{}, err.Error())}
 	}
+}
+
+// TemplateErrors is FieldErrors for a spec that several machines are made from.
+// role is what they are to be; empty where that is not known. A control plane
+// of data that names its host is refused: its machines would all have one name,
+// and Talos removes an etcd member of the name with which a node joins.
+func (t *Trials) TemplateErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path, role Role) field.ErrorList {
+	if errs := t.FieldErrors(spec, path); len(errs) > 0 {
+		return errs
+	}
+	if spec.GenerateType != bootstrapv1.GenerateTypeNone {
+		if role != "" && string(role) != string(spec.GenerateType) {
+			return field.ErrorList{field.Invalid(path.Child("generateType"), spec.GenerateType, fmt.Sprintf("must be %s, or none with the configuration of a %s in data", role, role))}
+		}
+		return nil
+	}
+	described, err := Describe([]byte(spec.Data))
+	switch {
+	case err != nil:
+		return field.ErrorList{field.Invalid(path.Child("data"), field.OmitValueType{}, err.Error())}
+	case role != "" && described.Role != role:
+		return field.ErrorList{field.Invalid(path.Child("data"), field.OmitValueType{}, fmt.Sprintf("configures a %s, but the machines are to be a %s: state the configuration of a %s", described.Role, role, role))}
+	case described.Role == RoleControlPlane && described.Hostname != "":
+		return field.ErrorList{field.Invalid(path.Child("data"), field.OmitValueType{},
+			fmt.Sprintf("sets the host name %q of control plane machines, which must be the names of their Machines; remove it", described.Hostname))}
+	}
+	return nil
+}
+
+// fieldErrors are what the fields tell without rendering. Most of it the schema
+// of the kind refuses before.
+func fieldErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	supported := strings.Join(Contracts(), ", ")
+	contract, err := coreconfig.ParseContractFromVersion(spec.TalosVersion)
+	switch {
+	case spec.TalosVersion == "":
+		errs = append(errs, field.Required(path.Child("talosVersion"), "must be the configuration contract: one of "+supported))
+	case err != nil || !slices.Contains(Contracts(), contract.String()):
+		errs = append(errs, field.NotSupported(path.Child("talosVersion"), spec.TalosVersion, Contracts()))
+	}
+	types := []bootstrapv1.GenerateType{bootstrapv1.GenerateTypeControlPlane, bootstrapv1.GenerateTypeWorker, bootstrapv1.GenerateTypeNone}
+	switch {
+	case spec.GenerateType == "":
+		errs = append(errs, field.Required(path.Child("generateType"), "must be controlplane, worker or none"))
+	case !slices.Contains(types, spec.GenerateType):
+		errs = append(errs, field.NotSupported(path.Child("generateType"), spec.GenerateType, types))
+	case spec.GenerateType == bootstrapv1.GenerateTypeNone && spec.Data == "":
+		errs = append(errs, field.Required(path.Child("data"), "must be a complete machine configuration when generateType is none"))
+	case spec.GenerateType != bootstrapv1.GenerateTypeNone && spec.Data != "":
+		errs = append(errs, field.Forbidden(path.Child("data"), "is for generateType none alone"))
+	}
+	if spec.GenerateType == bootstrapv1.GenerateTypeControlPlane && spec.Hostname.Source == bootstrapv1.HostnameSourceInfrastructureName {
+		errs = append(errs, field.Invalid(path.Child("hostname", "source"), spec.Hostname.Source,
+			"must be MachineName for a control plane: Talos removes an etcd member of the name with which a node joins"))
+	}
+	return errs
 }
 
 func (t *Trials) secrets(version string) (*secrets.Bundle, error) {

@@ -32,10 +32,17 @@ type Follower struct {
 
 type watch struct {
 	address string
-	// credentials tells clusters apart, not certificates: a watch outlives them.
-	credentials [sha256.Size]byte
-	cancel      context.CancelFunc
+	// trust tells apart what a machine is believed by: the CA of a cluster, not
+	// the client certificate, which a watch outlives, or a maintenance certificate.
+	trust  [sha256.Size]byte
+	dial   dial
+	cancel context.CancelFunc
+	// latest is the last status that is known; the Follower's lock guards it.
+	latest talosclient.MachineStatus
 }
+
+// dial opens the connection of a watch.
+type dial func(ctx context.Context) (talosclient.Node, error)
 
 // New returns a Follower whose watches end with ctx. object makes the object of
 // an event from the key of a watch.
@@ -54,20 +61,37 @@ func (f *Follower) Events() <-chan event.GenericEvent {
 // status that the caller has seen: only another one makes an event. A machine
 // that is followed at that address already stays so.
 func (f *Follower) Follow(key client.ObjectKey, address string, creds talosclient.Credentials, known talosclient.MachineStatus) {
+	f.follow(key, &watch{
+		address: address, trust: sha256.Sum256(creds.CA), latest: known,
+		dial: func(ctx context.Context) (talosclient.Node, error) { return f.dialer.Secure(ctx, address, creds) },
+	})
+}
+
+// FollowMaintenance is Follow for a machine in maintenance mode, in the boot of
+// the given certificate.
+func (f *Follower) FollowMaintenance(key client.ObjectKey, address, fingerprint string, known talosclient.MachineStatus) {
+	f.follow(key, &watch{
+		address: address, trust: sha256.Sum256([]byte("maintenance " + fingerprint)), latest: known,
+		dial: func(ctx context.Context) (talosclient.Node, error) {
+			return f.dialer.Maintenance(ctx, address, fingerprint)
+		},
+	})
+}
+
+func (f *Follower) follow(key client.ObjectKey, w *watch) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 
-	ca := sha256.Sum256(creds.CA)
 	if old, found := f.watches[key]; found {
-		if old.address == address && old.credentials == ca {
+		if old.address == w.address && old.trust == w.trust {
 			return
 		}
 		old.cancel()
 	}
 	ctx, cancel := context.WithCancel(f.ctx)
-	w := &watch{address: address, credentials: ca, cancel: cancel}
+	w.cancel = cancel
 	f.watches[key] = w
-	go f.run(ctx, key, w, creds, known)
+	go f.run(ctx, key, w, w.latest)
 }
 
 // Stop ends the watch for an object, if there is one.
@@ -89,9 +113,22 @@ func (f *Follower) Following(key client.ObjectKey) bool {
 	return found
 }
 
-func (f *Follower) run(ctx context.Context, key client.ObjectKey, w *watch, creds talosclient.Credentials, known talosclient.MachineStatus) {
+// Latest is the last status that is known of the machine of an object; false
+// when it is not watched.
+func (f *Follower) Latest(key client.ObjectKey) (talosclient.MachineStatus, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	w, found := f.watches[key]
+	if !found {
+		return talosclient.MachineStatus{}, false
+	}
+
+	return w.latest, true
+}
+
+func (f *Follower) run(ctx context.Context, key client.ObjectKey, w *watch, known talosclient.MachineStatus) {
 	defer w.cancel()
-	err := f.watch(ctx, key, w.address, creds, known)
+	err := f.watch(ctx, key, w, known)
 
 	f.mu.Lock()
 	replaced := f.watches[key] != w
@@ -106,8 +143,8 @@ func (f *Follower) run(ctx context.Context, key client.ObjectKey, w *watch, cred
 	f.wake(ctx, key)
 }
 
-func (f *Follower) watch(ctx context.Context, key client.ObjectKey, address string, creds talosclient.Credentials, known talosclient.MachineStatus) error {
-	node, err := f.dialer.Secure(ctx, address, creds)
+func (f *Follower) watch(ctx context.Context, key client.ObjectKey, w *watch, known talosclient.MachineStatus) error {
+	node, err := w.dial(ctx)
 	if err != nil {
 		return err
 	}
@@ -116,10 +153,15 @@ func (f *Follower) watch(ctx context.Context, key client.ObjectKey, address stri
 	last := fmt.Sprint(known)
 
 	return node.WatchMachineStatus(ctx, func(status talosclient.MachineStatus) {
-		if now := fmt.Sprint(status); now != last {
-			last = now
-			f.wake(ctx, key)
+		now := fmt.Sprint(status)
+		if now == last {
+			return
 		}
+		last = now
+		f.mu.Lock()
+		w.latest = status
+		f.mu.Unlock()
+		f.wake(ctx, key)
 	})
 }
 

@@ -64,3 +64,39 @@ func TestAnotherClusterIsAnotherWatch(t *testing.T) {
 	}).Should(Succeed())
 	g.Expect(f.Following(key)).To(BeTrue())
 }
+
+func TestTheLatestStatusIsKnownWhileAMachineIsWatched(t *testing.T) {
+	g := NewWithT(t)
+	dialer := talosfake.NewDialer()
+	waiting := talosclient.MachineStatus{Stage: talosclient.StageMaintenance}
+	machine := dialer.Add("192.0.2.1", talosfake.NewMachine(talosfake.State{Maintenance: true, Fingerprint: "boot-1", Status: waiting}))
+	f := New(t.Context(), dialer, object)
+	f.FollowMaintenance(key, "192.0.2.1", "boot-1", waiting)
+	latest, known := f.Latest(key)
+	g.Expect(known).To(BeTrue())
+	g.Expect(latest).To(Equal(waiting))
+
+	g.Eventually(func(g Gomega) {
+		machine.Update(func(s *talosfake.State) { s.Status.Stage = talosclient.StageInstalling })
+		g.Expect(f.Events()).To(Receive())
+		latest, _ := f.Latest(key)
+		g.Expect(latest.Stage).To(Equal(talosclient.StageInstalling))
+	}).Should(Succeed())
+
+	machine.SetSilent(true)
+	g.Eventually(func() bool { return f.Following(key) }).Should(BeFalse())
+	_, known = f.Latest(key)
+	g.Expect(known).To(BeFalse())
+}
+
+func TestAnotherBootIsAnotherWatch(t *testing.T) {
+	g := NewWithT(t)
+	dialer := talosfake.NewDialer()
+	dialer.Add("192.0.2.1", talosfake.NewMachine(talosfake.State{Maintenance: true, Fingerprint: "boot-2"}))
+	f := New(t.Context(), dialer, object)
+	f.FollowMaintenance(key, "192.0.2.1", "boot-1", talosclient.MachineStatus{})
+	g.Eventually(f.Events()).Should(Receive(), "that boot is over")
+	f.FollowMaintenance(key, "192.0.2.1", "boot-2", talosclient.MachineStatus{})
+	g.Consistently(f.Events()).WithTimeout(50 * time.Millisecond).ShouldNot(Receive())
+	g.Expect(f.Following(key)).To(BeTrue())
+}

@@ -6,6 +6,7 @@
 package secrets
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -186,6 +187,25 @@ func BundleOf(configuration []byte) (*Bundle, error) {
 		return nil, fmt.Errorf("encoding the secrets bundle: %w", err)
 	}
 	return &Bundle{raw: raw, parsed: parsed}, nil
+}
+
+// Made tells whether a machine configuration was rendered from the bundle. The
+// configuration of a control plane machine holds all of it, that of a worker
+// the CA of the Talos API. Its error never repeats content.
+func (b *Bundle) Made(configuration []byte) (bool, error) {
+	cfg, err := configloader.NewFromBytes(configuration)
+	if err != nil || cfg.RawV1Alpha1() == nil {
+		return false, errors.New("reading a machine configuration: it is none")
+	}
+	if cfg.Machine().Type().IsControlPlane() {
+		its, err := BundleOf(configuration)
+		return err == nil && its.Digest() == b.Digest(), err
+	}
+	ca := cfg.Machine().Security().IssuingCA()
+	if ca == nil {
+		return false, errors.New("reading a machine configuration: it has no CA of the Talos API")
+	}
+	return bytes.Equal(ca.Crt, b.TalosCA()), nil
 }
 
 // TalosCA is the certificate of the CA of the Talos API, as PEM.

@@ -91,7 +91,7 @@ func validateConfig(trials *configgen.Trials, spec *bootstrapv1.TalosConfigSpec,
 		spec.GenerateType = bootstrapv1.GenerateTypeControlPlane
 	}
 
-	return trials.FieldErrors(spec, path)
+	return trials.TemplateErrors(spec, path, configgen.RoleControlPlane)
 }
 
 func validateRollout(spec *controlplanev1.TalosControlPlaneRolloutSpec, replicas int32, path *field.Path) field.ErrorList {

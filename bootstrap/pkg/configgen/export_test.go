@@ -1,0 +1,4 @@
+package configgen
+
+// Newer is the list of what came after Talos v1.12.
+var Newer = newer

@@ -1,0 +1,200 @@
+package configgen
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+
+	jsonpatch "github.com/evanphx/json-patch"
+	coreconfig "github.com/siderolabs/talos/pkg/machinery/config"
+	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
+	"github.com/siderolabs/talos/pkg/machinery/config/configpatcher"
+	"github.com/siderolabs/talos/pkg/machinery/config/container"
+	"github.com/siderolabs/talos/pkg/machinery/config/encoder"
+	"github.com/siderolabs/talos/pkg/machinery/config/types/k8s"
+	"github.com/siderolabs/talos/pkg/machinery/config/types/v1alpha1"
+)
+
+var (
+	// errHostnameOfControlPlane: Talos removes an etcd member of the name with
+	// which a node joins, so these names are ours alone (design D3).
+	errHostnameOfControlPlane = errors.New("it sets the host name of a control plane machine, which must be the name of its Machine; remove it from the patch")
+	// errType: what a machine is to be is known to more than its configuration.
+	errType = errors.New("it changes machine.type, which generateType or data decides; remove it from the patch")
+	// errJSONPatch says that an RFC 6902 patch stands among the others.
+	errJSONPatch = errors.New("it is a JSON patch; use configPatches for those")
+)
+
+// patching is a configuration while it is being patched. All states are kept,
+// so that a patch can be named when Talos refuses what came of all.
+type patching struct {
+	// states begin with the configuration before any patch; each patch adds one.
+	states  []coreconfig.Provider
+	patches []patchName
+	rules   rules
+}
+
+// patchName says where a patch stands.
+type patchName struct {
+	kind  PatchKind
+	index int
+	path  string
+}
+
+func (n patchName) fault(err error) error {
+	return &PatchError{Kind: n.kind, Index: n.index, Path: n.path, Err: err}
+}
+
+func (p *patching) last() coreconfig.Provider { return p.states[len(p.states)-1] }
+
+// add takes what came of a patch, unless it changes what is not the user's.
+func (p *patching) add(name patchName, patched coreconfig.Provider) error {
+	before := p.last()
+	if typeOf(patched) != typeOf(before) {
+		return name.fault(errType)
+	}
+	renamed := hostnameOf(patched) != hostnameOf(before) || legacyHostname(patched.RawV1Alpha1()) != legacyHostname(before.RawV1Alpha1())
+	if renamed && roleOf(patched) == RoleControlPlane {
+		return name.fault(errHostnameOfControlPlane)
+	}
+	p.states, p.patches = append(p.states, patched), append(p.patches, name)
+	return nil
+}
+
+// applyJSON applies RFC 6902 operations to the v1alpha1 document alone: Talos
+// takes them on configurations of one document only, and every generated one
+// has several.
+func (p *patching) applyJSON(operations [][]byte) error {
+	if len(operations) == 0 {
+		return nil
+	}
+	document, err := container.NewV1Alpha1(p.last().RawV1Alpha1()).EncodeBytes(encoder.WithComments(encoder.CommentsDisabled))
+	if err != nil {
+		return &InvalidError{Err: err}
+	}
+	for i, operation := range operations {
+		name := patchName{kind: KindJSONPatch, index: i, path: pathOf(operation)}
+		patch, err := jsonpatch.DecodePatch(fmt.Appendf(nil, "[%s]", operation))
+		if err != nil {
+			return name.fault(err)
+		}
+		if document, err = configpatcher.JSON6902(document, patch); err != nil {
+			return name.fault(p.explainPath(err))
+		}
+		read, err := configloader.NewFromBytes(document)
+		if err != nil {
+			return name.fault(err)
+		}
+		patched, err := replaceV1Alpha1(p.last(), read.RawV1Alpha1())
+		if err != nil {
+			return name.fault(err)
+		}
+		if err := p.add(name, patched); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// explainPath adds to a JSON patch's error what else may be the reason.
+func (p *patching) explainPath(err error) error {
+	if !has[*k8s.KubeletConfigV1Alpha1](p.last()) {
+		return err
+	}
+	return fmt.Errorf("%w (configPatches see the v1alpha1 document alone, and this contract states most of Kubernetes in documents of their own: use strategicPatches for those)", err)
+}
+
+func pathOf(operation []byte) string {
+	var fields struct {
+		Path string `json:"path"`
+	}
+	if json.Unmarshal(operation, &fields) != nil {
+		return ""
+	}
+	return fields.Path
+}
+
+func replaceV1Alpha1(cfg coreconfig.Provider, document *v1alpha1.Config) (coreconfig.Provider, error) {
+	if document == nil {
+		return nil, errNoMachineConfiguration
+	}
+	documents := cfg.Clone().Documents()
+	for i := range documents {
+		if documents[i].Kind() == v1alpha1.Version {
+			documents[i] = document
+		}
+	}
+	return container.New(documents...)
+}
+
+func (p *patching) applyStrategic(kind PatchKind, patches []string) error {
+	for i, text := range patches {
+		name := patchName{kind: kind, index: i}
+		patch, err := configpatcher.LoadPatch([]byte(text))
+		if err != nil {
+			return name.fault(err)
+		}
+		strategic, ok := patch.(configpatcher.StrategicMergePatch)
+		if !ok {
+			return name.fault(errJSONPatch)
+		}
+		patched, err := configpatcher.StrategicMerge(p.last(), strategic)
+		if err != nil {
+			return name.fault(err)
+		}
+		if err := p.add(name, patched); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// finish encodes and judges cfg, which is the last state with what is set after
+// the patches. When it is refused, the patch is named after which all states
+// are.
+func (p *patching) finish(cfg coreconfig.Provider) ([]byte, error) {
+	encoded, err := p.rules.judge(cfg)
+	if err == nil {
+		return encoded, nil
+	}
+	for i := len(p.patches); i > 0; i-- {
+		_, after := p.rules.judge(p.states[i])
+		if after == nil {
+			break
+		}
+		if _, before := p.rules.judge(p.states[i-1]); before == nil {
+			name := p.patches[i-1]
+			return nil, &PatchError{Kind: name.kind, Index: name.index, Path: name.path, Applies: true, Err: after}
+		}
+	}
+	return nil, &InvalidError{Err: err}
+}
+
+// rules are what a configuration must fulfil.
+type rules struct {
+	platform platform
+	// reader is the release that will read the configuration.
+	reader release
+}
+
+// judge validates as Talos does and encodes.
+func (r rules) judge(cfg coreconfig.Provider) ([]byte, error) {
+	encoded, err := cfg.EncodeBytes(encoder.WithComments(encoder.CommentsDisabled))
+	if err != nil {
+		return nil, err
+	}
+	// What is handed over is what must be valid: read it back, as Talos will.
+	read, err := load(encoded)
+	if err != nil {
+		return nil, err
+	}
+	// A document that the release does not know often states what a section
+	// does, too: both are told.
+	if err := errors.Join(r.reader.knows(encoded), conflicts(read)); err != nil {
+		return nil, err
+	}
+	if _, err := read.ValidateAsClient(r.platform); err != nil {
+		return nil, err
+	}
+	return encoded, nil
+}
