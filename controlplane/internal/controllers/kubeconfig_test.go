@@ -104,3 +104,20 @@ func (w *world) bringKubeconfig() {
 		Data:       ours.Data, Type: corev1.SecretTypeOpaque,
 	})).To(Succeed())
 }
+
+func TestBadInputKubeconfigSecretDeletedIsMadeAgain(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(t)
+	r := w.manager()
+	w.settle(r)
+	before := w.secret("one-kubeconfig")
+	g.Expect(w.client.Delete(t.Context(), before)).To(Succeed())
+
+	w.settle(r)
+
+	config, err := clientcmd.Load(w.secret("one-kubeconfig").Data["value"])
+	g.Expect(err).NotTo(HaveOccurred())
+	former, err := clientcmd.Load(before.Data["value"])
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(config.Clusters[testCluster]).To(Equal(former.Clusters[testCluster]), "of the same CA")
+}
