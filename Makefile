@@ -90,6 +90,10 @@ test: local-repository ## Run the tests of rungs 1 and 2. RACE=1 looks for data 
 	@set -e; for module in $(filter-out test/integration,$(MODULES)); do echo "test $$module"; (cd $$module && $(GO_TEST) -timeout 40m ./...); done
 	cd test/integration && RACE=$(RACE) $(GO_TEST) -v -timeout 40m ./...
 
+.PHONY: test-scale
+test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what the managers do when there is nothing to do.
+	cd test/integration && $(GO_TEST) -v -count=1 -p 1 -timeout 60m ./scale ./idle -args -long
+
 .PHONY: test-talos
 test-talos: local-repository ## Run the suite on real Talos nodes in containers, where there can be Docker. SMOKE=1 takes one node only.
 	cd test/stack && $(GO_TEST) -v -count=1 -timeout 80m ./talos -args -real -ginkgo.v $(if $(SMOKE),-ginkgo.label-filter=smoke)

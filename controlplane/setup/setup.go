@@ -100,9 +100,15 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	if err := reconciler.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: options.Concurrency}); err != nil {
 		return err
 	}
+	// Webhooks are asked about all namespaces, the cache knows those that the
+	// manager watches.
+	live, err := client.New(mgr.GetConfig(), client.Options{Scheme: mgr.GetScheme(), Mapper: mgr.GetRESTMapper(), HTTPClient: mgr.GetHTTPClient()})
+	if err != nil {
+		return fmt.Errorf("creating the client of the webhooks: %w", err)
+	}
 	trials := &configgen.Trials{}
 	for _, webhook := range []interface{ SetupWebhookWithManager(ctrl.Manager) error }{
-		&webhooks.TalosControlPlane{Trials: trials, Client: mgr.GetClient()}, &webhooks.TalosControlPlaneTemplate{Trials: trials}, &webhooks.Scale{},
+		&webhooks.TalosControlPlane{Trials: trials, Client: live}, &webhooks.TalosControlPlaneTemplate{Trials: trials}, &webhooks.Scale{},
 	} {
 		if err := webhook.SetupWebhookWithManager(mgr); err != nil {
 			return err

@@ -101,9 +101,10 @@ func (r *Reconciler) handOver(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// nextName is the recorded name of the next Machine, or a new one, recorded.
+// nextName is the recorded name of the next Machine, or a new one, recorded. A
+// name that a Machine has got by now is no longer the next one's.
 func (r *Reconciler) nextName(ctx context.Context, s *scope) (string, error) {
-	if name := s.controlPlane.Annotations[controlplanev1.NextMachineAnnotation]; name != "" {
+	if name := s.controlPlane.Annotations[controlplanev1.NextMachineAnnotation]; name != "" && s.machine(name) == nil {
 		return name, nil
 	}
 	name, err := naming.MachineName(s.controlPlane.Spec.MachineNaming.Template, s.cluster.Name, s.controlPlane.Name, r.Random)

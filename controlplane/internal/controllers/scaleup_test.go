@@ -325,3 +325,18 @@ func TestSurplusMachinesAreLeftAlone(t *testing.T) {
 	g.Expect(w.machines()).To(HaveLen(3))
 	g.Expect(conditions.GetMessage(w.controlPlane(), controlplanev1.ScalingDownCondition)).To(ContainSubstring("does not remove any"))
 }
+
+func TestANameThatAMachineHasIsNotGivenAgain(t *testing.T) {
+	g := NewWithT(t)
+	w, r := scaled(t, 1)
+	name := w.machines()[0].Name
+	w.change(func(controlPlane *controlplanev1.TalosControlPlane) {
+		controlPlane.Spec.Replicas = ptr.To(int32(3))
+		metav1.SetMetaDataAnnotation(&controlPlane.ObjectMeta, controlplanev1.NextMachineAnnotation, name)
+	})
+	before := mustMachine(w, name).DeepCopy()
+	w.settle(r)
+	w.settle(r)
+	g.Expect(w.machines()).To(HaveLen(3))
+	g.Expect(mustMachine(w, name).Spec).To(Equal(before.Spec))
+}

@@ -23,7 +23,8 @@ import (
 type TalosControlPlane struct {
 	// Trials renders configurations. It is required.
 	Trials *configgen.Trials
-	// Client reads Clusters and infrastructure machine templates. It is required.
+	// Client reads Clusters and infrastructure machine templates, live and in all
+	// namespaces. It is required.
 	Client client.Client
 }
 
