@@ -25,6 +25,7 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/controllers"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/webhooks"
 )
 
@@ -117,6 +118,7 @@ func (o *Options) setDefaults() {
 func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	store := credentials.New(mgr.GetClient(), secrets.NewReader(options.SecretCachingClient, mgr.GetAPIReader()), options.Clock)
 	follower := follow.New(ctx, options.Dialer, controllers.TalosMachineOf)
+	hostFollower := follow.New(ctx, options.Dialer, controllers.HostOf)
 	concurrency := controller.Options{MaxConcurrentReconciles: options.Concurrency}
 
 	clusters := &controllers.ClusterReconciler{Client: mgr.GetClient(), WatchFilterValue: options.WatchFilterValue}
@@ -126,8 +128,9 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 	machines := &controllers.MachineReconciler{
 		Client: mgr.GetClient(),
 		Metal: &metal.Machines{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store, Follower: follower,
-			Clock: options.Clock, Random: options.Random, Recorder: mgr.GetEventRecorder("talosmachine-controller"),
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
+			Lookout: lookout.New(follower, options.Clock),
+			Clock:   options.Clock, Random: options.Random, Recorder: mgr.GetEventRecorder("talosmachine-controller"),
 			ProbeInterval: options.ProbeInterval,
 		},
 		Changes:          follower.Events(),
@@ -139,6 +142,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 	hosts := &controllers.HostReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
 		Clock: options.Clock, Random: options.Random, Recorder: mgr.GetEventRecorder("taloshost-controller"),
+		Lookout: lookout.New(hostFollower, options.Clock), Changes: hostFollower.Events(),
 		ProbeInterval: options.ProbeInterval, WatchFilterValue: options.WatchFilterValue,
 	}
 

@@ -5,7 +5,9 @@
 // The refusals are those of etcd v3.6.16 with its strict reconfiguration check
 // (server/etcdserver/server.go: mayAddMember, mayRemoveMember,
 // mayPromoteMember). What the model leaves out: time (a member that answers has
-// answered for long enough) and partitions between two members that both answer.
+// answered for long enough, and a learner that answers has caught up) and
+// partitions between two members that both answer. test/etcdhistory runs the
+// same histories on it and on real etcd.
 package etcdmodel
 
 import (
@@ -31,8 +33,8 @@ var (
 	ErrMemberNotFound = errors.New("etcdserver: member not found")
 	// ErrNotLearner says that a member votes already.
 	ErrNotLearner = errors.New("etcdserver: can only promote a learner member")
-	// ErrLearnerNotReady says that a learner does not answer, and so cannot have
-	// caught up.
+	// ErrLearnerNotReady says that the present leader has not seen a member catch
+	// up: it has not answered since that leader was elected.
 	ErrLearnerNotReady = errors.New("etcdserver: can only promote a learner member which is in sync with leader")
 )
 
@@ -51,6 +53,21 @@ type Member struct {
 	Learner bool
 	// Up tells that it answers.
 	Up bool
+	// Silent tells that it does not answer, though its connections are open: it
+	// hangs, or what it sends is lost. Its peers do not notice. Etcd means to give
+	// such a connection up after 5 s, but sets its deadlines where net/http does
+	// not look (client/pkg/transport/timeout_transport.go sets Dial beside
+	// DialContext).
+	Silent bool
+	// seen is the last term in which it answered a leader.
+	seen uint64
+	// started and silenced tell the order of what happened to it.
+	started, silenced uint64
+}
+
+// counts tells whether a member counts another one as connected.
+func (m Member) counts(other Member) bool {
+	return m.ID == other.ID || other.Up || other.Silent && m.started < other.silenced
 }
 
 // Cluster is one etcd cluster. It is not safe for concurrent use.
@@ -59,6 +76,8 @@ type Cluster struct {
 	newID   func() uint64
 	leader  uint64
 	term    uint64
+	// events counts what happens to members.
+	events uint64
 }
 
 // newCluster makes a cluster of one member that answers.
@@ -113,12 +132,21 @@ func (c *Cluster) elect() {
 		c.leader = 0
 		return
 	}
-	if i := c.index(c.leader); i >= 0 && c.members[i].Up && !c.members[i].Learner {
-		return
+	if i := c.index(c.leader); i < 0 || !c.members[i].Up || c.members[i].Learner {
+		i = slices.IndexFunc(c.members, func(member Member) bool { return member.Up && !member.Learner })
+		c.leader = c.members[i].ID
+		c.term++
 	}
-	i := slices.IndexFunc(c.members, func(member Member) bool { return member.Up && !member.Learner })
-	c.leader = c.members[i].ID
-	c.term++
+	c.see()
+}
+
+// see is what a leader learns of the members: who answers keeps up with it.
+func (c *Cluster) see() {
+	for i := range c.members {
+		if c.members[i].Up {
+			c.members[i].seen = c.term
+		}
+	}
 }
 
 // MoveLeader makes another voter that answers the leader.
@@ -134,18 +162,28 @@ func (c *Cluster) MoveLeader(to uint64) error {
 	case c.leader != to:
 		c.leader = to
 		c.term++
+		c.see()
 	}
 	return nil
 }
 
-// AddLearner adds a member that does not vote and has not run yet.
+// AddLearner adds a member that does not vote and has not run yet. The leader is
+// asked.
 func (c *Cluster) AddLearner(peerURL string) (uint64, error) {
-	voters, up := c.voters()
+	return c.AddLearnerAt(c.leader, peerURL)
+}
+
+// AddLearnerAt is AddLearner when a certain member is asked: each has its own
+// opinion about who is connected.
+func (c *Cluster) AddLearnerAt(asked uint64, peerURL string) (uint64, error) {
+	at := c.index(asked)
+	if c.leader == 0 || at < 0 {
+		return 0, ErrNoLeader
+	}
+	voters, connected := c.connected(c.members[at])
 	learners := len(c.members) - voters
 	switch {
-	case c.leader == 0:
-		return 0, ErrNoLeader
-	case voters > 1 && up < quorum(voters+1):
+	case voters > 1 && connected < quorum(voters+1):
 		return 0, ErrUnhealthy
 	case slices.ContainsFunc(c.members, func(member Member) bool { return member.PeerURL == peerURL }):
 		return 0, ErrPeerURLExists
@@ -157,26 +195,62 @@ func (c *Cluster) AddLearner(peerURL string) (uint64, error) {
 	return id, nil
 }
 
-// Start runs a member, under that name.
+// connected counts the voters, and those of them that a member counts as
+// connected.
+func (c *Cluster) connected(asked Member) (voters, connected int) {
+	for _, member := range c.members {
+		if !member.Learner {
+			voters++
+			if asked.counts(member) {
+				connected++
+			}
+		}
+	}
+	return voters, connected
+}
+
+// Connected tells whether a member counts another one as connected.
+func (c *Cluster) Connected(asked, other uint64) bool {
+	from, to := c.index(asked), c.index(other)
+	return from >= 0 && to >= 0 && c.members[from].counts(c.members[to])
+}
+
+// Start runs a member, under that name. One that was silent goes on.
 func (c *Cluster) Start(id uint64, name string) error {
 	i := c.index(id)
 	if i < 0 {
 		return ErrMemberNotFound
 	}
-	c.members[i].Name, c.members[i].Up = name, true
+	c.events++
+	member := &c.members[i]
+	if !member.Silent {
+		member.started = c.events
+	}
+	member.Name, member.Up, member.Silent = name, true, false
 	c.elect()
 	return nil
 }
 
-// Stop makes a member not answer.
+// Stop ends a member: its connections break.
 func (c *Cluster) Stop(id uint64) {
 	if i := c.index(id); i >= 0 {
-		c.members[i].Up = false
+		c.members[i].Up, c.members[i].Silent = false, false
 		c.elect()
 	}
 }
 
-// Promote makes a learner vote.
+// Silence makes a member that runs not answer.
+func (c *Cluster) Silence(id uint64) {
+	if i := c.index(id); i >= 0 && c.members[i].Up {
+		c.events++
+		c.members[i].Up, c.members[i].Silent, c.members[i].silenced = false, true, c.events
+		c.elect()
+	}
+}
+
+// Promote makes a learner vote. As in etcd a learner that was in sync with the
+// present leader is taken even when it no longer answers, which can cost the
+// cluster its quorum.
 func (c *Cluster) Promote(id uint64) error {
 	i := c.index(id)
 	switch {
@@ -184,27 +258,30 @@ func (c *Cluster) Promote(id uint64) error {
 		return ErrNoLeader
 	case i < 0:
 		return ErrMemberNotFound
+	case c.members[i].seen != c.term:
+		return ErrLearnerNotReady
 	case !c.members[i].Learner:
 		return ErrNotLearner
-	case !c.members[i].Up:
-		return ErrLearnerNotReady
 	}
 	c.members[i].Learner = false
 	c.elect()
 	return nil
 }
 
-// Remove takes a member out. A voter that answers is refused when those that
-// would be left are no safe majority.
-func (c *Cluster) Remove(id uint64) error {
-	i := c.index(id)
+// Remove takes a member out. A voter that is connected is refused when those
+// that would be left are no safe majority. The leader is asked.
+func (c *Cluster) Remove(id uint64) error { return c.RemoveAt(c.leader, id) }
+
+// RemoveAt is Remove when a certain member is asked.
+func (c *Cluster) RemoveAt(asked, id uint64) error {
+	at, i := c.index(asked), c.index(id)
 	switch {
-	case c.leader == 0:
+	case c.leader == 0 || at < 0:
 		return ErrNoLeader
 	case i < 0:
 		return ErrMemberNotFound
 	}
-	if err := c.mayRemove(c.members[i]); err != nil {
+	if err := c.mayRemove(c.members[at], c.members[i]); err != nil {
 		return err
 	}
 	c.members = slices.Delete(c.members, i, i+1)
@@ -212,7 +289,7 @@ func (c *Cluster) Remove(id uint64) error {
 	return nil
 }
 
-func (c *Cluster) mayRemove(member Member) error {
+func (c *Cluster) mayRemove(asked, member Member) error {
 	if member.Learner {
 		return nil
 	}
@@ -228,8 +305,8 @@ func (c *Cluster) mayRemove(member Member) error {
 	if started < quorum(left) {
 		return ErrNotEnoughStarted
 	}
-	voters, up := c.voters()
-	if member.Up && up-1 < 1+(voters-1)/2 {
+	voters, connected := c.connected(asked)
+	if asked.counts(member) && connected-1 < 1+(voters-1)/2 {
 		return ErrUnhealthy
 	}
 	return nil

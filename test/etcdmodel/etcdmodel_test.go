@@ -150,8 +150,33 @@ func TestTheLeader(t *testing.T) {
 	g.Expect(cluster.MoveLeader(ids[1])).To(MatchError(etcdmodel.ErrNoLeader))
 }
 
+// TestALearnerThatNoLongerAnswers may be promoted all the same as long as the
+// leader is the one that has seen it in sync.
+func TestALearnerThatNoLongerAnswers(t *testing.T) {
+	g := NewWithT(t)
+	_, cluster, ids := grown(g, 3)
+	learner, err := cluster.AddLearner("https://new")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(cluster.Start(learner, "new")).To(Succeed())
+	cluster.Stop(learner)
+	g.Expect(cluster.MoveLeader(ids[1])).To(Succeed())
+	g.Expect(cluster.Promote(learner)).To(MatchError(etcdmodel.ErrLearnerNotReady), "this leader has not seen it")
+	cluster.Stop(ids[0])
+	g.Expect(cluster.MoveLeader(ids[2])).To(Succeed())
+	g.Expect(cluster.Promote(ids[0])).To(MatchError(etcdmodel.ErrLearnerNotReady), "asked before whether it is a learner")
+	g.Expect(cluster.Start(ids[0], "n0")).To(Succeed())
+	g.Expect(cluster.Promote(ids[0])).To(MatchError(etcdmodel.ErrNotLearner))
+
+	g.Expect(cluster.Start(learner, "new")).To(Succeed())
+	cluster.Stop(learner)
+	cluster.Stop(ids[0])
+	g.Expect(cluster.Promote(learner)).To(Succeed())
+	g.Expect(cluster.HasQuorum()).To(BeFalse(), "two of four")
+}
+
 // TestQuorumSurvivesEveryChangeThatIsAllowed does random changes: one that is
-// not refused must leave a cluster that can go on.
+// not refused must leave a cluster that can go on. The exception is etcd's own:
+// a learner that no longer answers may be promoted.
 func TestQuorumSurvivesEveryChangeThatIsAllowed(t *testing.T) {
 	const seeds, steps = 200, 60
 	for seed := range uint64(seeds) {
@@ -160,12 +185,16 @@ func TestQuorumSurvivesEveryChangeThatIsAllowed(t *testing.T) {
 		_, cluster, _ := grown(g, 1+random.IntN(5))
 		for step := range steps {
 			members := cluster.Members()
-			id := members[random.IntN(len(members))].ID
+			chosen := members[random.IntN(len(members))]
+			id := chosen.ID
 			var err error
 			switch random.IntN(5) {
 			case 0:
 				_, err = cluster.AddLearner(fmt.Sprintf("https://%d", step))
 			case 1:
+				if !chosen.Up {
+					continue
+				}
 				err = cluster.Promote(id)
 			case 2:
 				err = cluster.Remove(id)

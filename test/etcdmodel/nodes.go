@@ -74,6 +74,15 @@ func (n *Nodes) Bootstrap(group, node, name, peerURL string) error {
 // joins without data (internal/app/machined/pkg/system/services/etcd.go,
 // addMember). That removal stays even when the rest is refused.
 func (n *Nodes) Join(group, node, name, peerURL string) error {
+	cluster := n.Answering(group)
+	if cluster == nil {
+		return n.JoinAt(0, group, node, name, peerURL)
+	}
+	return n.JoinAt(cluster.leader, group, node, name, peerURL)
+}
+
+// JoinAt is Join when a certain member is asked.
+func (n *Nodes) JoinAt(asked uint64, group, node, name, peerURL string) error {
 	if _, found := n.data[node]; found {
 		return ErrDataExists
 	}
@@ -82,13 +91,17 @@ func (n *Nodes) Join(group, node, name, peerURL string) error {
 		return ErrNoCluster
 	}
 	for _, member := range cluster.Members() {
-		if member.Name == name {
-			if err := cluster.Remove(member.ID); err != nil {
-				return err
-			}
+		if member.Name != name {
+			continue
+		}
+		if err := cluster.RemoveAt(asked, member.ID); err != nil {
+			return err
+		}
+		if member.ID == asked {
+			asked = cluster.leader
 		}
 	}
-	id, err := cluster.AddLearner(peerURL)
+	id, err := cluster.AddLearnerAt(asked, peerURL)
 	if err != nil {
 		return err
 	}
@@ -124,6 +137,13 @@ func (n *Nodes) Stop(node string) {
 	}
 }
 
+// Silence makes etcd on the node not answer, if it runs.
+func (n *Nodes) Silence(node string) {
+	if data, found := n.data[node]; found {
+		data.Cluster.Silence(data.ID)
+	}
+}
+
 // Leave takes the node's member out of its cluster, and then wipes the node. A
 // member that is out already is no error.
 func (n *Nodes) Leave(node string) error {
@@ -131,7 +151,16 @@ func (n *Nodes) Leave(node string) error {
 	if !found {
 		return ErrNoData
 	}
-	if err := data.Cluster.Remove(data.ID); err != nil && !errors.Is(err, ErrMemberNotFound) {
+	return n.LeaveAt(data.Cluster.leader, node)
+}
+
+// LeaveAt is Leave when a certain member is asked.
+func (n *Nodes) LeaveAt(asked uint64, node string) error {
+	data, found := n.data[node]
+	if !found {
+		return ErrNoData
+	}
+	if err := data.Cluster.RemoveAt(asked, data.ID); err != nil && !errors.Is(err, ErrMemberNotFound) {
 		return err
 	}
 	delete(n.data, node)

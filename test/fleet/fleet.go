@@ -5,6 +5,7 @@ package fleet
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -33,6 +34,9 @@ type Fleet interface {
 	// it with those machines that are control plane nodes of its cluster.
 	// Asking again for a name returns the same endpoint.
 	Endpoint(ctx context.Context, name string) (Endpoint, error)
+	// Restart takes the power from a machine and gives it back. What is on its
+	// volumes stays. It returns before the machine is up again.
+	Restart(ctx context.Context, host Host) error
 	// KeepDataOnReset tells the fleet whether its machines reboot without
 	// wiping anything when they are reset.
 	KeepDataOnReset(ctx context.Context, keep bool) error
@@ -71,6 +75,20 @@ type Host struct {
 	StrategicPatches []string
 	// InstallDisk is the disk to install on; empty for a container.
 	InstallDisk string
+	// FailureDomain is where the machine is said to stand; empty is nowhere. A
+	// fleet does not know: Spread tells it.
+	FailureDomain string
+}
+
+// Spread puts machines into failure domains, one after the other.
+func Spread(hosts []Host, domains ...string) []Host {
+	spread := slices.Clone(hosts)
+	for i := range spread {
+		if len(domains) > 0 {
+			spread[i].FailureDomain = domains[i%len(domains)]
+		}
+	}
+	return spread
 }
 
 // Manifest is the TalosHost that stands for the machine.
@@ -82,6 +100,7 @@ func (h Host) Manifest(namespace string, labels map[string]string) *infrav1.Talo
 			Addresses:        []string{h.Address},
 			Identity:         infrav1.HostIdentity{UUID: h.UUID},
 			StrategicPatches: h.StrategicPatches,
+			FailureDomain:    h.FailureDomain,
 		},
 	}
 	if h.MACAddress != "" {

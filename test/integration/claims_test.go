@@ -21,10 +21,11 @@ import (
 // namespace. Each host is claimed once; who gets none says why, and takes one by
 // itself once there is one.
 func TestTwoClustersWantTheSameHosts(t *testing.T) {
+	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
 	const namespace = "shared"
 	machines := newFleet(t, simfleet.Options{})
-	g.Expect(world.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
+	g.Expect(world.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
 	addHosts(t, machines, namespace, 3)
 	for _, name := range []string{"left", "right"} {
 		createCluster(t, machines, namespace, name)
@@ -53,13 +54,13 @@ func TestTwoClustersWantTheSameHosts(t *testing.T) {
 	addHosts(t, machines, namespace, 1)
 	g.Eventually(func(g Gomega) {
 		machine := &infrav1.TalosMachine{}
-		g.Expect(world.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: waiting[0]}, machine)).To(Succeed())
+		g.Expect(world.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: waiting[0]}, machine)).To(Succeed())
 		g.Expect(machine.Spec.HostRef.Claim).To(Equal(infrav1.HostClaimBound))
 	}).WithTimeout(timeout).Should(Succeed())
 	for _, name := range []string{"left", "right"} {
 		g.Eventually(func(g Gomega) {
 			cluster := &clusterv1.Cluster{}
-			g.Expect(world.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, cluster)).To(Succeed())
+			g.Expect(world.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, cluster)).To(Succeed())
 			g.Expect(conditions.IsTrue(cluster, clusterv1.AvailableCondition)).To(BeTrue())
 		}).WithTimeout(timeout).Should(Succeed())
 	}
@@ -71,10 +72,11 @@ func TestTwoClustersWantTheSameHosts(t *testing.T) {
 // TestAFleetThatDoesNotWipe: a machine that comes back with its data is never
 // available again by itself.
 func TestAFleetThatDoesNotWipe(t *testing.T) {
+	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
 	const namespace = "keeps"
 	machines := newFleet(t, simfleet.Options{})
-	g.Expect(world.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
+	g.Expect(world.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
 	hosts := addHosts(t, machines, namespace, 2)
 	createCluster(t, machines, namespace, "keeps")
 	g.Eventually(func(g Gomega) {
@@ -96,10 +98,10 @@ func TestAFleetThatDoesNotWipe(t *testing.T) {
 	g.Expect(machines.KeepDataOnReset(ctx, false)).To(Succeed())
 	for _, host := range hosts {
 		object := &infrav1.TalosHost{}
-		g.Expect(world.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: host.Name}, object)).To(Succeed())
+		g.Expect(world.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: host.Name}, object)).To(Succeed())
 		before := object.DeepCopy()
 		metav1.SetMetaDataAnnotation(&object.ObjectMeta, infrav1.HostRetryAnnotation, "")
-		g.Expect(world.client.Patch(ctx, object, client.MergeFrom(before))).To(Succeed())
+		g.Expect(world.Client.Patch(ctx, object, client.MergeFrom(before))).To(Succeed())
 	}
 	expectStates(t, namespace, infrav1.HostAvailable, 2)
 	for _, host := range hosts {
@@ -114,7 +116,7 @@ func addHosts(t *testing.T, machines *simfleet.Fleet, namespace string, count in
 	hosts, err := machines.Add(t.Context(), count)
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, host := range hosts {
-		g.Expect(world.client.Create(t.Context(), host.Manifest(namespace, nil))).To(Succeed())
+		g.Expect(world.Client.Create(t.Context(), host.Manifest(namespace, nil))).To(Succeed())
 	}
 	return hosts
 }
@@ -124,13 +126,13 @@ func createCluster(t *testing.T, machines *simfleet.Fleet, namespace, name strin
 	g := NewWithT(t)
 	endpoint, err := machines.Endpoint(t.Context(), name)
 	g.Expect(err).NotTo(HaveOccurred())
-	manifest, err := world.stack.Clusterctl.Generate(t.Context(), name, map[string]string{
+	manifest, err := world.Stack.Clusterctl.Generate(t.Context(), name, map[string]string{
 		"CONTROL_PLANE_ENDPOINT_HOST": endpoint.Host, "CONTROL_PLANE_ENDPOINT_PORT": strconv.Itoa(int(endpoint.Port)),
 	}, "--infrastructure", "talos", "--flavor", "metal", "--target-namespace", namespace, "--kubernetes-version", machines.KubernetesVersion(),
 		"--control-plane-machine-count", "1", "--worker-machine-count", "1")
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, object := range objects(g, manifest) {
-		g.Expect(world.client.Create(t.Context(), object)).To(Succeed(), object.GetKind())
+		g.Expect(world.Client.Create(t.Context(), object)).To(Succeed(), object.GetKind())
 	}
 }
 
@@ -139,18 +141,18 @@ func deleteClusters(t *testing.T, namespace string, names ...string) {
 	g := NewWithT(t)
 	for _, name := range names {
 		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-		g.Expect(world.client.Delete(t.Context(), cluster)).To(Succeed())
+		g.Expect(world.Client.Delete(t.Context(), cluster)).To(Succeed())
 	}
 	g.Eventually(func(g Gomega) {
 		clusters := &clusterv1.ClusterList{}
-		g.Expect(world.client.List(t.Context(), clusters, client.InNamespace(namespace))).To(Succeed())
+		g.Expect(world.Client.List(t.Context(), clusters, client.InNamespace(namespace))).To(Succeed())
 		g.Expect(clusters.Items).To(BeEmpty())
 	}).WithTimeout(timeout).Should(Succeed())
 }
 
 func talosMachines(g Gomega, ctx context.Context, namespace string) []infrav1.TalosMachine {
 	list := &infrav1.TalosMachineList{}
-	g.Expect(world.client.List(ctx, list, client.InNamespace(namespace))).To(Succeed())
+	g.Expect(world.Client.List(ctx, list, client.InNamespace(namespace))).To(Succeed())
 	return list.Items
 }
 
@@ -158,7 +160,7 @@ func expectStates(t *testing.T, namespace string, state infrav1.HostState, count
 	t.Helper()
 	NewWithT(t).Eventually(func(g Gomega) {
 		list := &infrav1.TalosHostList{}
-		g.Expect(world.client.List(t.Context(), list, client.InNamespace(namespace))).To(Succeed())
+		g.Expect(world.Client.List(t.Context(), list, client.InNamespace(namespace))).To(Succeed())
 		g.Expect(list.Items).To(HaveLen(count))
 		g.Expect(list.Items).To(HaveEach(HaveField("Status.State", state)))
 	}).WithTimeout(timeout).Should(Succeed())

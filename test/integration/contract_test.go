@@ -1,9 +1,6 @@
 package integration
 
 import (
-	"bytes"
-	"errors"
-	"io"
 	"testing"
 	"time"
 
@@ -12,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,6 +17,7 @@ import (
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
+	bed "github.com/capi-talos/capi-talos/test/integration/world"
 )
 
 // TestEveryFlavorIsAccepted generates each flavor with the real clusterctl, and
@@ -40,19 +37,19 @@ func TestEveryFlavorIsAccepted(t *testing.T) {
 			if flavor != "" {
 				args = append(args, "--flavor", flavor)
 			}
-			_, err := world.stack.Clusterctl.Generate(t.Context(), "flavor", nil, args...)
+			_, err := world.Stack.Clusterctl.Generate(t.Context(), "flavor", nil, args...)
 			g.Expect(err).To(MatchError(ContainSubstring("CONTROL_PLANE_")), "a missing variable is named")
-			listed, err := world.stack.Clusterctl.Generate(t.Context(), "flavor", nil, append(args, "--list-variables")...)
+			listed, err := world.Stack.Clusterctl.Generate(t.Context(), "flavor", nil, append(args, "--list-variables")...)
 			g.Expect(err).NotTo(HaveOccurred())
 			for name := range variables {
 				g.Expect(string(listed)).To(ContainSubstring(name))
 			}
-			manifest, err := world.stack.Clusterctl.Generate(t.Context(), "flavor", variables, args...)
+			manifest, err := world.Stack.Clusterctl.Generate(t.Context(), "flavor", variables, args...)
 			g.Expect(err).NotTo(HaveOccurred())
 			made := objects(g, manifest)
 			g.Expect(made).To(HaveLen(8))
 			for _, object := range made {
-				g.Expect(world.client.Create(t.Context(), object, client.DryRunAll)).To(Succeed(), object.GetKind())
+				g.Expect(world.Client.Create(t.Context(), object, client.DryRunAll)).To(Succeed(), object.GetKind())
 			}
 		})
 	}
@@ -61,7 +58,7 @@ func TestEveryFlavorIsAccepted(t *testing.T) {
 // TestImagesAreListed: what a user mirrors before "clusterctl init".
 func TestImagesAreListed(t *testing.T) {
 	g := NewWithT(t)
-	out, err := world.stack.Clusterctl.Run(t.Context(), nil, append([]string{"init", "list-images"}, world.stack.Clusterctl.ProviderArgs()...)...)
+	out, err := world.Stack.Clusterctl.Run(t.Context(), nil, append([]string{"init", "list-images"}, world.Stack.Clusterctl.ProviderArgs()...)...)
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, name := range []string{"bootstrap", "control-plane", "infrastructure"} {
 		g.Expect(string(out)).To(ContainSubstring("ghcr.io/capi-talos/" + name + "-manager:v0.1.0"))
@@ -71,10 +68,11 @@ func TestImagesAreListed(t *testing.T) {
 // TestNothingIsWrittenWhilePaused: of a paused Cluster only the condition Paused
 // is written, by each of our controllers.
 func TestNothingIsWrittenWhilePaused(t *testing.T) {
+	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
 	const namespace = "paused"
 	machines := newFleet(t, simfleet.Options{})
-	g.Expect(world.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
+	g.Expect(world.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
 	addHosts(t, machines, namespace, 2)
 	createCluster(t, machines, namespace, "paused")
 	g.Eventually(func(g Gomega) {
@@ -86,9 +84,9 @@ func TestNothingIsWrittenWhilePaused(t *testing.T) {
 	pause := func(paused bool) {
 		cluster := &clusterv1.Cluster{}
 		g.Eventually(func(g Gomega) {
-			g.Expect(world.client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "paused"}, cluster)).To(Succeed())
+			g.Expect(world.Client.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "paused"}, cluster)).To(Succeed())
 			cluster.Spec.Paused = &paused
-			g.Expect(world.client.Update(ctx, cluster)).To(Succeed())
+			g.Expect(world.Client.Update(ctx, cluster)).To(Succeed())
 		}).WithTimeout(timeout).Should(Succeed())
 	}
 	pause(true)
@@ -98,7 +96,7 @@ func TestNothingIsWrittenWhilePaused(t *testing.T) {
 	versions := func(g Gomega) map[string]string {
 		found := map[string]string{}
 		for _, list := range kinds {
-			g.Expect(world.client.List(ctx, list, client.InNamespace(namespace))).To(Succeed())
+			g.Expect(world.Client.List(ctx, list, client.InNamespace(namespace))).To(Succeed())
 			for _, object := range items(g, list) {
 				getter, _ := object.(conditions.Getter)
 				g.Expect(conditions.IsTrue(getter, clusterv1.PausedCondition)).To(BeTrue(), object.GetName())
@@ -115,7 +113,7 @@ func TestNothingIsWrittenWhilePaused(t *testing.T) {
 		for _, object := range items(g, list) {
 			touched, _ := object.DeepCopyObject().(client.Object)
 			touched.SetLabels(map[string]string{"touched": "", clusterv1.ClusterNameLabel: object.GetLabels()[clusterv1.ClusterNameLabel]})
-			g.Expect(world.client.Patch(ctx, touched, client.MergeFrom(object))).To(Succeed())
+			g.Expect(world.Client.Patch(ctx, touched, client.MergeFrom(object))).To(Succeed())
 			before[string(object.GetUID())] = touched.GetResourceVersion()
 		}
 	}
@@ -142,17 +140,7 @@ func items(g Gomega, list client.ObjectList) []client.Object {
 
 // objects reads manifests.
 func objects(g Gomega, manifests []byte) []*unstructured.Unstructured {
-	var found []*unstructured.Unstructured
-	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifests), len(manifests))
-	for {
-		object := &unstructured.Unstructured{}
-		err := decoder.Decode(object)
-		if errors.Is(err, io.EOF) {
-			return found
-		}
-		g.Expect(err).NotTo(HaveOccurred())
-		if len(object.Object) > 0 {
-			found = append(found, object)
-		}
-	}
+	found, err := bed.Objects(manifests)
+	g.Expect(err).NotTo(HaveOccurred())
+	return found
 }

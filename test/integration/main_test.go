@@ -5,98 +5,27 @@ package integration
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
-	"google.golang.org/grpc/grpclog"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
+	bed "github.com/capi-talos/capi-talos/test/integration/world"
 	"github.com/capi-talos/capi-talos/test/stack/demo"
-	"github.com/capi-talos/capi-talos/test/stack/management"
-	"github.com/capi-talos/capi-talos/test/stack/parts"
 )
 
 // timeout is how long the tests wait for what takes seconds on an idle machine.
 const timeout = 3 * time.Minute
 
-// world is the management cluster that all tests share. They run one after the
-// other, each in namespaces and with a fleet of its own.
-var world struct {
-	stack  *management.Stack
-	client client.Client
-}
+// world is the management cluster that all tests share, each in namespaces and
+// with a fleet of its own. First come those that restart the managers, one after
+// the other; then the others, several at a time: most of what they do is wait.
+var world bed.World
 
-func TestMain(m *testing.M) {
-	// What these libraries log of machines that do not answer is no news here.
-	ctrl.SetLogger(logr.Discard())
-	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard))
-	if err := run(m); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-}
-
-func run(m *testing.M) (err error) {
-	ctx := context.Background()
-	source, err := parts.SourceDir()
-	if err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp("", "capi-talos-integration-")
-	if err != nil {
-		return err
-	}
-	world.stack, err = management.Up(ctx, management.StackOptions{
-		Dir: dir, Repository: filepath.Join(source, "out", "repository"), Race: os.Getenv("RACE") != "", Output: os.Stdout,
-	})
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, world.stack.Stop(ctx)) }()
-	scheme, err := demo.Scheme()
-	if err != nil {
-		return err
-	}
-	if world.client, err = client.New(world.stack.Config, client.Options{Scheme: scheme}); err != nil {
-		return err
-	}
-	if code := m.Run(); code != 0 {
-		return fmt.Errorf("tests have failed; logs are in %s", dir)
-	}
-	if err := checkLogs(world.stack.LogDir()); err != nil {
-		return fmt.Errorf("%w; logs are in %s", err, dir)
-	}
-	return os.RemoveAll(dir)
-}
-
-// checkLogs fails for a right that a manager lacked, and for a data race.
-func checkLogs(dir string) error {
-	var failures []error
-	for _, manager := range []string{management.Bootstrap, management.ControlPlane, management.Infrastructure} {
-		content, err := os.ReadFile(filepath.Join(dir, manager+".log"))
-		if err != nil {
-			return err
-		}
-		for line := range strings.Lines(string(content)) {
-			if strings.Contains(line, "is forbidden: User") || strings.Contains(line, "DATA RACE") || strings.Contains(line, "panic") {
-				failures = append(failures, fmt.Errorf("%s: %s", manager, strings.TrimSpace(line)))
-			}
-		}
-	}
-	const enough = 10
-	return errors.Join(failures[:min(len(failures), enough)]...)
-}
+func TestMain(m *testing.M) { bed.Main(m, bed.Options{}, &world) }
 
 // newFleet is a fleet of pretended machines that ends with the test.
 func newFleet(t *testing.T, options simfleet.Options) *simfleet.Fleet {
@@ -113,7 +42,7 @@ func newFleet(t *testing.T, options simfleet.Options) *simfleet.Fleet {
 func forgetHosts(t *testing.T, namespace string) {
 	t.Helper()
 	t.Cleanup(func() {
-		NewWithT(t).Expect(world.client.DeleteAllOf(context.WithoutCancel(t.Context()), &infrav1.TalosHost{}, client.InNamespace(namespace))).To(Succeed())
+		NewWithT(t).Expect(world.Client.DeleteAllOf(context.WithoutCancel(t.Context()), &infrav1.TalosHost{}, client.InNamespace(namespace))).To(Succeed())
 	})
 }
 
@@ -123,8 +52,8 @@ func newScenario(t *testing.T, machines *simfleet.Fleet, name string) *demo.Scen
 	forgetHosts(t, name)
 	return &demo.Scenario{
 		Management: demo.Management{
-			Config: world.stack.Config, Kubeconfig: world.stack.Kubeconfig, Clusterctl: world.stack.Clusterctl,
-			Kubectl: world.stack.Built.Path("kubectl"), Check: world.stack.Check,
+			Config: world.Stack.Config, Kubeconfig: world.Stack.Kubeconfig, Clusterctl: world.Stack.Clusterctl,
+			Kubectl: world.Stack.Built.Path("kubectl"), Check: world.Stack.Check,
 		},
 		Fleet: machines, Cluster: name, Output: t.Output(), Dir: t.TempDir(),
 	}

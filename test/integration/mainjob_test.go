@@ -20,6 +20,7 @@ import (
 
 // TestTheMainJob runs the demo's scenario on metal, where machines have disks.
 func TestTheMainJob(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	machines := newFleet(t, simfleet.Options{Personality: talossim.Metal})
 	scenario := newScenario(t, machines, "main-job")
@@ -47,7 +48,7 @@ func expectContract(t *testing.T, name string) {
 
 	controlPlane := &controlplanev1.TalosControlPlane{}
 	g.Eventually(func(g Gomega) {
-		g.Expect(world.client.Get(ctx, client.ObjectKey{Namespace: name, Name: name + "-control-plane"}, controlPlane)).To(Succeed())
+		g.Expect(world.Client.Get(ctx, client.ObjectKey{Namespace: name, Name: name + "-control-plane"}, controlPlane)).To(Succeed())
 		g.Expect(conditions.IsTrue(controlPlane, "Available")).To(BeTrue())
 		g.Expect(controlPlane.Status.ReadyReplicas).To(HaveValue(BeEquivalentTo(1)))
 		g.Expect(controlPlane.Status.AvailableReplicas).To(HaveValue(BeEquivalentTo(1)))
@@ -56,7 +57,7 @@ func expectContract(t *testing.T, name string) {
 	}).WithTimeout(timeout).Should(Succeed())
 
 	hosts := &infrav1.TalosHostList{}
-	g.Expect(world.client.List(ctx, hosts, inNamespace)).To(Succeed())
+	g.Expect(world.Client.List(ctx, hosts, inNamespace)).To(Succeed())
 	ids := map[string]bool{}
 	for _, host := range hosts.Items {
 		if host.Spec.ConsumerRef.Name == "" {
@@ -67,18 +68,18 @@ func expectContract(t *testing.T, name string) {
 		g.Expect(host.Status.Hardware.Disks).NotTo(BeEmpty())
 		g.Expect(ids).NotTo(HaveKey(host.Spec.ConsumerRef.ProviderID))
 		ids[host.Spec.ConsumerRef.ProviderID] = true
-		g.Expect(world.client.Delete(ctx, &host)).To(MatchError(ContainSubstring("has claimed it")), "a host in use is not deleted")
+		g.Expect(world.Client.Delete(ctx, &host)).To(MatchError(ContainSubstring("has claimed it")), "a host in use is not deleted")
 		moved := host.DeepCopy()
 		moved.Spec.Addresses = []string{"192.0.2.1"}
-		g.Expect(world.client.Update(ctx, moved)).To(MatchError(ContainSubstring("spec.addresses")))
+		g.Expect(world.Client.Update(ctx, moved)).To(MatchError(ContainSubstring("spec.addresses")))
 		stolen := host.DeepCopy()
 		stolen.Spec.ConsumerRef = infrav1.ConsumerReference{}
-		g.Expect(world.client.Update(ctx, stolen)).To(MatchError(ContainSubstring("belongs to the infrastructure provider")))
+		g.Expect(world.Client.Update(ctx, stolen)).To(MatchError(ContainSubstring("belongs to the infrastructure provider")))
 	}
 	g.Expect(ids).To(HaveLen(2))
 
 	machines := &clusterv1.MachineList{}
-	g.Expect(world.client.List(ctx, machines, inNamespace)).To(Succeed())
+	g.Expect(world.Client.List(ctx, machines, inNamespace)).To(Succeed())
 	for _, machine := range machines.Items {
 		g.Expect(ids).To(HaveKey(machine.Spec.ProviderID))
 		g.Expect(machine.Status.Addresses).To(ContainElement(HaveField("Type", clusterv1.MachineInternalIP)))
@@ -95,19 +96,20 @@ func expectSecrets(t *testing.T, name string) {
 		name + "-talos": "bundle", name + "-ca": "tls.crt", name + "-talosconfig": "talosconfig", name + "-kubeconfig": "value",
 	} {
 		found := &corev1.Secret{}
-		g.Expect(world.client.Get(t.Context(), client.ObjectKey{Namespace: name, Name: secret}, found)).To(Succeed(), secret)
+		g.Expect(world.Client.Get(t.Context(), client.ObjectKey{Namespace: name, Name: secret}, found)).To(Succeed(), secret)
 		g.Expect(found.Data).To(HaveKey(key), secret)
 		g.Expect(found.Labels).To(HaveKeyWithValue(clusterv1.ClusterNameLabel, name), secret)
 		g.Expect(found.OwnerReferences).NotTo(BeEmpty(), secret)
 	}
 	owned := &metav1.PartialObjectMetadataList{}
 	owned.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("SecretList"))
-	g.Expect(world.client.List(t.Context(), owned, client.InNamespace(name))).To(Succeed())
+	g.Expect(world.Client.List(t.Context(), owned, client.InNamespace(name))).To(Succeed())
 	g.Expect(owned.Items).NotTo(BeEmpty())
 }
 
 // TestTwentyWorkers goes from nothing to 1 + 20 machines, and back.
 func TestTwentyWorkers(t *testing.T) {
+	t.Parallel()
 	g := NewWithT(t)
 	machines := newFleet(t, simfleet.Options{})
 	scenario := newScenario(t, machines, "twenty")

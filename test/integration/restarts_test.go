@@ -21,7 +21,7 @@ func TestManagersAreKilledAtEachStep(t *testing.T) {
 		done := make(chan error, 1)
 		go func() { done <- do(ctx) }()
 		kills++
-		if err := world.stack.Managers.Restart(ctx); err != nil {
+		if err := world.Stack.Managers.Restart(ctx); err != nil {
 			return err
 		}
 		return <-done

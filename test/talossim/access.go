@@ -3,6 +3,7 @@ package talossim
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/cosi-project/runtime/pkg/resource/meta"
@@ -16,34 +17,6 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// callers are the roles that may call a method.
-type callers struct {
-	roles   role.Set
-	methods []string
-}
-
-// rules are machined's rule map as far as methods are served here
-// (internal/app/machined/pkg/system/services/machined.go). What is not listed is
-// for administrators.
-func rules() []callers {
-	const service = "/machine.MachineService/"
-	return []callers{
-		{role.MakeSet(role.Admin, role.Operator, role.Reader), []string{
-			service + "Events", service + "Hostname", service + "List", service + "ServiceList", service + "Version",
-			"/cosi.resource.State/Get", "/cosi.resource.State/List", "/cosi.resource.State/Watch",
-		}},
-		{role.MakeSet(role.Admin, role.Operator, role.Reader, role.EtcdBackup), []string{
-			service + "EtcdAlarmList", service + "EtcdMemberList", service + "EtcdStatus",
-		}},
-		{role.MakeSet(role.Admin, role.Operator, role.EtcdBackup), []string{service + "EtcdSnapshot"}},
-		{role.MakeSet(role.Admin, role.Operator), []string{
-			service + "EtcdAlarmDisarm", service + "EtcdDefragment", service + "Reboot", service + "Shutdown", service + "ServiceRestart",
-		}},
-		// A reader may only in maintenance mode: the handler looks.
-		{role.MakeSet(role.Admin, role.Reader), []string{service + "ApplyConfiguration"}},
-	}
-}
-
 // errNotAuthorized is how Talos refuses a caller.
 var errNotAuthorized = status.Error(codes.PermissionDenied, "not authorized") //nolint:gochecknoglobals // A constant.
 
@@ -53,6 +26,7 @@ type authorizer struct {
 	// maintenance makes everybody a reader, whatever they present
 	// (internal/app/apid/service.go: ReadonlyRoleMode).
 	maintenance bool
+	rules       map[string]role.Set
 }
 
 // rolesOf are the roles of a caller, out of its certificate.
@@ -73,18 +47,24 @@ func (a *authorizer) rolesOf(ctx context.Context) role.Set {
 }
 
 func (a *authorizer) check(ctx context.Context, method string) error {
-	allowed := role.MakeSet(role.Admin)
-	for _, rule := range rules() {
-		for _, listed := range rule.methods {
-			if listed == method {
-				allowed = rule.roles
-			}
-		}
+	allowed, listed := a.rules[method]
+	if !listed {
+		allowed = role.MakeSet(role.Admin)
+	}
+	if method == "/storage.StorageService/BlockDeviceWipe" && !a.maintenance {
+		allowed = role.MakeSet(role.Admin)
 	}
 	if !a.rolesOf(ctx).IncludesAny(allowed) {
 		return errNotAuthorized
 	}
 	return nil
+}
+
+// lacking answers the calls of services that are not simulated, once the caller
+// is authorized.
+func lacking(_ any, stream grpc.ServerStream) error {
+	method, _ := grpc.MethodFromServerStream(stream)
+	return status.Errorf(codes.Unimplemented, "%s is not simulated", method)
 }
 
 // access is the rule for resources (internal/app/resources/access.go): nobody
@@ -99,6 +79,8 @@ func (a *authorizer) access(ctx context.Context, access state.Access) error {
 		return status.Error(codes.PermissionDenied, fmt.Sprintf("resource type %q is not supported", access.ResourceType))
 	case sensitivity == meta.Sensitive && !a.rolesOf(ctx).Includes(role.Admin):
 		return errNotAuthorized
+	case !slices.Contains(namespaces(), access.ResourceNamespace):
+		return status.Error(codes.PermissionDenied, fmt.Sprintf("namespace %q is not supported", access.ResourceNamespace))
 	}
 	return nil
 }
@@ -119,6 +101,7 @@ func (a *authorizer) delay(ctx context.Context) {
 }
 
 func (a *authorizer) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+	a.machine.calls.count(info.FullMethod)
 	a.delay(ctx)
 	if err := a.check(ctx, info.FullMethod); err != nil {
 		return nil, err
@@ -127,6 +110,7 @@ func (a *authorizer) unary(ctx context.Context, req any, info *grpc.UnaryServerI
 }
 
 func (a *authorizer) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+	a.machine.calls.count(info.FullMethod)
 	a.delay(stream.Context())
 	if err := a.check(stream.Context(), info.FullMethod); err != nil {
 		return err

@@ -47,7 +47,7 @@ func (w *world) raw(m *talossim.Machine, role string) *client.Client {
 
 func TestMaintenanceModePermitsWhatTalosDoes(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 20, talossim.Options{Personality: talossim.Metal})
+	w := newWorld(t, talossim.Options{Personality: talossim.Metal})
 	m := w.add()
 	w.maintenance(m)
 	raw := w.raw(m, secrets.RoleAdmin) // What a client presents does not count.
@@ -69,7 +69,7 @@ func TestMaintenanceModePermitsWhatTalosDoes(t *testing.T) {
 
 func TestRoles(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 21, talossim.Options{Personality: talossim.Metal})
+	w := newWorld(t, talossim.Options{Personality: talossim.Metal})
 	m := w.bootstrapped()
 	reader := w.raw(m, secrets.RoleReader)
 	_, err := reader.MachineClient.EtcdMemberList(t.Context(), &machine.EtcdMemberListRequest{QueryLocal: true})
@@ -114,7 +114,7 @@ func TestRoles(t *testing.T) {
 
 func TestStrangersAreTurnedAway(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 22, talossim.Options{})
+	w := newWorld(t, talossim.Options{})
 	m := w.bootstrapped()
 	_, err := w.pool.Maintenance(t.Context(), m.Spec().Address, "")
 	w.Expect(err).To(MatchError(talosclient.ErrNotInMaintenance))

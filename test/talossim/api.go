@@ -44,13 +44,15 @@ func (a *api) ApplyConfiguration(ctx context.Context, req *machine.ApplyConfigur
 		if !guard.rolesOf(ctx).Includes("os:admin") {
 			return nil, errNotAuthorized
 		}
-		return nil, status.Error(codes.Unimplemented, "changing the configuration of a configured machine is not simulated")
 	}
 	if refusal := a.boot.machine.Faults().RefusesConfiguration; refusal != "" {
 		return nil, status.Error(codes.InvalidArgument, refusal)
 	}
 	if _, err := a.boot.parse(ctx, req.GetData()); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	if a.settings != nil {
+		return nil, status.Error(codes.Unimplemented, "changing the configuration of a configured machine is not simulated")
 	}
 	if !req.GetDryRun() {
 		taken := true
@@ -105,15 +107,52 @@ func (a *api) located(label string) error {
 	return nil
 }
 
-// Reboot boots the machine. A container cannot.
+// Reboot boots the machine.
 func (a *api) Reboot(context.Context, *machine.RebootRequest) (*machine.RebootResponse, error) {
-	if a.boot.sim.options.Personality == Container {
-		return nil, status.Error(codes.FailedPrecondition, "method is not supported in container mode")
+	if err := a.onMetal(nil); err != nil {
+		return nil, err
 	}
 	if err := a.order(order{}); err != nil {
 		return nil, err
 	}
 	return &machine.RebootResponse{Messages: []*machine.Reboot{{}}}, nil
+}
+
+// onMetal refuses what a container cannot do; on metal it is lacking, if that is
+// an error.
+func (a *api) onMetal(lacking error) error {
+	if a.boot.sim.options.Personality == Container {
+		return status.Error(codes.FailedPrecondition, "method is not supported in container mode")
+	}
+	return lacking
+}
+
+// errLacking says that a call is not simulated on metal.
+var errLacking = status.Error(codes.Unimplemented, "it is not simulated on metal")
+
+// Shutdown is refused in a container.
+func (a *api) Shutdown(context.Context, *machine.ShutdownRequest) (*machine.ShutdownResponse, error) {
+	return nil, a.onMetal(errLacking)
+}
+
+// Rollback is refused in a container.
+func (a *api) Rollback(context.Context, *machine.RollbackRequest) (*machine.RollbackResponse, error) {
+	return nil, a.onMetal(errLacking)
+}
+
+// Upgrade is refused in a container.
+func (a *api) Upgrade(context.Context, *machine.UpgradeRequest) (*machine.UpgradeResponse, error) {
+	return nil, a.onMetal(errLacking)
+}
+
+// MetaWrite is refused in a container.
+func (a *api) MetaWrite(context.Context, *machine.MetaWriteRequest) (*machine.MetaWriteResponse, error) {
+	return nil, a.onMetal(errLacking)
+}
+
+// MetaDelete is refused in a container.
+func (a *api) MetaDelete(context.Context, *machine.MetaDeleteRequest) (*machine.MetaDeleteResponse, error) {
+	return nil, a.onMetal(errLacking)
 }
 
 // Version tells the release.
@@ -157,7 +196,10 @@ func (a *api) List(req *machine.ListRequest, stream grpc.ServerStreamingServer[m
 	below, isEtcd := strings.CutPrefix(root, constants.EtcdDataPath)
 	below = strings.TrimPrefix(below, "/")
 	var made bool
-	a.boot.sim.look(func() { made = a.boot.machine.disk.ephemeral })
+	a.boot.sim.look(func() {
+		// Etcd's service makes it when it starts, and leaving removes it.
+		made = a.boot.machine.disk.ephemeral && a.settings != nil && a.settings.controlPlane && a.boot.machine.etcd != etcdFinished
+	})
 	if !isEtcd || !made || !slices.Contains(files, below) {
 		return fmt.Errorf("lstat %s: no such file or directory", root)
 	}

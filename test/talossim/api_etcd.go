@@ -16,10 +16,7 @@ import (
 // controlPlane refuses what only a control plane node can do
 // (internal/app/internal/machinehelper/machinehelper.go).
 func (a *api) controlPlane(name string) error {
-	switch {
-	case a.settings == nil:
-		return status.Errorf(codes.Unimplemented, "machine type is not set, cannot use %s API", name)
-	case !a.settings.controlPlane:
+	if a.settings == nil || !a.settings.controlPlane {
 		return status.Errorf(codes.Unimplemented, "%s is only available on control plane nodes", name)
 	}
 	return nil
@@ -52,26 +49,29 @@ func (a *api) Bootstrap(context.Context, *machine.BootstrapRequest) (*machine.Bo
 	return &machine.BootstrapResponse{Messages: []*machine.Bootstrap{{}}}, nil
 }
 
-// errEtcdDown is what a client of etcd says when nothing listens.
-var errEtcdDown = status.Error(codes.Unavailable, "connection error: desc = \"transport: Error while dialing: connect: connection refused\"") //nolint:gochecknoglobals // A constant.
+// errNoAnswer says that no etcd answers: Talos' client of etcd waits until the
+// caller gives up.
+var errNoAnswer = errors.New("no etcd answers")
 
-// refusal gives an error of etcd its code.
-func refusal(err error) error {
-	code := codes.FailedPrecondition
+// answered is the error of a call of etcd. Etcd's own errors have no code.
+func answered(ctx context.Context, doing string, err error) error {
 	switch {
-	case errors.Is(err, etcdmodel.ErrNoLeader), errors.Is(err, etcdmodel.ErrUnhealthy):
-		code = codes.Unavailable
-	case errors.Is(err, etcdmodel.ErrMemberNotFound):
-		code = codes.NotFound
+	case err == nil:
+		return nil
+	case errors.Is(err, errNoAnswer):
+		<-ctx.Done()
+		return status.FromContextError(ctx.Err()).Err()
+	case doing == "":
+		return err
 	}
-	return status.Error(code, err.Error())
+	return fmt.Errorf("%s: %w", doing, err)
 }
 
 // local is the etcd of the machine. The lock is held.
 func (a *api) local() (etcdmodel.Data, error) {
 	data, found := a.boot.sim.etcd.Data(a.boot.machine.spec.Name)
-	if !found || !a.boot.member().Up {
-		return etcdmodel.Data{}, errEtcdDown
+	if !found || a.boot.machine.etcd != etcdRunning {
+		return etcdmodel.Data{}, errNoAnswer
 	}
 	return data, nil
 }
@@ -84,25 +84,40 @@ func (a *api) cluster() (*etcdmodel.Cluster, error) {
 		cluster = data.Cluster
 	}
 	if cluster == nil {
-		return nil, errEtcdDown
+		return nil, errNoAnswer
 	}
-	if cluster.Leader() == 0 {
-		return nil, refusal(etcdmodel.ErrNoLeader)
+	if cluster.Leader() == 0 || a.boot.machine.faults.Parted {
+		return nil, etcdmodel.ErrNoLeader
 	}
 	return cluster, nil
 }
 
+// errLearner is etcd's answer to what a learner cannot do
+// (server/etcdserver/api/v3rpc/util.go of etcd v3.6.16, isRPCSupportedForLearner).
+var errLearner = errors.New("etcdserver: rpc not supported for learner")
+
 // EtcdMemberList tells the members. Unless it is asked for the local view, any
 // control plane node may answer, as in Talos.
-func (a *api) EtcdMemberList(_ context.Context, req *machine.EtcdMemberListRequest) (*machine.EtcdMemberListResponse, error) {
+func (a *api) EtcdMemberList(ctx context.Context, req *machine.EtcdMemberListRequest) (*machine.EtcdMemberListResponse, error) {
 	if err := a.controlPlane("member list"); err != nil {
 		return nil, err
 	}
+	list, err := a.members(req.GetQueryLocal())
+	if err != nil {
+		return nil, answered(ctx, "", err)
+	}
+	return &machine.EtcdMemberListResponse{Messages: []*machine.EtcdMembers{list}}, nil
+}
+
+func (a *api) members(local bool) (*machine.EtcdMembers, error) {
 	a.boot.sim.mu.Lock()
 	defer a.boot.sim.mu.Unlock()
-	if req.GetQueryLocal() {
+	if local {
 		if _, err := a.local(); err != nil {
 			return nil, err
+		}
+		if a.boot.member().Learner {
+			return nil, errLearner
 		}
 	}
 	cluster, err := a.cluster()
@@ -116,7 +131,7 @@ func (a *api) EtcdMemberList(_ context.Context, req *machine.EtcdMemberListReque
 			Id: member.ID, Hostname: member.Name, PeerUrls: []string{member.PeerURL}, ClientUrls: a.boot.sim.clientURLs(member.ID), IsLearner: member.Learner,
 		})
 	}
-	return &machine.EtcdMemberListResponse{Messages: []*machine.EtcdMembers{list}}, nil
+	return list, nil
 }
 
 // clientURLs are where a member is reached; none when its node has no data any
@@ -131,37 +146,62 @@ func (s *Sim) clientURLs(id uint64) []string {
 }
 
 // EtcdStatus tells the state of the machine's own member.
-func (a *api) EtcdStatus(context.Context, *emptypb.Empty) (*machine.EtcdStatusResponse, error) {
+func (a *api) EtcdStatus(ctx context.Context, _ *emptypb.Empty) (*machine.EtcdStatusResponse, error) {
 	if err := a.controlPlane("etcd status"); err != nil {
 		return nil, err
 	}
+	member, err := a.memberStatus()
+	if err != nil {
+		return nil, answered(ctx, "failed to query etcd status", err)
+	}
+	return &machine.EtcdStatusResponse{Messages: []*machine.EtcdStatus{{MemberStatus: member}}}, nil
+}
+
+func (a *api) memberStatus() (*machine.EtcdMemberStatus, error) {
 	a.boot.sim.mu.Lock()
 	defer a.boot.sim.mu.Unlock()
 	data, err := a.local()
 	if err != nil {
-		return nil, fmt.Errorf("failed to query etcd status: %w", err)
+		return nil, err
 	}
 	const size, index = 20 << 20, 1000
 	member := &machine.EtcdMemberStatus{
 		MemberId: data.ID, Leader: data.Cluster.Leader(), DbSize: size, DbSizeInUse: size / 2, IsLearner: a.boot.member().Learner,
 		RaftTerm: data.Cluster.Term() + 1, RaftIndex: index, RaftAppliedIndex: index, ProtocolVersion: "3.6.12", StorageVersion: "3.6.0",
 	}
+	if a.boot.machine.faults.Parted {
+		member.Leader = 0
+	}
 	if member.GetLeader() == 0 {
 		member.Errors = append(member.Errors, "etcdserver: no leader")
 	}
-	return &machine.EtcdStatusResponse{Messages: []*machine.EtcdStatus{{MemberStatus: member}}}, nil
+	return member, nil
 }
 
-// EtcdAlarmList tells the alarms of all members of the machine's cluster.
-func (a *api) EtcdAlarmList(context.Context, *emptypb.Empty) (*machine.EtcdAlarmListResponse, error) {
+// EtcdAlarmList tells the alarms of all members of the machine's cluster. Etcd
+// tells them with the consent of a quorum only, and waits for it.
+func (a *api) EtcdAlarmList(ctx context.Context, _ *emptypb.Empty) (*machine.EtcdAlarmListResponse, error) {
 	if err := a.controlPlane("etcd alarm list"); err != nil {
 		return nil, err
 	}
+	list, err := a.alarms()
+	if err != nil {
+		return nil, answered(ctx, "failed to list etcd alarms", err)
+	}
+	return &machine.EtcdAlarmListResponse{Messages: []*machine.EtcdAlarm{list}}, nil
+}
+
+func (a *api) alarms() (*machine.EtcdAlarm, error) {
 	a.boot.sim.mu.Lock()
 	defer a.boot.sim.mu.Unlock()
 	local, err := a.local()
-	if err != nil {
-		return nil, fmt.Errorf("failed to list etcd alarms: %w", err)
+	switch {
+	case err != nil:
+		return nil, err
+	case a.boot.member().Learner:
+		return nil, errLearner
+	case local.Cluster.Leader() == 0 || a.boot.machine.faults.Parted:
+		return nil, errNoAnswer
 	}
 	list := &machine.EtcdAlarm{}
 	for _, other := range a.boot.sim.machines {
@@ -170,75 +210,5 @@ func (a *api) EtcdAlarmList(context.Context, *emptypb.Empty) (*machine.EtcdAlarm
 			list.MemberAlarms = append(list.MemberAlarms, &machine.EtcdMemberAlarm{MemberId: data.ID, Alarm: machine.EtcdMemberAlarm_AlarmType(alarm)})
 		}
 	}
-	return &machine.EtcdAlarmListResponse{Messages: []*machine.EtcdAlarm{list}}, nil
-}
-
-// EtcdRemoveMemberByID takes a member out of the cluster.
-func (a *api) EtcdRemoveMemberByID(_ context.Context, req *machine.EtcdRemoveMemberByIDRequest) (*machine.EtcdRemoveMemberByIDResponse, error) {
-	if err := a.controlPlane("etcd remove member"); err != nil {
-		return nil, err
-	}
-	var err error
-	a.boot.sim.update(func() {
-		var cluster *etcdmodel.Cluster
-		if cluster, err = a.cluster(); err == nil {
-			if err = cluster.Remove(req.GetMemberId()); err != nil {
-				err = refusal(err)
-			}
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &machine.EtcdRemoveMemberByIDResponse{Messages: []*machine.EtcdRemoveMemberByID{{}}}, nil
-}
-
-// EtcdLeaveCluster takes the machine's own member out, stops etcd and wipes its
-// data. Etcd is not started again in this boot.
-func (a *api) EtcdLeaveCluster(context.Context, *machine.EtcdLeaveClusterRequest) (*machine.EtcdLeaveClusterResponse, error) {
-	if err := a.controlPlane("etcd leave"); err != nil {
-		return nil, err
-	}
-	var err error
-	a.boot.sim.update(func() {
-		if _, err = a.local(); err != nil {
-			return
-		}
-		if err = a.boot.sim.etcd.Leave(a.boot.machine.spec.Name); err != nil {
-			err = refusal(err)
-			return
-		}
-		a.boot.machine.etcd = etcdFinished
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &machine.EtcdLeaveClusterResponse{Messages: []*machine.EtcdLeaveCluster{{}}}, nil
-}
-
-// EtcdForfeitLeadership hands the leadership to another member; it tells to
-// which, or nothing when the machine does not lead.
-func (a *api) EtcdForfeitLeadership(context.Context, *machine.EtcdForfeitLeadershipRequest) (*machine.EtcdForfeitLeadershipResponse, error) {
-	if err := a.controlPlane("etcd forfeit leadership"); err != nil {
-		return nil, err
-	}
-	var err error
-	answer := &machine.EtcdForfeitLeadership{}
-	a.boot.sim.update(func() {
-		var data etcdmodel.Data
-		if data, err = a.local(); err != nil || data.Cluster.Leader() != data.ID {
-			return
-		}
-		err = refusal(etcdmodel.ErrUnhealthy)
-		for _, member := range data.Cluster.Members() {
-			if member.ID != data.ID && data.Cluster.MoveLeader(member.ID) == nil {
-				answer.Member, err = member.Name, nil
-				return
-			}
-		}
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &machine.EtcdForfeitLeadershipResponse{Messages: []*machine.EtcdForfeitLeadership{answer}}, nil
+	return list, nil
 }

@@ -69,6 +69,9 @@ func (b *boot) etcdOnce(ctx context.Context) {
 		if failure = b.sim.etcd.Start(b.machine.spec.Name, b.settings.hostname); failure == nil {
 			b.machine.etcd = etcdRunning
 		}
+		if b.machine.faults.Parted {
+			b.sim.etcd.Silence(b.machine.spec.Name)
+		}
 	})
 	if failure != nil {
 		// It was removed from its cluster: etcd ends at once, again and again.
@@ -103,7 +106,7 @@ func (b *boot) etcdReady() bool {
 	if _, found := b.sim.etcd.Data(m.spec.Name); found {
 		return true
 	}
-	return b.sim.etcd.Join(b.settings.etcd, m.spec.Name, b.settings.hostname, m.url(peerPort)) == nil
+	return !m.faults.Parted && b.sim.etcd.Join(b.settings.etcd, m.spec.Name, b.settings.hostname, m.url(peerPort)) == nil
 }
 
 // etcdEnds tells whether etcd cannot go on. The lock is held.
@@ -113,7 +116,7 @@ func (b *boot) etcdEnds() bool {
 		return true
 	}
 	_, member := data.Cluster.Member(data.ID)
-	return !member
+	return !member && !b.machine.faults.Parted
 }
 
 // promote makes a learner vote, as Talos does in the background.

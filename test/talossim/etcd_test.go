@@ -39,7 +39,7 @@ func (w *world) joins() *talossim.Machine {
 
 func TestControlPlaneNodesJoinOneByOne(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 30, talossim.Options{Delays: talossim.Delays{Promote: 200 * time.Millisecond}})
+	w := newWorld(t, talossim.Options{Delays: talossim.Delays{Promote: 200 * time.Millisecond}})
 	first := w.bootstrapped()
 	second, third := w.joins(), w.joins()
 	w.Eventually(func() ([]talosclient.EtcdMember, error) { return w.admin(first).EtcdMembers(t.Context()) }).Should(ContainElement(HaveField("Learner", true)))
@@ -66,7 +66,7 @@ func TestControlPlaneNodesJoinOneByOne(t *testing.T) {
 
 func TestADeadEtcd(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 31, talossim.Options{})
+	w := newWorld(t, talossim.Options{})
 	first := w.bootstrapped()
 	second := w.joins()
 	w.ready(second)
@@ -90,7 +90,7 @@ func TestADeadEtcd(t *testing.T) {
 
 func TestARemovedMemberDoesNotComeBack(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 32, talossim.Options{})
+	w := newWorld(t, talossim.Options{})
 	first := w.bootstrapped()
 	second := w.joins()
 	w.ready(second)
@@ -114,7 +114,7 @@ func TestARemovedMemberDoesNotComeBack(t *testing.T) {
 
 func TestLeadershipIsForfeited(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 33, talossim.Options{})
+	w := newWorld(t, talossim.Options{})
 	first := w.bootstrapped()
 	raw := w.raw(first, secrets.RoleAdmin).MachineClient
 	_, err := raw.EtcdForfeitLeadership(t.Context(), &machine.EtcdForfeitLeadershipRequest{})
@@ -132,7 +132,7 @@ func TestLeadershipIsForfeited(t *testing.T) {
 
 func TestASecondBootstrapIsCounted(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 34, talossim.Options{})
+	w := newWorld(t, talossim.Options{})
 	first, second := w.add(), w.add()
 	w.configure(first, configgen.RoleControlPlane)
 	w.configure(second, configgen.RoleControlPlane)
@@ -146,7 +146,7 @@ func TestASecondBootstrapIsCounted(t *testing.T) {
 
 func TestAlarms(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 35, talossim.Options{})
+	w := newWorld(t, talossim.Options{})
 	m := w.bootstrapped()
 	w.Expect(w.admin(m).EtcdAlarms(t.Context())).To(BeEmpty())
 	m.Break(talossim.Faults{Alarm: "NOSPACE"})

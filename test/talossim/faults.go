@@ -23,6 +23,11 @@ type Faults struct {
 	// DeadEtcd stops etcd, and with it the API server of the machine. The data
 	// stays.
 	DeadEtcd bool
+	// Parted cuts the machine off from all other machines, and from the endpoint of
+	// its cluster, as when a switch fails; who manages it still reaches its Talos
+	// API. Its etcd runs on without a leader, its API server ends, and its node is
+	// not ready. The other members of etcd do not notice that it is gone.
+	Parted bool
 	// KeepsData makes it ignore what a reset asks it to wipe.
 	KeepsData bool
 	// OtherMachine makes it tell another identity, from its next boot on.
@@ -35,8 +40,17 @@ type Faults struct {
 func (m *Machine) Break(faults Faults) {
 	var present *boot
 	m.sim.update(func() {
+		healed := m.faults.Parted && !faults.Parted
 		m.faults = faults
 		present = m.present
+		switch {
+		case m.etcd != etcdRunning:
+		case faults.Parted:
+			m.sim.etcd.Silence(m.spec.Name)
+		case healed:
+			// A member that was removed meanwhile learns of it now.
+			_ = m.sim.etcd.Start(m.spec.Name, m.disk.settings.hostname)
+		}
 	})
 	if present != nil {
 		present.gate.set(faults.Silent, faults.Refusing)

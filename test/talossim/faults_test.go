@@ -7,15 +7,18 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/siderolabs/talos/pkg/machinery/api/machine"
+	corev1 "k8s.io/api/core/v1"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	"github.com/capi-talos/capi-talos/test/talossim"
 )
 
 func TestASilentMachineIsParted(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 40, talossim.Options{})
+	w := newWorld(t, talossim.Options{})
 	m := w.bootstrapped()
 	node := w.admin(m)
 	m.Break(talossim.Faults{Silent: true})
@@ -38,7 +41,7 @@ func TestASilentMachineIsParted(t *testing.T) {
 
 func TestAMachineThatRefuses(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 41, talossim.Options{})
+	w := newWorld(t, talossim.Options{})
 	m := w.add()
 	w.maintenance(m)
 	m.Break(talossim.Faults{Refusing: true})
@@ -50,7 +53,7 @@ func TestAMachineThatRefuses(t *testing.T) {
 
 func TestASlowMachine(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 42, talossim.Options{})
+	w := newWorld(t, talossim.Options{})
 	m := w.add()
 	node := w.maintenance(m)
 	m.Break(talossim.Faults{Slow: quiet})
@@ -61,9 +64,9 @@ func TestASlowMachine(t *testing.T) {
 
 func TestABrokenDisk(t *testing.T) {
 	t.Parallel()
-	for subnet, personality := range map[byte]talossim.Personality{43: talossim.Container, 44: talossim.Metal} {
+	for _, personality := range []talossim.Personality{talossim.Container, talossim.Metal} {
 		t.Run(string(personality), func(t *testing.T) {
-			w := newWorld(t, subnet, talossim.Options{Personality: personality})
+			w := newWorld(t, talossim.Options{Personality: personality})
 			m := w.add()
 			m.Break(talossim.Faults{BrokenDisk: true})
 			before := w.maintenance(m).Fingerprint()
@@ -80,7 +83,7 @@ func TestABrokenDisk(t *testing.T) {
 
 func TestADiskThatIsNotThere(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 45, talossim.Options{Personality: talossim.Metal})
+	w := newWorld(t, talossim.Options{Personality: talossim.Metal})
 	m := w.add()
 	before := w.maintenance(m).Fingerprint()
 	selected := w.configuration(m, configgen.RoleControlPlane, func(overlay *configgen.HostOverlay) {
@@ -95,7 +98,7 @@ func TestADiskThatIsNotThere(t *testing.T) {
 
 func TestConfigurationsThatAreRefused(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 46, talossim.Options{Personality: talossim.Metal})
+	w := newWorld(t, talossim.Options{Personality: talossim.Metal})
 	m := w.add()
 	node := w.maintenance(m)
 	w.Expect(node.ApplyConfiguration(t.Context(), []byte("machine: {}"))).To(MatchError(talosclient.ErrInvalidConfiguration))
@@ -108,7 +111,7 @@ func TestConfigurationsThatAreRefused(t *testing.T) {
 
 func TestAnotherMachineAtTheAddress(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 47, talossim.Options{Personality: talossim.Metal})
+	w := newWorld(t, talossim.Options{Personality: talossim.Metal})
 	m := w.add()
 	w.maintenance(m)
 	m.Break(talossim.Faults{OtherMachine: true})
@@ -125,7 +128,7 @@ func TestAnotherMachineAtTheAddress(t *testing.T) {
 
 func TestAMachineThatIsStuck(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 48, talossim.Options{})
+	w := newWorld(t, talossim.Options{})
 	m := w.add()
 	m.Break(talossim.Faults{StuckBooting: true})
 	w.configure(m, configgen.RoleControlPlane)
@@ -138,7 +141,7 @@ func TestAMachineThatIsStuck(t *testing.T) {
 
 func TestAMachineThatKeepsItsData(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 49, talossim.Options{Personality: talossim.Metal})
+	w := newWorld(t, talossim.Options{Personality: talossim.Metal})
 	m := w.bootstrapped()
 	m.Break(talossim.Faults{KeepsData: true})
 	boots := m.Boots()
@@ -152,7 +155,7 @@ func TestAMachineThatKeepsItsData(t *testing.T) {
 
 func TestAWatchHearsEveryStage(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 50, talossim.Options{})
+	w := newWorld(t, talossim.Options{})
 	m := w.add()
 	w.configure(m, configgen.RoleControlPlane)
 	stages := make(chan talosclient.MachineStatus, 100)
@@ -169,4 +172,59 @@ func TestAWatchHearsEveryStage(t *testing.T) {
 	w.Eventually(stages).Should(Receive(HaveField("Stage", talosclient.StageResetting)))
 	cancel()
 	w.Eventually(done).Should(Receive())
+}
+
+// TestAPartedControlPlaneNode loses its cluster, not who manages it. Etcd counts
+// it as connected all the same: two of three that answer may still become one.
+func TestAPartedControlPlaneNode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, talossim.Options{})
+	first := w.bootstrapped()
+	second, third := w.joins(), w.joins()
+	w.ready(second)
+	w.ready(third)
+	before := w.voters(first, 3)
+
+	third.Break(talossim.Faults{Parted: true})
+	w.Eventually(third.ServesAPI).Should(BeFalse())
+	own, err := w.admin(third).EtcdStatus(t.Context())
+	w.Expect(err).NotTo(HaveOccurred(), "its etcd runs")
+	w.Expect(own.Leader).To(BeZero())
+	_, err = w.admin(third).EtcdMembers(t.Context())
+	w.Expect(err).To(MatchError(ContainSubstring("no leader")))
+	w.Expect(w.voters(first, 3)).To(Equal(before), "the others go on")
+	w.Eventually(func(g Gomega) {
+		node, err := w.node(first, third.Hostname())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(node.Status.Conditions).To(ContainElement(And(HaveField("Type", corev1.NodeReady), HaveField("Status", corev1.ConditionUnknown))))
+	}).Should(Succeed())
+
+	third.Break(talossim.Faults{})
+	w.ready(third)
+	w.Expect(w.voters(third, 3)).To(Equal(before))
+	w.Eventually(third.ServesAPI).Should(BeTrue())
+}
+
+func TestAMemberThatWasRemovedWhileItWasParted(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, talossim.Options{})
+	first := w.bootstrapped()
+	second, third := w.joins(), w.joins()
+	w.ready(second)
+	w.ready(third)
+	members := w.voters(first, 3)
+	third.Break(talossim.Faults{Parted: true})
+	w.Eventually(third.ServesAPI).Should(BeFalse())
+	for _, member := range members {
+		if member.Hostname == third.Hostname() {
+			_, err := w.raw(first, secrets.RoleAdmin).MachineClient.EtcdRemoveMemberByID(t.Context(), &machine.EtcdRemoveMemberByIDRequest{MemberId: member.ID})
+			w.Expect(err).NotTo(HaveOccurred())
+		}
+	}
+	w.voters(first, 2)
+	_, err := w.admin(third).EtcdStatus(t.Context())
+	w.Expect(err).NotTo(HaveOccurred(), "it does not know yet")
+	third.Break(talossim.Faults{})
+	w.Eventually(func() error { _, err := w.admin(third).EtcdStatus(t.Context()); return err }).ShouldNot(Succeed())
+	w.voters(first, 2)
 }

@@ -28,10 +28,10 @@ func volumes(g Gomega, ctx context.Context, node talosclient.Node) talosclient.R
 }
 
 func TestFromMaintenanceToANodeAndBack(t *testing.T) {
-	for subnet, personality := range map[byte]talossim.Personality{1: talossim.Container, 2: talossim.Metal} {
+	for _, personality := range []talossim.Personality{talossim.Container, talossim.Metal} {
 		t.Run(string(personality), func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, subnet, talossim.Options{Personality: personality})
+			w := newWorld(t, talossim.Options{Personality: personality})
 			cp, worker := w.add(), w.add()
 			boot := w.maintenance(cp).Fingerprint()
 			w.configure(worker, configgen.RoleWorker)
@@ -74,9 +74,9 @@ func TestFromMaintenanceToANodeAndBack(t *testing.T) {
 
 func TestWhatAMachineTellsInMaintenanceMode(t *testing.T) {
 	t.Parallel()
-	for subnet, personality := range map[byte]talossim.Personality{3: talossim.Container, 4: talossim.Metal} {
+	for _, personality := range []talossim.Personality{talossim.Container, talossim.Metal} {
 		t.Run(string(personality), func(t *testing.T) {
-			w := newWorld(t, subnet, talossim.Options{Personality: personality})
+			w := newWorld(t, talossim.Options{Personality: personality})
 			m := w.add()
 			node := w.maintenance(m)
 			w.Expect(node.Version(t.Context())).To(Equal(talossim.DefaultTalosVersion))
@@ -85,7 +85,7 @@ func TestWhatAMachineTellsInMaintenanceMode(t *testing.T) {
 			w.Expect(hardware.Platform).To(BeEquivalentTo(personality))
 			w.Expect(hardware.Links).To(ConsistOf(HaveField("HardwareAddress", m.Spec().MAC)))
 			w.Expect(node.Addresses(t.Context())).To(Equal([]string{m.Spec().Address}))
-			w.Expect(node.Hostname(t.Context())).To(BeEmpty())
+			w.Expect(node.Hostname(t.Context())).To(Equal(map[talossim.Personality]string{talossim.Container: "m1"}[personality]), "its host names a container")
 			status, err := node.MachineStatus(t.Context())
 			w.Expect(err).NotTo(HaveOccurred())
 			w.Expect(status).To(Equal(talosclient.MachineStatus{Stage: talosclient.StageMaintenance, Ready: true}))
@@ -107,7 +107,7 @@ func TestWhatAMachineTellsInMaintenanceMode(t *testing.T) {
 
 func TestAWorkerWaitsForAControlPlaneNode(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 5, talossim.Options{})
+	w := newWorld(t, talossim.Options{})
 	cp, worker := w.add(), w.add()
 	w.configure(worker, configgen.RoleWorker)
 	creds, err := w.bundle.ClientCredentials(secrets.RoleReader, time.Now(), testTTL)
@@ -125,9 +125,9 @@ func TestAWorkerWaitsForAControlPlaneNode(t *testing.T) {
 
 func TestAFleetThatKeepsItsData(t *testing.T) {
 	t.Parallel()
-	for subnet, personality := range map[byte]talossim.Personality{6: talossim.Container, 7: talossim.Metal} {
+	for _, personality := range []talossim.Personality{talossim.Container, talossim.Metal} {
 		t.Run(string(personality), func(t *testing.T) {
-			w := newWorld(t, subnet, talossim.Options{Personality: personality})
+			w := newWorld(t, talossim.Options{Personality: personality})
 			m := w.bootstrapped()
 			boots := m.Boots()
 			w.sim.KeepDataOnReset(true)
@@ -143,7 +143,7 @@ func TestAFleetThatKeepsItsData(t *testing.T) {
 
 func TestPowerCycle(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 8, talossim.Options{})
+	w := newWorld(t, talossim.Options{})
 	m := w.bootstrapped()
 	members, err := w.admin(m).EtcdMembers(t.Context())
 	w.Expect(err).NotTo(HaveOccurred())
@@ -156,7 +156,7 @@ func TestPowerCycle(t *testing.T) {
 
 func TestOnlyTheVolumesAskedForAreWiped(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 9, talossim.Options{Personality: talossim.Metal})
+	w := newWorld(t, talossim.Options{Personality: talossim.Metal})
 	m := w.bootstrapped()
 	w.Expect(w.admin(m).Reset(t.Context(), talosclient.ResetOptions{SystemLabels: []string{"NOTHING"}})).NotTo(Succeed())
 	w.Expect(w.admin(m).Reset(t.Context(), talosclient.ResetOptions{SystemLabels: []string{"STATE"}})).To(Succeed())
@@ -171,7 +171,7 @@ func TestOnlyTheVolumesAskedForAreWiped(t *testing.T) {
 
 func TestManyMachines(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 10, talossim.Options{})
+	w := newWorld(t, talossim.Options{})
 	cp := w.bootstrapped()
 	const count = 40
 	workers := make([]*talossim.Machine, 0, count)

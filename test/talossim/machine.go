@@ -13,8 +13,9 @@ import (
 
 // Machine is one pretended machine. What is on its disk survives a boot.
 type Machine struct {
-	sim  *Sim
-	spec MachineSpec
+	sim   *Sim
+	spec  MachineSpec
+	calls callCounter
 
 	// What follows is guarded by the lock of the fleet.
 

@@ -12,7 +12,8 @@ import (
 )
 
 // keepJoined is the kubelet: it registers the node once the API server answers
-// at the endpoint of the configuration, and stays until ctx ends.
+// at the endpoint of the configuration, and keeps it ready until ctx ends, unless
+// the machine is parted.
 func (b *boot) keepJoined(ctx context.Context) {
 	b.sim.pause(ctx, b.sim.options.Delays.Join)
 	node := kube.Node{
@@ -21,13 +22,21 @@ func (b *boot) keepJoined(ctx context.Context) {
 		Addresses: []string{b.machine.spec.Address}, Labels: b.settings.labels, Taints: b.settings.taints,
 	}
 	for ctx.Err() == nil {
-		if answers(ctx, b.settings.endpoint, b.settings.kubernetesCA.Crt) && b.sim.options.Clusters.Join(ctx, node) == nil {
+		if !b.parted() && answers(ctx, b.settings.endpoint, b.settings.kubernetesCA.Crt) && b.sim.options.Clusters.Join(ctx, node) == nil {
 			b.sim.update(func() { b.machine.joined = true })
-			<-ctx.Done()
-			return
+			if b.sim.await(ctx, func() bool { return b.machine.faults.Parted }) != nil {
+				return
+			}
+			b.sim.update(func() { b.machine.joined = false })
+			b.sim.options.Clusters.Leave(ctx, node.CA, node.Name)
 		}
 		b.sim.pause(ctx, retryInterval)
 	}
+}
+
+func (b *boot) parted() (parted bool) {
+	b.sim.look(func() { parted = b.machine.faults.Parted })
+	return parted
 }
 
 // answers tells whether something of the cluster serves at its endpoint.

@@ -43,13 +43,13 @@ func TestTheNodeHasWhatTheConfigurationSays(t *testing.T) {
 		section  = "machine:\n  nodeLabels: {shelf: one}\n  nodeTaints: {shelf: two:NoSchedule, bare: NoExecute}\n"
 		document = "apiVersion: v1alpha1\nkind: KubeNodeConfig\nlabels: {shelf: one}\ntaints: {shelf: two:NoSchedule, bare: NoExecute}\n"
 	)
-	for subnet, test := range map[byte]struct{ contract, release, patch string }{
-		60: {"v1.12", "v1.12.4", section},
-		61: {"v1.13", "v1.13.9", section},
-		62: {"v1.14", "v1.14.1", document},
+	for _, test := range []struct{ contract, release, patch string }{
+		{"v1.12", "v1.12.4", section},
+		{"v1.13", "v1.13.9", section},
+		{"v1.14", "v1.14.1", document},
 	} {
 		t.Run(test.contract, func(t *testing.T) {
-			w := newWorld(t, subnet, talossim.Options{TalosVersion: test.release})
+			w := newWorld(t, talossim.Options{TalosVersion: test.release})
 			w.contract = test.contract
 			cp, worker := w.bootstrapped(), w.add()
 			w.Expect(w.maintenance(worker).ApplyConfiguration(t.Context(), w.configuration(worker, configgen.RoleWorker, func(overlay *configgen.HostOverlay) {
@@ -75,7 +75,7 @@ func TestTheNodeHasWhatTheConfigurationSays(t *testing.T) {
 
 func TestANodeThatLeftIsNotReady(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 63, talossim.Options{})
+	w := newWorld(t, talossim.Options{})
 	cp, worker := w.bootstrapped(), w.add()
 	w.configure(worker, configgen.RoleWorker)
 	w.ready(worker)
@@ -88,7 +88,7 @@ func TestANodeThatLeftIsNotReady(t *testing.T) {
 
 func TestDocumentsOfANewerReleaseAreRefused(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 64, talossim.Options{})
+	w := newWorld(t, talossim.Options{})
 	w.contract = "v1.14"
 	m := w.add()
 	w.Expect(w.maintenance(m).ApplyConfiguration(t.Context(), w.configuration(m, configgen.RoleWorker))).
@@ -97,7 +97,7 @@ func TestDocumentsOfANewerReleaseAreRefused(t *testing.T) {
 
 func TestAMachineWithoutAHostnameMakesOne(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, 65, talossim.Options{})
+	w := newWorld(t, talossim.Options{})
 	cp, worker := w.bootstrapped(), w.add()
 	configuration := w.configuration(worker, configgen.RoleWorker, func(overlay *configgen.HostOverlay) {
 		overlay.StrategicPatches = []string{"apiVersion: v1alpha1\nkind: HostnameConfig\nauto: stable\nhostname:\n  $patch: delete\n"}

@@ -39,6 +39,14 @@ func types() []meta.ResourceWithRD {
 	}
 }
 
+// namespaces are those that resources are in. Some of these are one and the same.
+func namespaces() []string {
+	return []string{
+		meta.NamespaceName, block.NamespaceName, config.NamespaceName, hardware.NamespaceName, k8s.NamespaceName, k8s.ControlPlaneNamespaceName,
+		network.NamespaceName, runtime.NamespaceName, secrets.NamespaceName,
+	}
+}
+
 // resources are the COSI resources of one boot, as far as clients look at them.
 type resources struct {
 	state state.State
@@ -64,6 +72,12 @@ func newResources(ctx context.Context, m *Machine) (*resources, error) {
 	platform := runtime.NewPlatformMetadataSpec(runtime.NamespaceName, runtime.PlatformMetadataID)
 	platform.TypedSpec().Platform = string(personality)
 	made := []resource.Resource{platform, link(spec.MAC, personality)}
+	if personality == Container {
+		// Who runs the container names it; other machines have no name yet.
+		name := network.NewHostnameStatus(network.NamespaceName, network.HostnameID)
+		name.TypedSpec().Hostname = spec.Name
+		made = append(made, name)
+	}
 	made = append(made, addresses(spec.Address)...)
 	if personality == Metal {
 		made = append(made, metal(spec)...)
@@ -76,18 +90,15 @@ func newResources(ctx context.Context, m *Machine) (*resources, error) {
 }
 
 func (r *resources) register(ctx context.Context) error {
-	namespaces, kinds := registry.NewNamespaceRegistry(r.state), registry.NewResourceRegistry(r.state)
-	if err := namespaces.RegisterDefault(ctx); err != nil {
+	spaces, kinds := registry.NewNamespaceRegistry(r.state), registry.NewResourceRegistry(r.state)
+	if err := spaces.RegisterDefault(ctx); err != nil {
 		return err
 	}
 	if err := kinds.RegisterDefault(ctx); err != nil {
 		return err
 	}
-	for _, namespace := range []string{
-		block.NamespaceName, config.NamespaceName, hardware.NamespaceName, k8s.NamespaceName, network.NamespaceName, runtime.NamespaceName, secrets.NamespaceName,
-	} {
-		// Some of these are one and the same.
-		if err := namespaces.Register(ctx, namespace, namespace); err != nil && !state.IsConflictError(err) {
+	for _, namespace := range namespaces() {
+		if err := spaces.Register(ctx, namespace, namespace); err != nil && !state.IsConflictError(err) {
 			return err
 		}
 	}
@@ -177,7 +188,9 @@ func (r *resources) setNode(ctx context.Context, s *settings, address string) {
 	if s.controlPlane {
 		kind.SetMachineType(machinetype.TypeControlPlane)
 	}
-	for _, res := range []resource.Resource{name, nodename, nodeIP, kind, config.NewMachineConfig(s.provider)} {
+	root := secrets.NewOSRoot(secrets.OSRootID)
+	root.TypedSpec().IssuingCA, root.TypedSpec().CertSANDNSNames = &s.talosCA, s.talosSANs
+	for _, res := range []resource.Resource{name, nodename, nodeIP, kind, root, config.NewMachineConfig(s.provider)} {
 		r.put(ctx, res)
 	}
 }

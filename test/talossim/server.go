@@ -38,11 +38,12 @@ func (b *boot) serve(config *tls.Config) error {
 		return err
 	}
 	present := &served{ended: make(chan struct{})}
-	guard := &authorizer{machine: b.machine, maintenance: b.settings == nil}
+	guard := &authorizer{machine: b.machine, maintenance: b.settings == nil, rules: rules()}
 	present.server = grpc.NewServer(
 		grpc.Creds(credentials.NewTLS(config)),
 		grpc.MaxRecvMsgSize(constants.GRPCMaxMessageSize),
 		grpc.UnaryInterceptor(guard.unary), grpc.StreamInterceptor(guard.stream),
+		grpc.UnknownServiceHandler(lacking),
 	)
 	machine.RegisterMachineServiceServer(present.server, &api{boot: b, settings: b.settings})
 	readable := state.WrapCore(state.Filter(b.resources.state, guard.access))

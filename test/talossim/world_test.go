@@ -32,8 +32,7 @@ type world struct {
 	sim    *talossim.Sim
 	pool   *talosclient.Pool
 	bundle *secrets.Bundle
-	// subnet is the third octet of the addresses: tests do not meet.
-	subnet byte
+	subnet *talossim.Subnet
 	hosts  byte
 	// endpoint is that of the configurations; the first machine's API server.
 	endpoint string
@@ -41,12 +40,17 @@ type world struct {
 	contract string
 }
 
-func newWorld(t *testing.T, subnet byte, options talossim.Options) *world {
+func newWorld(t *testing.T, options talossim.Options) *world {
 	t.Helper()
-	w := &world{WithT: NewWithT(t), t: t, pool: talosclient.New(), subnet: subnet, endpoint: fmt.Sprintf("127.9.%d.1", subnet), contract: "v1.13"}
+	w := &world{WithT: NewWithT(t), t: t, pool: talosclient.New(), contract: "v1.13"}
 	w.SetDefaultEventuallyTimeout(timeout)
 	w.SetDefaultEventuallyPollingInterval(interval)
 	w.SetDefaultConsistentlyDuration(quiet)
+	var err error
+	w.subnet, err = talossim.ClaimSubnet(t.Context())
+	w.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { _ = w.subnet.Close() })
+	w.endpoint = w.subnet.Address(1)
 	clusters, err := kube.New()
 	w.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(clusters.Close)
@@ -76,9 +80,10 @@ func newBundle() *secrets.Bundle {
 func (w *world) add() *talossim.Machine {
 	w.t.Helper()
 	w.hosts++
+	second, third := w.subnet.Bytes()
 	m, err := w.sim.Add(talossim.MachineSpec{
-		Name: fmt.Sprintf("m%d", w.hosts), Address: fmt.Sprintf("127.9.%d.%d", w.subnet, w.hosts),
-		MAC:  fmt.Sprintf("52:54:00:00:%02x:%02x", w.subnet, w.hosts),
+		Name: fmt.Sprintf("m%d", w.hosts), Address: w.subnet.Address(int(w.hosts)),
+		MAC:  fmt.Sprintf("52:54:00:%02x:%02x:%02x", second, third, w.hosts),
 		UUID: fmt.Sprintf("11111111-2222-4333-8444-5555555555%02x", w.hosts), SerialNumber: fmt.Sprintf("SN%d", w.hosts),
 	})
 	w.Expect(err).NotTo(HaveOccurred())
@@ -117,9 +122,15 @@ func (w *world) admin(m *talossim.Machine) talosclient.Node {
 // configuration is what the providers would hand over.
 func (w *world) configuration(m *talossim.Machine, role configgen.Role, changes ...func(*configgen.HostOverlay)) []byte {
 	w.t.Helper()
+	return w.configurationAs(m, role, m.Spec().Name, changes...)
+}
+
+// configurationAs is the same under another host name.
+func (w *world) configurationAs(m *talossim.Machine, role configgen.Role, hostname string, changes ...func(*configgen.HostOverlay)) []byte {
+	w.t.Helper()
 	rendered, err := configgen.Render(configgen.Input{
 		Role: role, Contract: w.contract, ClusterName: "sim", Endpoint: "https://" + w.endpoint + ":6443",
-		KubernetesVersion: "v1.36.3", Secrets: w.bundle.Machinery(), Hostname: m.Spec().Name,
+		KubernetesVersion: "v1.36.3", Secrets: w.bundle.Machinery(), Hostname: hostname,
 	})
 	w.Expect(err).NotTo(HaveOccurred())
 	overlay := configgen.HostOverlay{ProviderID: "talos://" + m.Spec().Name}
@@ -139,6 +150,12 @@ func (w *world) configuration(m *talossim.Machine, role configgen.Role, changes 
 func (w *world) configure(m *talossim.Machine, role configgen.Role) {
 	w.t.Helper()
 	w.Expect(w.maintenance(m).ApplyConfiguration(w.t.Context(), w.configuration(m, role))).To(Succeed())
+}
+
+// configureAs makes a machine a control plane node of that name.
+func (w *world) configureAs(m *talossim.Machine, hostname string) {
+	w.t.Helper()
+	w.Expect(w.maintenance(m).ApplyConfiguration(w.t.Context(), w.configurationAs(m, configgen.RoleControlPlane, hostname))).To(Succeed())
 }
 
 // ready waits until a machine runs and nothing is unmet.

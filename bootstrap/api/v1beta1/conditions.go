@@ -82,6 +82,11 @@ const (
 // bundle is found (design D6).
 const BundleDigestAnnotation = "bootstrap.cluster.x-k8s.io/talos-bundle-digest"
 
+// GeneratedAnnotation marks the Secrets of a cluster that the provider made: they
+// belong to the Cluster, and go with it. A Secret of their names without it was
+// brought by a user, and outlives the Cluster. Its value does not matter.
+const GeneratedAnnotation = "bootstrap.cluster.x-k8s.io/generated"
+
 // HoldBootstrapDataAnnotation on a TalosConfig holds its bootstrap data back:
 // while it is there no bootstrap data Secret is made, so that the machine is
 // claimed but not configured. Its value tells a person why, and is the message of

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/secret"
@@ -203,14 +203,13 @@ func recordedDigest(ca *corev1.Secret) string {
 // recordBundle makes the Secret with the Kubernetes CA, which other tools and
 // Cluster API read, and records there which bundle the cluster began with.
 func (r *Reconciler) recordBundle(ctx context.Context, s *scope, ca *corev1.Secret, bundle *secrets.Bundle) error {
-	digest := map[string]string{bootstrapv1.BundleDigestAnnotation: bundle.Digest()}
 	if ca == nil {
 		made := &corev1.Secret{
 			ObjectMeta: clusterSecretMeta(s, secrets.CAName(s.cluster.Name)),
 			Type:       clusterv1.ClusterSecretType,
 			Data:       bundle.CASecretData(),
 		}
-		made.Annotations = digest
+		made.Annotations[bootstrapv1.BundleDigestAnnotation] = bundle.Digest()
 		if err := r.Client.Create(ctx, made); err != nil {
 			return fmt.Errorf("creating Secret %s: %w", made.Name, err)
 		}
@@ -221,14 +220,10 @@ func (r *Reconciler) recordBundle(ctx context.Context, s *scope, ca *corev1.Secr
 		s.certificates = isFalse(bootstrapv1.BundleInvalidReason, "Secret %s: %v", secrets.BundleName(s.cluster.Name), errConflictingCA)
 		return nil
 	}
-	before := ca.DeepCopy()
-	ca.Annotations = digest
-	maps.Copy(ca.Annotations, before.Annotations)
-	if ca.Labels == nil {
-		ca.Labels = map[string]string{}
-	}
-	ca.Labels[clusterv1.ClusterNameLabel] = s.cluster.Name
-	if err := r.Client.Patch(ctx, ca, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := r.patchSecret(ctx, ca, func(ca *corev1.Secret) {
+		metav1.SetMetaDataAnnotation(&ca.ObjectMeta, bootstrapv1.BundleDigestAnnotation, bundle.Digest())
+		metav1.SetMetaDataLabel(&ca.ObjectMeta, clusterv1.ClusterNameLabel, s.cluster.Name)
+	}); err != nil {
 		return fmt.Errorf("recording the secrets bundle on Secret %s: %w", ca.Name, err)
 	}
 

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/collections"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
@@ -68,12 +67,12 @@ func (r *Reconciler) writeClientConfig(ctx context.Context, s *scope) error {
 			return fmt.Errorf("creating Secret %s: %w", name, err)
 		}
 	default:
-		before := stored.DeepCopy()
-		if stored.Data == nil {
-			stored.Data = map[string][]byte{}
-		}
-		stored.Data[secrets.TalosconfigKey] = content
-		if err := r.Client.Patch(ctx, stored, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		if err := r.patchSecret(ctx, stored, func(secret *corev1.Secret) {
+			if secret.Data == nil {
+				secret.Data = map[string][]byte{}
+			}
+			secret.Data[secrets.TalosconfigKey] = content
+		}); err != nil {
 			return fmt.Errorf("renewing Secret %s: %w", name, err)
 		}
 	}

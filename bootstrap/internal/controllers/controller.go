@@ -129,6 +129,7 @@ func (r *Reconciler) reconcileNormal(ctx context.Context, s *scope) (ctrl.Result
 		r.reconcileCertificates,
 		r.reconcileDataSecret,
 		r.reconcileClientConfig,
+		r.reconcileOwnership,
 	} {
 		errs = append(errs, step(ctx, s))
 	}

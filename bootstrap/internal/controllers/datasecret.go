@@ -10,6 +10,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -95,23 +96,39 @@ func (r *Reconciler) findDataSecret(ctx context.Context, s *scope) error {
 		return err
 	}
 	owner := metav1.GetControllerOf(stored)
+	if owner == nil && s.isNamed(stored) {
+		if err := r.patchSecret(ctx, stored, func(secret *corev1.Secret) {
+			secret.OwnerReferences = append(secret.OwnerReferences, controllerOwner(s.config))
+		}); err != nil {
+			return fmt.Errorf("owning Secret %s again: %w", stored.Name, err)
+		}
+		owner = metav1.GetControllerOf(stored)
+	}
 	if owner == nil || owner.Kind != bootstrapv1.TalosConfigKind || owner.Name != s.config.Name || groupOf(owner) != bootstrapv1.GroupVersion.Group {
 		return errForeignSecret
 	}
 	if owner.UID != s.config.UID {
-		before := stored.DeepCopy()
-		for i := range stored.OwnerReferences {
-			if stored.OwnerReferences[i].UID == owner.UID {
-				stored.OwnerReferences[i] = controllerOwner(s.config)
+		if err := r.patchSecret(ctx, stored, func(secret *corev1.Secret) {
+			for i := range secret.OwnerReferences {
+				if secret.OwnerReferences[i].UID == owner.UID {
+					secret.OwnerReferences[i] = controllerOwner(s.config)
+				}
 			}
-		}
-		if err := r.Client.Patch(ctx, stored, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		}); err != nil {
 			return fmt.Errorf("taking Secret %s over: %w", stored.Name, err)
 		}
 	}
 	s.found()
 
 	return nil
+}
+
+// isNamed tells that the Machine, or the status of the config, names a Secret as
+// the bootstrap data: one that lost its owner is still ours.
+func (s *scope) isNamed(secret *corev1.Secret) bool {
+	byMachine := s.machine != nil && ptr.Deref(s.machine.Spec.Bootstrap.DataSecretName, "") == secret.Name
+
+	return secret.Type == clusterv1.ClusterSecretType && (byMachine || s.config.Status.DataSecretName == secret.Name)
 }
 
 func groupOf(owner *metav1.OwnerReference) string {

@@ -53,6 +53,7 @@ func objectMeta(namespace, name string) metav1.ObjectMeta {
 func clusterSecretMeta(s *scope, name string) metav1.ObjectMeta {
 	meta := objectMeta(s.cluster.Namespace, name)
 	meta.Labels = map[string]string{clusterv1.ClusterNameLabel: s.cluster.Name}
+	meta.Annotations = map[string]string{bootstrapv1.GeneratedAnnotation: ""}
 	meta.OwnerReferences = []metav1.OwnerReference{clusterOwner(s)}
 
 	return meta

@@ -5,6 +5,7 @@ package follow
 import (
 	"context"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -14,6 +15,12 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 )
+
+// maxConnections bounds how often a watch goes on in another connection.
+const maxConnections = 8
+
+// errOther says that another machine answers, or the same in another boot.
+var errOther = errors.New("the machine presents another certificate")
 
 // eventBuffer lets watches report while the controller is busy.
 const eventBuffer = 1024
@@ -143,6 +150,10 @@ func (f *Follower) run(ctx context.Context, key client.ObjectKey, w *watch, know
 	f.wake(ctx, key)
 }
 
+// watch tells the changes of a machine, until it cannot be reached any more, or
+// another one answers. A node ends a quiet connection now and then, because gRPC
+// servers take only so many keepalive pings: then the watch goes on in the next
+// one, and nobody is woken.
 func (f *Follower) watch(ctx context.Context, key client.ObjectKey, w *watch, known talosclient.MachineStatus) error {
 	node, err := w.dial(ctx)
 	if err != nil {
@@ -150,19 +161,46 @@ func (f *Follower) watch(ctx context.Context, key client.ObjectKey, w *watch, kn
 	}
 	defer func() { _ = node.Close() }()
 
-	last := fmt.Sprint(known)
+	certificate, last := node.Fingerprint(), fmt.Sprint(known)
+	for range maxConnections {
+		told := false
+		err = f.watchOnce(ctx, node, certificate, func(status talosclient.MachineStatus) {
+			told = true
+			now := fmt.Sprint(status)
+			if now == last {
+				return
+			}
+			last = now
+			f.mu.Lock()
+			w.latest = status
+			f.mu.Unlock()
+			f.wake(ctx, key)
+		})
+		if !told || ctx.Err() != nil || errors.Is(err, errOther) {
+			break
+		}
+	}
 
-	return node.WatchMachineStatus(ctx, func(status talosclient.MachineStatus) {
-		now := fmt.Sprint(status)
-		if now == last {
+	return err
+}
+
+// watchOnce is a watch over one connection: to the machine, in the boot, of the
+// given certificate.
+func (f *Follower) watchOnce(ctx context.Context, node talosclient.Node, certificate string, tell func(talosclient.MachineStatus)) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	err := node.WatchMachineStatus(ctx, func(status talosclient.MachineStatus) {
+		if node.Fingerprint() != certificate {
+			cancel(errOther)
 			return
 		}
-		last = now
-		f.mu.Lock()
-		w.latest = status
-		f.mu.Unlock()
-		f.wake(ctx, key)
+		tell(status)
 	})
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+
+	return err
 }
 
 func (f *Follower) wake(ctx context.Context, key client.ObjectKey) {

@@ -1,6 +1,8 @@
 package follow
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -99,4 +101,68 @@ func TestAnotherBootIsAnotherWatch(t *testing.T) {
 	f.FollowMaintenance(key, "192.0.2.1", "boot-2", talosclient.MachineStatus{})
 	g.Consistently(f.Events()).WithTimeout(50 * time.Millisecond).ShouldNot(Receive())
 	g.Expect(f.Following(key)).To(BeTrue())
+}
+
+// shaky breaks each watch once it has told something, until it has enough of it.
+type shaky struct {
+	talosclient.Node
+	breaks       int
+	certificates []string
+}
+
+func (s *shaky) Fingerprint() string {
+	if len(s.certificates) == 0 {
+		return "boot-1"
+	}
+	certificate := s.certificates[0]
+	s.certificates = s.certificates[1:]
+
+	return certificate
+}
+
+func (s *shaky) Close() error { return nil }
+
+func (s *shaky) WatchMachineStatus(ctx context.Context, fn func(talosclient.MachineStatus)) error {
+	fn(talosclient.MachineStatus{Stage: talosclient.StageRunning})
+	s.breaks--
+	if s.breaks >= 0 {
+		return errors.New("too many pings")
+	}
+	<-ctx.Done()
+
+	return ctx.Err()
+}
+
+type shakyDialer struct {
+	talosclient.Dialer
+	node *shaky
+}
+
+func (d shakyDialer) Secure(context.Context, string, talosclient.Credentials) (talosclient.Node, error) {
+	return d.node, nil
+}
+
+func TestABrokenConnection(t *testing.T) {
+	running := talosclient.MachineStatus{Stage: talosclient.StageRunning}
+	t.Run("to the same machine wakes nobody", func(t *testing.T) {
+		g := NewWithT(t)
+		f := New(t.Context(), shakyDialer{node: &shaky{breaks: maxConnections - 1}}, object)
+		f.Follow(key, "192.0.2.1", talosclient.Credentials{}, running)
+		g.Consistently(f.Events()).WithTimeout(50 * time.Millisecond).ShouldNot(Receive())
+		g.Expect(f.Following(key)).To(BeTrue())
+	})
+	t.Run("that breaks again and again is the end", func(t *testing.T) {
+		g := NewWithT(t)
+		f := New(t.Context(), shakyDialer{node: &shaky{breaks: maxConnections}}, object)
+		f.Follow(key, "192.0.2.1", talosclient.Credentials{}, running)
+		g.Eventually(f.Events()).Should(Receive())
+		g.Expect(f.Following(key)).To(BeFalse())
+	})
+	t.Run("that leads to another machine is the end", func(t *testing.T) {
+		g := NewWithT(t)
+		f := New(t.Context(), shakyDialer{node: &shaky{breaks: 1, certificates: []string{"boot-1", "boot-1", "boot-2"}}}, object)
+		f.Follow(key, "192.0.2.1", talosclient.Credentials{}, running)
+		g.Eventually(f.Events()).Should(Receive())
+		g.Expect(f.Following(key)).To(BeFalse())
+	})
 }

@@ -31,8 +31,14 @@ import (
 const (
 	// connectTimeout bounds one TCP and TLS attempt.
 	connectTimeout = 5 * time.Second
-	// keepaliveInterval finds nodes that went silent while a watch is open.
+	// keepaliveInterval finds nodes that went silent while a watch is open. A gRPC
+	// server takes only so many pings: it ends the connection, and the interval
+	// doubles, until there are more than five minutes between them. What finds a
+	// machine that is gone in half a minute all the same is TCP.
 	keepaliveInterval = 20 * time.Second
+	tcpKeepaliveIdle  = 10 * time.Second
+	tcpKeepaliveEvery = 5 * time.Second
+	tcpKeepaliveCount = 3
 	// idleTimeout closes the transport of a pooled connection nobody uses.
 	idleTimeout = 5 * time.Minute
 )
@@ -146,7 +152,13 @@ func (c *conn) close() {
 }
 
 func open(address string, config *tls.Config, pin *pin) (*conn, error) {
+	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
+		Enable: true, Idle: tcpKeepaliveIdle, Interval: tcpKeepaliveEvery, Count: tcpKeepaliveCount,
+	}}
 	transport, err := grpc.NewClient("passthrough:///"+net.JoinHostPort(address, strconv.Itoa(Port)),
+		grpc.WithContextDialer(func(ctx context.Context, target string) (net.Conn, error) {
+			return dialer.DialContext(ctx, "tcp", target)
+		}),
 		grpc.WithTransportCredentials(newPatientTLS(config)),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(constants.GRPCMaxMessageSize)),
 		grpc.WithNoProxy(),

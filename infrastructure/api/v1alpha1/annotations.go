@@ -14,8 +14,9 @@ const (
 	TalosHostFinalizer = "infrastructure.cluster.x-k8s.io/taloshost"
 
 	// HostRetryAnnotation is put on a TalosHost by a person: it ends the quarantine
-	// of the host, and lets a release that has failed be tried again at once.
-	// Its value does not matter; the provider removes it.
+	// of the host, lets a release that has failed be tried again at once, and
+	// lets a free host stand for the machine that answers now although another
+	// one answered before. Its value does not matter; the provider removes it.
 	HostRetryAnnotation = "infrastructure.cluster.x-k8s.io/talos-host-retry"
 
 	// MoveHierarchyLabel is put on a CRD: it makes clusterctl move all objects of that

@@ -69,6 +69,9 @@ const (
 	// WaitingForCredentialsReason says that the cluster's secrets bundle, from
 	// which the admin client certificate of the host is made, is missing.
 	WaitingForCredentialsReason = "WaitingForCredentials"
+	// InstallDiskUnfitReason says that the machine configuration, with what the
+	// host adds, names no disk of the machine, or several.
+	InstallDiskUnfitReason = "InstallDiskUnfit"
 	// OverlayFailedReason says that the host's patches or settings do not fit
 	// into the machine configuration.
 	OverlayFailedReason = "OverlayFailed"
@@ -104,8 +107,15 @@ const (
 	// maintenance mode after it was given its configuration. It is not
 	// configured again: delete the Machine, or let a MachineHealthCheck do it.
 	HostReturnedToMaintenanceReason = "ReturnedToMaintenance"
-	// HostIdentityMismatchReason says that another machine answers.
+	// HostIdentityMismatchReason says that another machine answers. Nothing is
+	// sent to it, and its TalosHost is in state Error.
 	HostIdentityMismatchReason = "IdentityMismatch"
+	// HostRunsForeignReason says that the machine that answers belongs to another
+	// cluster. Nothing is sent to it, and its TalosHost is in state Error.
+	HostRunsForeignReason = "ConfiguredBySomebodyElse"
+	// HostDuplicateReason says that another TalosHost in use stands for the same
+	// machine. Nothing is sent to it.
+	HostDuplicateReason = "Duplicate"
 )
 
 // Condition IdentityUnverified of a TalosMachine and its reasons. It is true
@@ -161,6 +171,10 @@ const (
 	// HostIdentityReason says that the identity of the machine is not right;
 	// condition IdentityVerified says more.
 	HostIdentityReason = "IdentityNotVerified"
+	// HostFingerprintReason says that the machine presents another maintenance
+	// certificate than the one that the host demands. Talos makes a new one at
+	// each boot: compare spec.maintenanceCertFingerprint with the console.
+	HostFingerprintReason = "FingerprintMismatch"
 	// HostSilentReason says that no address of the host answers.
 	HostSilentReason = "NotAnswering"
 )
@@ -197,7 +211,8 @@ const (
 	// IdentityMismatchReason says that another machine answers.
 	IdentityMismatchReason = "Mismatch"
 	// IdentityUnusableReason says that the machine has neither a usable SMBIOS
-	// UUID nor hardware addresses.
+	// UUID nor hardware addresses, or that what spec.identity names is told by
+	// several machines.
 	IdentityUnusableReason = "NoUsableIdentity"
 	// IdentityDuplicateReason says that another TalosHost stands for the same
 	// machine or names the same address.
@@ -281,6 +296,20 @@ const (
 	// EventUnwiped is recorded when a host object goes although its machine is
 	// not proven wiped.
 	EventUnwiped = "DeletedUnwiped"
+	// EventResetFailed is recorded when a machine has not confirmed that it wipes
+	// itself.
+	EventResetFailed = "ResetFailed"
 	// EventAdopting is recorded when a machine of somebody else is to be wiped.
 	EventAdopting = "Adopting"
+	// EventHostError is recorded when a host goes into state Error; its note is
+	// the message of condition Available.
+	EventHostError = "HostError"
+	// EventQuarantined is recorded when a host goes into quarantine.
+	EventQuarantined = "Quarantined"
+	// EventQuarantineEnded is recorded when the annotation of a person has ended
+	// a quarantine.
+	EventQuarantineEnded = "QuarantineEnded"
+	// EventAttention is recorded when a TalosMachine needs somebody; its note
+	// begins with the reason of the condition that says why.
+	EventAttention = "NeedsAttention"
 )

@@ -144,9 +144,23 @@ type HostDisk struct {
 	// +kubebuilder:validation:MaxLength=64
 	Transport string `json:"transport,omitempty"`
 
+	// busPath is where the disk is attached.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=256
+	BusPath string `json:"busPath,omitempty"`
+
 	// rotational tells that the disk rotates.
 	// +optional
 	Rotational *bool `json:"rotational,omitempty"`
+
+	// symlinks are the links below /dev/disk that lead to the disk.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=256
+	Symlinks []string `json:"symlinks,omitempty"`
 }
 
 // HostLink is a physical network link of a machine.

@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
@@ -20,6 +21,8 @@ type Machines interface {
 	// Delete gives the machine back. It tells Released once nothing is left to
 	// wait for.
 	Delete(ctx context.Context, scope *Scope) (Deletion, ctrl.Result, error)
+	// Forget ends what is open for a TalosMachine that does not exist any more.
+	Forget(key client.ObjectKey)
 }
 
 // Deletion tells how far a deletion is.

@@ -4,6 +4,7 @@ package claim
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/installdisk"
 )
 
 // Random picks numbers from 0 to n-1.
@@ -37,9 +39,9 @@ type Request struct {
 	TalosVersion string
 	// KubernetesVersion is the version of the Machine; empty when unknown.
 	KubernetesVersion string
-	// HasInstallDisk tells that the machine configuration names the disk to
-	// install on, or how to find it.
-	HasInstallDisk bool
+	// InstallDisk is the disk to install on that the machine configuration names,
+	// or how to find it. What a host says goes before it.
+	InstallDisk installdisk.Wish
 	// Now is the present time.
 	Now time.Time
 }
@@ -63,11 +65,14 @@ const (
 	ContractTooNew      Rejection = "with a Talos release older than the contract of the machine configuration"
 	KubernetesUnfit     Rejection = "with a Talos release that does not support the Kubernetes version"
 	NoInstallDisk       Rejection = "without an install disk named"
+	InstallDiskMissing  Rejection = "without a disk that fits the install disk named"
+	InstallDiskUnclear  Rejection = "with several disks that fit the install disk selector"
+	ProviderIDTaken     Rejection = "with the provider ID of another host in use"
 )
 
 var reported = []Rejection{
-	Deleting, NotSelected, Claimed, Releasing, Unschedulable, Paused, NotAvailable, OtherFailureDomain, Quarantined,
-	FingerprintMismatch, ContractTooNew, KubernetesUnfit, NoInstallDisk,
+	Deleting, NotSelected, Claimed, Releasing, Unschedulable, Paused, FingerprintMismatch, NotAvailable, OtherFailureDomain, Quarantined,
+	ContractTooNew, KubernetesUnfit, NoInstallDisk, InstallDiskMissing, InstallDiskUnclear, ProviderIDTaken,
 }
 
 // Judge says what keeps a host from being claimed.
@@ -82,20 +87,27 @@ func Judge(host *infrav1.TalosHost, request Request) Rejection {
 		{Claimed, host.Spec.ConsumerRef.Name != "" || host.Spec.Handover.ProviderID != ""},
 		{Unschedulable, ptr.Deref(host.Spec.Unschedulable, false)},
 		{Paused, isPaused(host)},
+		{FingerprintMismatch, IsOtherBoot(host)},
 		{NotAvailable, host.Status.State != infrav1.HostAvailable},
 		{OtherFailureDomain, request.FailureDomainPolicy == infrav1.FailureDomainRequired && isElsewhere(host, request)},
 		{Quarantined, inQuarantine(host, request.Now)},
-		{FingerprintMismatch, host.Spec.MaintenanceCertFingerprint != "" && host.Spec.MaintenanceCertFingerprint != host.Status.MaintenanceCertFingerprint},
 		{ContractTooNew, contractTooNew(host, request)},
 		{KubernetesUnfit, kubernetesUnfit(host, request)},
-		{NoInstallDisk, lacksInstallDisk(host, request)},
 	} {
 		if check.applies {
 			return check.rejection
 		}
 	}
 
-	return ""
+	return judgeInstallDisk(host, request)
+}
+
+// IsOtherBoot tells whether a host demands another maintenance certificate than
+// its machine presents.
+func IsOtherBoot(host *infrav1.TalosHost) bool {
+	demanded, told := host.Spec.MaintenanceCertFingerprint, host.Status.MaintenanceCertFingerprint
+
+	return demanded != "" && told != "" && demanded != told
 }
 
 // QuarantineEnds is when the quarantine of a host ends; zero when it is in none.
@@ -183,11 +195,32 @@ func Supports(talosVersion, kubernetesVersion string) error {
 	return nil
 }
 
-func lacksInstallDisk(host *infrav1.TalosHost, request Request) bool {
-	install := host.Spec.Install
-	named := request.HasInstallDisk || install.Disk != "" || install.DiskSelector != (infrav1.HostDiskSelector{})
+// judgeInstallDisk finds the disk to install on among those of a host. One
+// without disks is a container, or cannot tell.
+func judgeInstallDisk(host *infrav1.TalosHost, request Request) Rejection {
+	disks := host.Status.Hardware.Disks
+	if len(disks) == 0 {
+		return ""
+	}
+	wish, err := installdisk.OfHost(host.Spec.Install)
+	if err != nil {
+		return InstallDiskMissing
+	}
+	if wish.IsZero() {
+		wish = request.InstallDisk
+	}
+	if wish.IsZero() {
+		return NoInstallDisk
+	}
+	fitting, err := wish.Among(disks)
+	switch {
+	case err != nil || len(fitting) == 0:
+		return InstallDiskMissing
+	case len(fitting) > 1:
+		return InstallDiskUnclear
+	}
 
-	return !named && len(host.Status.Hardware.Disks) > 0
+	return ""
 }
 
 // Result is a choice.
@@ -206,8 +239,12 @@ func Choose(hosts []*infrav1.TalosHost, request Request, random Random) Result {
 	result := Result{Rejected: map[Rejection][]*infrav1.TalosHost{}}
 	const tiers = 4
 	var fitting [tiers][]*infrav1.TalosHost
+	taken := takenProviderIDs(hosts)
 	for _, host := range hosts {
 		rejection := Judge(host, request)
+		if rejection == "" && taken[host.Spec.ProviderID] {
+			rejection = ProviderIDTaken
+		}
 		if rejection != "" {
 			result.Rejected[rejection] = append(result.Rejected[rejection], host)
 			continue
@@ -236,6 +273,21 @@ func Choose(hosts []*infrav1.TalosHost, request Request, random Random) Result {
 	return result
 }
 
+// takenProviderIDs are those of the hosts in use: a provider ID that users name
+// twice would make two Nodes one.
+func takenProviderIDs(hosts []*infrav1.TalosHost) map[string]bool {
+	taken := map[string]bool{}
+	for _, host := range hosts {
+		for _, id := range []string{host.Spec.ConsumerRef.ProviderID, host.Spec.Handover.ProviderID} {
+			if id != "" {
+				taken[id] = true
+			}
+		}
+	}
+
+	return taken
+}
+
 // maxListedHosts bounds the message of a condition.
 const maxListedHosts = 3
 
@@ -254,7 +306,7 @@ func (r Result) Message() string {
 	}
 	message := fmt.Sprintf("No TalosHost of %d can be claimed: %s", total, strings.Join(counts, ", "))
 
-	return message + diskHint(r.Rejected[NoInstallDisk])
+	return message + diskHint(slices.Concat(r.Rejected[NoInstallDisk], r.Rejected[InstallDiskMissing], r.Rejected[InstallDiskUnclear]))
 }
 
 // diskHint lists the disks that could be named.
@@ -265,15 +317,11 @@ func diskHint(hosts []*infrav1.TalosHost) string {
 			hints = append(hints, "...")
 			break
 		}
-		var disks []string
-		for _, disk := range host.Status.Hardware.Disks {
-			disks = append(disks, fmt.Sprintf("%s (%d GB)", disk.DevPath, ptr.Deref(disk.SizeBytes, 0)/1e9))
-		}
-		hints = append(hints, host.Name+" has "+strings.Join(disks, ", "))
+		hints = append(hints, host.Name+" has "+installdisk.List(host.Status.Hardware.Disks))
 	}
 	if len(hints) == 0 {
 		return ""
 	}
 
-	return "; set install.disk or install.diskSelector: " + strings.Join(hints, "; ")
+	return "; set install.disk or install.diskSelector to exactly one: " + strings.Join(hints, "; ")
 }

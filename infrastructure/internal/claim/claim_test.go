@@ -12,6 +12,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/installdisk"
 )
 
 var now = time.Date(2026, 5, 1, 12, 0, 0, 0, time.UTC)
@@ -42,7 +43,16 @@ func quarantined(since time.Duration) func(*infrav1.TalosHost) {
 }
 
 func withDisks(h *infrav1.TalosHost) {
-	h.Status.Hardware.Disks = []infrav1.HostDisk{{DevPath: "/dev/vda", SizeBytes: ptr.To(int64(20e9))}}
+	h.Status.Hardware.Disks = []infrav1.HostDisk{{DevPath: "/dev/vda", SizeBytes: ptr.To(int64(20e9)), Rotational: ptr.To(true)}}
+}
+
+func named(disk string) installdisk.Wish {
+	wish, err := installdisk.OfHost(infrav1.HostInstall{Disk: disk})
+	if err != nil {
+		panic(err)
+	}
+
+	return wish
 }
 
 func TestJudge(t *testing.T) {
@@ -122,13 +132,34 @@ func TestJudge(t *testing.T) {
 		"a host with disks and none named does not":        {change: withDisks, rejection: NoInstallDisk},
 		"a host with disks does when the configuration names one": {
 			change:  withDisks,
-			request: Request{HasInstallDisk: true},
+			request: Request{InstallDisk: named("/dev/vda")},
+		},
+		"a host with disks does not when the configuration names another": {
+			change:    withDisks,
+			request:   Request{InstallDisk: named("/dev/sda")},
+			rejection: InstallDiskMissing,
 		},
 		"a host with disks does when it selects one": {
 			change: func(h *infrav1.TalosHost) {
 				withDisks(h)
+				h.Spec.Install.DiskSelector.Type = infrav1.HostDiskHDD
+			},
+		},
+		"a host with disks does not when it selects none": {
+			change: func(h *infrav1.TalosHost) {
+				withDisks(h)
 				h.Spec.Install.DiskSelector.Type = infrav1.HostDiskNVMe
 			},
+			request:   Request{InstallDisk: named("/dev/vda")},
+			rejection: InstallDiskMissing,
+		},
+		"a host with disks does not when it selects several": {
+			change: func(h *infrav1.TalosHost) {
+				withDisks(h)
+				h.Status.Hardware.Disks = append(h.Status.Hardware.Disks, infrav1.HostDisk{DevPath: "/dev/vdb", Rotational: ptr.To(true)})
+				h.Spec.Install.DiskSelector.Type = infrav1.HostDiskHDD
+			},
+			rejection: InstallDiskUnclear,
 		},
 	}
 	for name, tt := range tests {
@@ -179,8 +210,16 @@ func TestChoose(t *testing.T) {
 		}, Request{Now: now}, random)
 		g.Expect(result.Host).To(BeNil())
 		g.Expect(result.Message()).To(Equal("No TalosHost of 4 can be claimed: 2 claimed, 1 in quarantine, 1 without an install disk named" +
-			"; set install.disk or install.diskSelector: a has /dev/vda (20 GB)"))
+			"; set install.disk or install.diskSelector to exactly one: a has /dev/vda (20 GB)"))
 		g.Expect(result.RetryAfter).To(Equal(50 * time.Minute))
+	})
+	t.Run("takes no provider ID that is in use", func(t *testing.T) {
+		g := NewWithT(t)
+		named := func(h *infrav1.TalosHost) { h.Spec.ProviderID = "cloud://7" }
+		inUse := func(h *infrav1.TalosHost) { h.Spec.ConsumerRef.Name, h.Spec.ConsumerRef.ProviderID = "x", "cloud://7" }
+		result := Choose([]*infrav1.TalosHost{host("a", named), host("b", named, inUse)}, Request{Now: now}, random)
+		g.Expect(result.Host).To(BeNil())
+		g.Expect(result.Message()).To(Equal("No TalosHost of 2 can be claimed: 1 claimed, 1 with the provider ID of another host in use"))
 	})
 	t.Run("says that there is no host at all", func(t *testing.T) {
 		NewWithT(t).Expect(Choose(nil, Request{Now: now}, random).Message()).To(ContainSubstring("the namespace has none"))

@@ -82,6 +82,17 @@ func (a Answer) Close() {
 	}
 }
 
+// WrongMachineText says what is wrong with the machine of an answer with outcome
+// WrongMachine.
+func (a Answer) WrongMachineText() string {
+	if a.Verdict == identity.Unusable {
+		return "The machine at " + a.Address + " cannot be told from others: it has neither a usable SMBIOS UUID nor hardware addresses, " +
+			"or several machines tell the UUID that spec.identity names; name spec.identity.macAddresses"
+	}
+
+	return "Another machine than the host's answers at " + a.Address
+}
+
 // Addresses are all addresses of a host: those that the user has named, then
 // those that we configure.
 func Addresses(host *infrav1.TalosHost) []string {

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -187,4 +188,107 @@ func TestTalosCluster(t *testing.T) {
 			g.Expect(cluster.Status.Initialization.Provisioned).To(BeNil())
 		}
 	})
+}
+
+func TestAMachineIsFollowedToItsStaticAddress(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(t, append(newMachine(t, "a"), newHost("h1", "10.0.0.9", func(h *infrav1.TalosHost) {
+		h.Spec.Network = infrav1.HostNetwork{Interface: "eno1", Addresses: []string{"10.0.0.1/24"}}
+	}))...)
+	metal := w.addMachine("10.0.0.9")
+	metal.OnApply = func(machine *talosfake.Machine, _ []byte) error {
+		metal.boot(false, bundle(t).TalosCA())
+		w.dialer.Add("10.0.0.9", talosfake.NewMachine(talosfake.State{Maintenance: true, Hardware: talosclient.Hardware{SystemUUID: "4c4c4544-0042-3510-8053-b4c04f4d4e77"}}))
+		w.dialer.Add("10.0.0.1", machine)
+		return nil
+	}
+	m := w.manager()
+	w.settle(m)
+	g.Expect(conditions.IsTrue(w.machine("a"), infrav1.ReadyCondition)).To(BeTrue(), "another machine has its old address, and is passed over")
+	g.Expect(metal.Applied()).To(HaveLen(1))
+	g.Expect(w.host("h1").Spec.Addresses).To(Equal([]string{"10.0.0.9"}), "the user's field is the user's")
+	g.Expect(w.host("h1").Status.State).To(Equal(infrav1.HostProvisioned))
+}
+
+func TestAStrangerThatIsAdoptedBlocksAMove(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(t, newHost("h1", "10.0.0.1", func(h *infrav1.TalosHost) {
+		h.Spec.AdoptionPolicy, h.Spec.AdoptionSecretRef.Name = infrav1.AdoptionWipeForeign, "theirs"
+	}))
+	metal := w.addMachine("10.0.0.1")
+	metal.boot(false, bundle(t).TalosCA())
+	metal.OnReset = func(*talosfake.Machine, talosclient.ResetOptions) error { return nil }
+	creds, err := bundle(t).ClientCredentials(secrets.RoleAdmin, testTime, 24*time.Hour)
+	g.Expect(err).NotTo(HaveOccurred())
+	talosconfig, err := secrets.Talosconfig("theirs", []string{"10.0.0.1"}, creds)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(w.client.Create(t.Context(), &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "theirs"}, Data: map[string][]byte{"talosconfig": talosconfig},
+	})).To(Succeed())
+	m := w.manager()
+	w.settle(m)
+	g.Expect(w.host("h1").Annotations).To(HaveKey(infrav1.BlockMoveAnnotation))
+	g.Expect(w.recorded()).To(ContainElement(HavePrefix("Normal Adopting ")))
+
+	// Another machine at the address, whatever it accepts, is not wiped for it.
+	resets := len(metal.Resets())
+	metal.Update(func(s *talosfake.State) { s.Hardware.SystemUUID = "4c4c4544-0042-3510-8053-b4c04f4d4e99" })
+	w.wait(time.Hour)
+	w.settle(m)
+	g.Expect(metal.Resets()).To(HaveLen(resets))
+	g.Expect(conditions.Get(w.host("h1"), infrav1.ReleasedCondition).Reason).To(Equal(infrav1.ReleaseIdentityReason))
+}
+
+func TestAResetThatIsNotConfirmedIsToldAgain(t *testing.T) {
+	g := NewWithT(t)
+	w, m, metal := provisioned(t)
+	metal.Fail("Reset", errors.New("connection reset by peer"))
+	w.remove(w.machine("a"))
+	w.round(m)
+	w.round(m)
+	w.round(m)
+	record := w.host("h1").Spec.Release
+	g.Expect(record.ResetAt.IsZero()).To(BeFalse(), "perhaps it was told")
+	g.Expect(w.recorded()).To(ContainElement(HavePrefix("Warning ResetFailed ")))
+	writes := w.writes
+	w.live(m, 30*time.Second)
+	g.Expect(w.writes-writes).To(BeNumerically("<=", 1), "it is not written down again and again")
+
+	metal.Fail("Reset", nil)
+	w.live(m, 3*time.Minute)
+	g.Expect(metal.Resets()).To(HaveLen(1))
+	expectFree(w, "h1")
+}
+
+func TestAQuarantineIsAnEventAndEnds(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(t, newHost("h1", "10.0.0.1", func(h *infrav1.TalosHost) { h.Spec.Quarantine.Since = metav1.NewTime(testTime) }))
+	w.addMachine("10.0.0.1")
+	m := w.manager()
+	w.settle(m)
+	g.Expect(w.recorded()).To(ContainElement(HavePrefix("Warning Quarantined An unhealthy Machine has given the host back")))
+	change(w, w.host("h1"), func(h *infrav1.TalosHost) {
+		metav1.SetMetaDataAnnotation(&h.ObjectMeta, infrav1.HostRetryAnnotation, "")
+	})
+	w.settle(m)
+	g.Expect(w.recorded()).To(ContainElement(HavePrefix("Normal QuarantineEnded ")))
+	g.Expect(w.host("h1").Annotations).NotTo(HaveKey(infrav1.HostRetryAnnotation))
+	g.Expect(conditions.IsTrue(w.host("h1"), infrav1.AvailableCondition)).To(BeTrue())
+}
+
+func TestAClaimedHostWhoseStatusIsLostIsConfiguredAllTheSame(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(t, append(newMachine(t, "a"), newHost("h1", "10.0.0.1"))...)
+	metal := w.addMachine("10.0.0.1")
+	metal.SetSilent(false)
+	stored := get(w, &corev1.Secret{}, secrets.BundleName(testCluster))
+	w.remove(stored)
+	m := w.manager()
+	w.settle(m)
+	g.Expect(w.machine("a").Spec.HostRef.Claim).To(Equal(infrav1.HostClaimBound))
+	w.loseStatus()
+	g.Expect(w.client.Create(t.Context(), newBundleSecret(t))).To(Succeed())
+	w.settle(m)
+	g.Expect(metal.Applied()).To(HaveLen(1), "the machine tells what its host has forgotten")
+	g.Expect(string(metal.Applied()[0])).To(ContainSubstring("installer:v1.13.9"))
 }

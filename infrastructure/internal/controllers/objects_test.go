@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -115,7 +116,7 @@ func newTalosCluster() *infrav1.TalosCluster {
 func (w *world) addMachine(address string) *bareMetal {
 	w.t.Helper()
 	number := address[len(address)-1:]
-	metal := &bareMetal{}
+	metal := &bareMetal{world: w, address: address}
 	metal.Machine = talosfake.NewMachine(talosfake.State{
 		Version: "v1.13.9",
 		Hardware: talosclient.Hardware{
@@ -146,14 +147,40 @@ func (w *world) addMachine(address string) *bareMetal {
 // bareMetal is a machine that counts its boots.
 type bareMetal struct {
 	*talosfake.Machine
+	world     *world
+	address   string
 	boots     int
 	keepsData bool
+	silent    bool
+}
+
+// SetSilent makes the machine silent, or answer again. Watches break.
+func (b *bareMetal) SetSilent(silent bool) {
+	b.silent = silent
+	b.Machine.SetSilent(silent)
+	if !silent {
+		return
+	}
+	NewWithT(b.world.t).Eventually(func() int {
+		b.world.watchMu.Lock()
+		defer b.world.watchMu.Unlock()
+		return b.world.watched[b.address]
+	}).WithTimeout(10*time.Second).WithPolling(time.Millisecond).Should(BeZero(), "a watch does not end")
+}
+
+// breakWatches is what a reboot does to connections.
+func (b *bareMetal) breakWatches() {
+	if !b.silent {
+		b.SetSilent(true)
+		b.SetSilent(false)
+	}
 }
 
 // boot starts the machine, blank or with its configuration. Its certificate is
 // another one then.
 func (b *bareMetal) boot(blank bool, ca []byte) {
 	b.boots++
+	defer b.breakWatches()
 	b.Update(func(state *talosfake.State) {
 		state.Maintenance, state.CA = blank, ca
 		state.Fingerprint = "boot-" + strconv.Itoa(b.boots)

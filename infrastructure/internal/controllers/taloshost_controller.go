@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	capicontroller "sigs.k8s.io/cluster-api/util/controller"
 	"sigs.k8s.io/cluster-api/util/finalizers"
 	"sigs.k8s.io/cluster-api/util/patch"
@@ -24,7 +25,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -32,6 +35,9 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/twins"
 )
 
 // HostReconciler reconciles TalosHosts: it looks at machines that nobody has
@@ -53,8 +59,13 @@ type HostReconciler struct {
 	Random claim.Random
 	// Recorder records events.
 	Recorder events.EventRecorder
-	// ProbeInterval is how often a machine is looked at that is free or does not
-	// answer; three times as often while it is being wiped.
+	// Lookout watches free machines.
+	Lookout *lookout.Lookout
+	// Changes wake the hosts whose free machine has changed.
+	Changes <-chan event.GenericEvent
+	// ProbeInterval is how often a machine is looked at that cannot be watched;
+	// three times as often while it is being wiped, and less and less while it
+	// does not answer.
 	ProbeInterval time.Duration
 	// WatchFilterValue restricts the controller to objects with this value of
 	// the watch-filter label; empty means all.
@@ -72,7 +83,7 @@ type HostReconciler struct {
 // SetupWithManager registers the controller with mgr.
 func (r *HostReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
 	if r.Client == nil || r.APIReader == nil || r.Dialer == nil || r.Credentials == nil || r.Clock == nil || r.Random == nil ||
-		r.Recorder == nil || r.ProbeInterval <= 0 {
+		r.Recorder == nil || r.Lookout == nil || r.Changes == nil || r.ProbeInterval <= 0 {
 		return errors.New("setting up the TalosHost controller: a required field is not set")
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", "taloshost")
@@ -82,6 +93,8 @@ func (r *HostReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager,
 		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
 		Watches(&infrav1.TalosMachine{}, handler.EnqueueRequestsFromMapFunc(machineToHost)).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToHosts)).
+		Watches(&infrav1.TalosHost{}, handler.EnqueueRequestsFromMapFunc(r.hostToTwins)).
+		WatchesRawSource(source.Channel(r.Changes, &handler.EnqueueRequestForObject{})).
 		Build(ctx, r)
 	if err != nil {
 		return fmt.Errorf("setting up the TalosHost controller: %w", err)
@@ -94,6 +107,9 @@ func (r *HostReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager,
 func (r *HostReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, reterr error) {
 	host := &infrav1.TalosHost{}
 	if err := r.Client.Get(ctx, req.NamespacedName, host); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.Lookout.Forget(req.NamespacedName)
+		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	s := &hostScope{host: host}
@@ -126,6 +142,10 @@ func (r *HostReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctr
 func (r *HostReconciler) reconcileHost(ctx context.Context, s *hostScope) (ctrl.Result, error) {
 	spec := &s.host.Spec
 	deleting := !s.host.DeletionTimestamp.IsZero()
+	isFree := !deleting && spec.Release.Policy == "" && spec.ConsumerRef.Name == "" && spec.Handover.ProviderID == ""
+	if !isFree {
+		r.Lookout.Forget(client.ObjectKeyFromObject(s.host))
+	}
 	switch {
 	case metav1.HasAnnotation(s.host.ObjectMeta, infrav1.DeleteForMoveAnnotation):
 		s.available = isFalse(infrav1.DeletedForMoveReason, "The host was moved to another management cluster")
@@ -212,6 +232,47 @@ func (r *HostReconciler) findConsumer(ctx context.Context, s *hostScope, reader 
 // after is a requeue after about d: the probes of many machines are spread.
 func (r *HostReconciler) after(d time.Duration) ctrl.Result {
 	return ctrl.Result{RequeueAfter: metal.Jitter(r.Random, d)}
+}
+
+// paced looks again at what has not come about for a while: every least at first,
+// then less and less.
+func (r *HostReconciler) paced(since time.Time, least time.Duration, factor int) ctrl.Result {
+	waited := time.Duration(0)
+	if !since.IsZero() {
+		waited = r.Clock.Since(since)
+	}
+
+	return r.after(lookout.Pace(waited, least, time.Duration(factor)*r.ProbeInterval))
+}
+
+// HostOf is the TalosHost of a key, for the events of a Follower.
+func HostOf(key client.ObjectKey) client.Object {
+	return &infrav1.TalosHost{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
+}
+
+// hostToTwins maps a host to the free ones that stand for the same machine, or
+// were found to do so with another: what they may do depends on each other.
+func (r *HostReconciler) hostToTwins(ctx context.Context, object client.Object) []ctrl.Request {
+	host, ok := object.(*infrav1.TalosHost)
+	if !ok {
+		return nil
+	}
+	hosts := &infrav1.TalosHostList{}
+	if err := r.Client.List(ctx, hosts); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list TalosHosts")
+		return nil
+	}
+	var requests []ctrl.Request
+	for i := range hosts.Items {
+		other := &hosts.Items[i]
+		found := conditions.Get(other, infrav1.IdentityVerifiedCondition)
+		wasTwin := found != nil && found.Reason == infrav1.IdentityDuplicateReason
+		if twins.AreTwins(host, identity.Told(host), other) || (wasTwin && other.UID != host.UID) {
+			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(other)})
+		}
+	}
+
+	return requests
 }
 
 func machineToHost(_ context.Context, object client.Object) []ctrl.Request {

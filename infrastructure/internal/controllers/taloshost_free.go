@@ -4,14 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
@@ -19,74 +21,155 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/hardware"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/twins"
+)
+
+const (
+	// silentFactor makes the longest interval for machines that do not answer
+	// out of ProbeInterval, and errorFactor for those that only a person can mend.
+	silentFactor, errorFactor = 6, 30
 )
 
 // reconcileFree looks at a machine that nobody has claimed.
 func (r *HostReconciler) reconcileFree(ctx context.Context, s *hostScope) (ctrl.Result, error) {
 	if metav1.HasAnnotation(s.host.ObjectMeta, infrav1.HostRetryAnnotation) {
-		return ctrl.Result{}, r.endQuarantine(ctx, s)
+		return ctrl.Result{}, r.startAfresh(ctx, s)
 	}
 	hosts := &infrav1.TalosHostList{}
 	if err := r.Client.List(ctx, hosts); err != nil {
 		return ctrl.Result{}, fmt.Errorf("listing TalosHosts: %w", err)
 	}
+	// A machine that another host stands for is not even asked.
+	if r.isTwin(s, identity.Told(s.host), hosts.Items) {
+		return r.paced(s.errorSince(), r.ProbeInterval, errorFactor), nil
+	}
+	if _, calm := r.Lookout.Calm(client.ObjectKeyFromObject(s.host), r.targetText(s)); calm && s.isKnown() {
+		return r.judge(s), nil
+	}
 	answer := contact.Reach(ctx, r.Dialer, contact.Target{
-		Addresses: contact.Addresses(s.host), Identity: identity.Wanted(s.host), Twice: identity.Twice(hosts.Items),
+		Addresses: contact.Addresses(s.host), Identity: identity.Known(s.host), Twice: identity.Twice(hosts.Items),
 	})
 	defer answer.Close()
 	s.setReachable(answer.Outcome)
 	s.setVerdict(answer.Verdict)
+	if answer.Outcome != contact.InMaintenance {
+		r.Lookout.Forget(client.ObjectKeyFromObject(s.host))
+	}
 
 	switch answer.Outcome {
 	case contact.InMaintenance:
-		if err := r.observeMaintenance(ctx, s, answer); err != nil {
-			ctrl.LoggerFrom(ctx).V(3).Info("The machine was lost while it was looked at", "reason", err.Error())
-			s.silent()
-			return r.after(r.ProbeInterval), nil
+		if r.isTwin(s, identity.Of(answer.Hardware), hosts.Items) {
+			return r.paced(s.errorSince(), r.ProbeInterval, errorFactor), nil
 		}
-		if other := duplicateOf(s.host, hosts.Items); other != "" {
-			s.identity = isFalse(infrav1.IdentityDuplicateReason, "TalosHost %s stands for the same machine or names the same address; delete one of them", other)
-			s.error(infrav1.HostIdentityReason, s.identity.Message)
-		}
+		return r.observeMaintenance(ctx, s, answer)
 	case contact.Foreign:
-		return r.reconcileForeign(ctx, s)
+		return r.reconcileForeign(ctx, s, hosts.Items)
 	case contact.WrongMachine:
-		s.error(infrav1.HostIdentityReason, "Another machine than the host's answers at "+answer.Address)
+		s.error(infrav1.HostIdentityReason, wrongMachine(answer))
+		return r.paced(s.errorSince(), r.ProbeInterval, errorFactor), nil
 	default:
 		s.silent()
+	}
+
+	return r.paced(s.silentSince(), r.ProbeInterval, silentFactor), nil
+}
+
+func wrongMachine(answer contact.Answer) string {
+	return answer.WrongMachineText() + "; nothing is sent to it. Correct spec.addresses or spec.identity; the annotation " + infrav1.HostRetryAnnotation +
+		" lets a host that names no identity stand for the machine that answers now"
+}
+
+// isTwin tells whether another host stands for the machine, and was there first.
+// Then it is left alone through this one.
+func (r *HostReconciler) isTwin(s *hostScope, told infrav1.HostIdentity, hosts []infrav1.TalosHost) bool {
+	other := twins.Of(s.host, told, hosts)
+	if other == "" {
+		return false
+	}
+	r.Lookout.Forget(client.ObjectKeyFromObject(s.host))
+	s.identity = isFalse(infrav1.IdentityDuplicateReason, "TalosHost %s stands for the same machine or names the same address; delete one of them", other)
+	s.reachable = unknown(infrav1.IdentityNotObservedReason, "The machine is left to TalosHost %s", other)
+	s.error(infrav1.HostIdentityReason, s.identity.Message)
+
+	return true
+}
+
+// targetText is where a free machine is looked for, and as what.
+func (r *HostReconciler) targetText(s *hostScope) string {
+	return fmt.Sprint(contact.Addresses(s.host), s.host.Spec.Identity)
+}
+
+// observeMaintenance records what a machine in maintenance mode tells, and
+// watches it. The watch is enough once the machine tells the same again and
+// again.
+func (r *HostReconciler) observeMaintenance(ctx context.Context, s *hostScope, answer contact.Answer) (ctrl.Result, error) {
+	version, err := answer.Node.Version(ctx)
+	var status talosclient.MachineStatus
+	if err == nil {
+		status, err = answer.Node.MachineStatus(ctx)
+	}
+	if err != nil {
+		ctrl.LoggerFrom(ctx).V(3).Info("The machine was lost while it was looked at", "reason", err.Error())
+		s.silent()
+		return r.paced(s.silentSince(), r.ProbeInterval, silentFactor), nil
+	}
+	fingerprint := answer.Node.Fingerprint()
+	s.host.Status.Address = answer.Address
+	s.host.Status.MaintenanceCertFingerprint = fingerprint
+	s.host.Status.Hardware = hardware.Of(answer.Hardware, version)
+	result := r.judge(s)
+
+	key := client.ObjectKeyFromObject(s.host)
+	found := fmt.Sprint(answer.Address, fingerprint, version, answer.Hardware)
+	calm := r.Lookout.Seen(key, r.targetText(s), status, found, func(f *follow.Follower) {
+		f.FollowMaintenance(key, answer.Address, fingerprint, status)
+	})
+	if calm {
+		return result, nil
 	}
 
 	return r.after(r.ProbeInterval), nil
 }
 
-// observeMaintenance records what a machine in maintenance mode tells.
-func (r *HostReconciler) observeMaintenance(ctx context.Context, s *hostScope, answer contact.Answer) error {
-	version, err := answer.Node.Version(ctx)
-	if err != nil {
-		return err
-	}
-	status := &s.host.Status
-	status.Address = answer.Address
-	status.MaintenanceCertFingerprint = answer.Node.Fingerprint()
-	status.Hardware = hardwareOf(answer.Hardware, version)
+// judge says whether a machine that waits in maintenance mode may be claimed, and
+// when that changes by time alone.
+func (r *HostReconciler) judge(s *hostScope) ctrl.Result {
 	s.state = infrav1.HostAvailable
 	ends := claim.QuarantineEnds(s.host)
 	switch {
+	case claim.IsOtherBoot(s.host):
+		s.error(infrav1.HostFingerprintReason, "The maintenance certificate of the machine is not the one that maintenanceCertFingerprint demands; nothing is sent to it. "+
+			"Talos makes a new one at each boot: compare with the machine's console")
 	case ptr.Deref(s.host.Spec.Unschedulable, false):
 		s.available = isFalse(infrav1.HostUnschedulableReason, "spec.unschedulable is set")
 	case r.Clock.Now().Before(ends):
 		s.available = isFalse(infrav1.HostQuarantinedReason, "An unhealthy Machine has given the host back; it is not claimed before %s. The annotation %s ends that",
-			ends.UTC().Format("2006-01-02T15:04:05Z"), infrav1.HostRetryAnnotation)
+			ends.UTC().Format(time.RFC3339), infrav1.HostRetryAnnotation)
+		return ctrl.Result{RequeueAfter: ends.Sub(r.Clock.Now())}
 	default:
 		s.available = backends.True(infrav1.HostAvailableReason, "")
 	}
 
-	return nil
+	return ctrl.Result{}
 }
 
-// endQuarantine does what the annotation of a person asks for.
-func (r *HostReconciler) endQuarantine(ctx context.Context, s *hostScope) error {
+// startAfresh does what the annotation of a person asks for: a quarantine ends,
+// and the machine that answers now is taken. The annotation goes last.
+func (r *HostReconciler) startAfresh(ctx context.Context, s *hostScope) error {
+	r.Lookout.Forget(client.ObjectKeyFromObject(s.host))
+	if !s.host.Spec.Quarantine.Since.IsZero() {
+		r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventQuarantineEnded, "Retry", "The annotation has ended the quarantine")
+	}
+	forgetful := s.host.DeepCopy()
+	forgetful.Status.Hardware = infrav1.HostHardware{}
+	if err := r.Client.Status().Patch(ctx, forgetful, client.MergeFrom(s.host)); err != nil {
+		return fmt.Errorf("forgetting the machine of TalosHost %s: %w", s.host.Name, err)
+	}
+	forgetful.DeepCopyInto(s.host)
+	s.gone = true // The next pass finds what there is.
+
 	return r.update(ctx, s, func(host *infrav1.TalosHost) {
 		delete(host.Annotations, infrav1.HostRetryAnnotation)
 		host.Spec.Quarantine = infrav1.HostQuarantine{}
@@ -95,31 +178,61 @@ func (r *HostReconciler) endQuarantine(ctx context.Context, s *hostScope) error 
 
 // reconcileForeign handles a machine that somebody else has configured. It is
 // wiped only when the user says so, and gives the credentials for it.
-func (r *HostReconciler) reconcileForeign(ctx context.Context, s *hostScope) (ctrl.Result, error) {
+func (r *HostReconciler) reconcileForeign(ctx context.Context, s *hostScope, hosts []infrav1.TalosHost) (ctrl.Result, error) {
+	wait := r.paced(s.errorSince(), r.ProbeInterval, silentFactor)
 	if s.host.Spec.AdoptionPolicy != infrav1.AdoptionWipeForeign {
 		s.error(infrav1.HostForeignReason, "The machine was configured by somebody else, and is left alone. Reset it to maintenance mode, or set adoptionPolicy WipeForeign with its talosconfig")
-		return r.after(r.ProbeInterval), nil
+		return wait, nil
 	}
+	secret := s.host.Spec.AdoptionSecretRef.Name
 	creds, err := r.Credentials.Adoption(ctx, s.host)
-	if errors.Is(err, credentials.ErrMissing) {
-		s.error(infrav1.HostForeignReason, "The machine was configured by somebody else; Secret "+s.host.Spec.AdoptionSecretRef.Name+" holds no talosconfig to wipe it with")
-		return r.after(r.ProbeInterval), nil
-	}
-	if err != nil {
+	switch {
+	case errors.Is(err, credentials.ErrMissing):
+		s.error(infrav1.HostForeignReason, "The machine was configured by somebody else; Secret "+secret+" holds no talosconfig to wipe it with")
+		return wait, nil
+	case errors.Is(err, credentials.ErrNoAdmin):
+		s.error(infrav1.HostForeignReason, "The machine was configured by somebody else; the talosconfig in Secret "+secret+" lacks the role os:admin, without which it cannot be wiped")
+		return wait, nil
+	case err != nil:
 		return ctrl.Result{}, err
 	}
-	answer := contact.Reach(ctx, r.Dialer, contact.Target{Addresses: contact.Addresses(s.host), Identity: identity.Wanted(s.host), Credentials: &creds})
+	answer := contact.Reach(ctx, r.Dialer, contact.Target{
+		Addresses: contact.Addresses(s.host), Identity: identity.Known(s.host), Twice: identity.Twice(hosts), Credentials: &creds,
+	})
 	defer answer.Close()
-	if answer.Outcome != contact.Configured {
+	s.setVerdict(answer.Verdict)
+	switch {
+	case answer.Outcome == contact.WrongMachine:
+		s.error(infrav1.HostIdentityReason, wrongMachine(answer))
+		return wait, nil
+	case answer.Outcome != contact.Configured:
 		s.error(infrav1.HostForeignReason, "The machine was configured by somebody else, and does not accept the talosconfig of adoptionSecretRef")
-		return r.after(r.ProbeInterval), nil
+		return wait, nil
+	case r.isTwin(s, identity.Of(answer.Hardware), hosts):
+		return wait, nil
+	}
+
+	return ctrl.Result{}, r.adopt(ctx, s, answer)
+}
+
+// adopt begins to wipe a machine that somebody else has configured. It must have
+// the same identity until it is wiped.
+func (r *HostReconciler) adopt(ctx context.Context, s *hostScope, answer contact.Answer) error {
+	if !hardware.IsContainer(answer.Hardware) {
+		// In a container links come and go with Pods: they prove nothing later.
+		s.host.Status.Hardware = hardware.Of(answer.Hardware, "")
+	}
+	s.state = infrav1.HostReleasing
+	s.available = isFalse(infrav1.HostReleasingReason, "The machine was configured by somebody else, and is wiped as adoptionPolicy says")
+	if err := r.update(ctx, s, func(host *infrav1.TalosHost) {
+		host.Spec.Release = infrav1.HostRelease{Policy: infrav1.ReleaseWipeSystem, RequestedAt: metav1.NewTime(r.Clock.Now())}
+		metal.SetBlockMove(host, true)
+	}); err != nil {
+		return err
 	}
 	r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventAdopting, "Adopt", "Wiping a machine that somebody else has configured, as adoptionPolicy says")
-	s.state = infrav1.HostReleasing
 
-	return ctrl.Result{}, r.update(ctx, s, func(host *infrav1.TalosHost) {
-		host.Spec.Release = infrav1.HostRelease{Policy: infrav1.ReleaseWipeSystem, RequestedAt: metav1.NewTime(r.Clock.Now())}
-	})
+	return nil
 }
 
 // update changes the host as this pass has read it: if it was changed since,
@@ -139,69 +252,29 @@ func (r *HostReconciler) update(ctx context.Context, s *hostScope, change func(*
 	return nil
 }
 
-// duplicateOf names another host that stands for the same machine, or names the
-// same address, and was there first; empty when there is none. A host that is in
-// use always counts as first.
-func duplicateOf(host *infrav1.TalosHost, others []infrav1.TalosHost) string {
-	for i := range others {
-		other := &others[i]
-		if other.UID == host.UID || !isFirst(other, host) {
-			continue
-		}
-		shared := slices.ContainsFunc(contact.Addresses(host), func(address string) bool {
-			return slices.Contains(contact.Addresses(other), address)
-		})
-		if shared || identity.Same(identity.Told(host), identity.Told(other)) {
-			return other.Namespace + "/" + other.Name
-		}
-	}
-
-	return ""
+// errorSince is since when the host is not available, and silentSince since when
+// its machine does not answer; zero when that is new.
+func (s *hostScope) errorSince() time.Time {
+	return s.falseSince(infrav1.AvailableCondition)
 }
 
-func isFirst(a, b *infrav1.TalosHost) bool {
-	if isInUse(a) != isInUse(b) {
-		return isInUse(a)
-	}
-	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
-		return a.CreationTimestamp.Before(&b.CreationTimestamp)
-	}
-
-	return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name) < 0
+func (s *hostScope) silentSince() time.Time {
+	return s.falseSince(infrav1.ReachableCondition)
 }
 
-func isInUse(host *infrav1.TalosHost) bool {
-	return host.Spec.ConsumerRef.Name != "" || host.Spec.Handover.ProviderID != "" || host.Spec.Release.Policy != ""
+func (s *hostScope) falseSince(conditionType string) time.Time {
+	found := conditions.Get(s.host, conditionType)
+	if found == nil || found.Status != metav1.ConditionFalse {
+		return time.Time{}
+	}
+
+	return found.LastTransitionTime.Time
 }
 
-func hardwareOf(told talosclient.Hardware, version string) infrav1.HostHardware {
-	hardware := infrav1.HostHardware{
-		TalosVersion: version, Platform: told.Platform, Architecture: told.Architecture,
-		SystemUUID: told.SystemUUID, SerialNumber: told.SerialNumber, Manufacturer: told.Manufacturer, ProductName: told.ProductName,
-	}
-	if told.CPUs > 0 {
-		hardware.CPUs = ptr.To(told.CPUs)
-	}
-	if told.MemoryBytes > 0 {
-		hardware.MemoryBytes = ptr.To(told.MemoryBytes)
-	}
-	for _, disk := range told.Disks {
-		if disk.ReadOnly || disk.CDROM {
-			continue
-		}
-		hardware.Disks = append(hardware.Disks, infrav1.HostDisk{
-			DevPath: disk.DevPath, SizeBytes: ptr.To(disk.SizeBytes), Model: disk.Model, Serial: disk.Serial, WWID: disk.WWID,
-			Transport: disk.Transport, Rotational: ptr.To(disk.Rotational),
-		})
-	}
-	for _, link := range told.Links {
-		hardware.Links = append(hardware.Links, infrav1.HostLink{Name: link.Name, HardwareAddress: link.HardwareAddress})
-	}
+// isKnown tells whether the status holds what a look at the machine has found.
+func (s *hostScope) isKnown() bool {
+	status := &s.host.Status
 
-	return hardware
-}
-
-// isContainer tells whether the machine that answers is a container.
-func isContainer(host *infrav1.TalosHost, told talosclient.Hardware) bool {
-	return told.Mode == "container" || (told.Mode == "" && metal.IsContainer(host))
+	return status.State != "" && status.Address != "" && status.MaintenanceCertFingerprint != "" && status.Hardware.TalosVersion != "" &&
+		conditions.IsTrue(s.host, infrav1.ReachableCondition) && conditions.IsTrue(s.host, infrav1.IdentityVerifiedCondition)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/hardware"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/wipe"
 )
@@ -50,14 +51,27 @@ func (r *HostReconciler) reconcileRelease(ctx context.Context, s *hostScope) (ct
 	if overdue && !s.host.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, r.letGo(ctx, s, true)
 	}
-	if decision.Next > 0 {
-		return r.after(min(decision.Next, r.ProbeInterval)), nil
+
+	return r.nextLook(s, decision, overdue), nil
+}
+
+// nextLook is when a machine is looked at that is being released: often at first,
+// less and less where it goes on for long.
+func (r *HostReconciler) nextLook(s *hostScope, decision wipe.Decision, overdue bool) ctrl.Result {
+	since := s.host.Spec.Release.RequestedAt.Time
+	if at := s.host.Spec.Release.ResetAt.Time; at.After(since) {
+		since = at
 	}
+	least := r.ProbeInterval / releaseFactor
 	if overdue || decision.Failed {
-		return r.after(r.ProbeInterval), nil
+		least = r.ProbeInterval
+	}
+	result := r.paced(since, least, silentFactor)
+	if decision.Next > 0 && decision.Next < result.RequeueAfter {
+		return r.after(max(decision.Next, least))
 	}
 
-	return r.after(r.ProbeInterval / releaseFactor), nil
+	return result
 }
 
 // reachReleased reaches the machine with the credentials that it ought to
@@ -67,12 +81,12 @@ func (r *HostReconciler) reachReleased(ctx context.Context, s *hostScope) (conta
 	if s.host.Spec.Handover.ProviderID != "" {
 		get = r.Credentials.Admin
 	}
-	target := contact.Target{Addresses: contact.Addresses(s.host), Identity: identity.Wanted(s.host)}
+	target := contact.Target{Addresses: contact.Addresses(s.host), Identity: identity.Known(s.host)}
 	creds, err := get(ctx, s.host)
 	switch {
 	case err == nil:
 		target.Credentials = &creds
-	case !errors.Is(err, credentials.ErrMissing):
+	case !errors.Is(err, credentials.ErrMissing) && !errors.Is(err, credentials.ErrNoAdmin):
 		return contact.Answer{}, err
 	}
 	if target.Twice, err = metal.SeenTwice(ctx, r.Client); err != nil {
@@ -101,7 +115,7 @@ func (r *HostReconciler) releaseFacts(ctx context.Context, s *hostScope, answer 
 		return facts
 	}
 	facts.Fingerprint = answer.Node.Fingerprint()
-	facts.Container = isContainer(s.host, answer.Hardware)
+	facts.Container = hardware.IsContainer(answer.Hardware)
 	status, err := answer.Node.MachineStatus(ctx)
 	if err != nil {
 		facts.Contact = wipe.Silent
@@ -135,19 +149,19 @@ func (r *HostReconciler) reportRelease(s *hostScope, decision wipe.Decision) {
 // reset tells the machine to wipe itself. That is written down first, so that a
 // machine that comes back unwiped is known as such.
 func (r *HostReconciler) reset(ctx context.Context, s *hostScope, answer contact.Answer, decision wipe.Decision) (ctrl.Result, error) {
-	record := func(at metav1.Time, fingerprint string) error {
-		return r.update(ctx, s, func(host *infrav1.TalosHost) {
-			delete(host.Annotations, infrav1.HostRetryAnnotation)
-			host.Spec.Release.ResetAt, host.Spec.Release.ResetCertFingerprint = at, fingerprint
-		})
-	}
-	if err := record(metav1.NewTime(r.Clock.Now()), answer.Node.Fingerprint()); err != nil {
+	err := r.update(ctx, s, func(host *infrav1.TalosHost) {
+		delete(host.Annotations, infrav1.HostRetryAnnotation)
+		host.Spec.Release.ResetAt, host.Spec.Release.ResetCertFingerprint = metav1.NewTime(r.Clock.Now()), answer.Node.Fingerprint()
+	})
+	if err != nil {
 		return ctrl.Result{}, err
 	}
 	if err := answer.Node.Reset(ctx, talosclient.ResetOptions{SystemLabels: decision.Labels}); err != nil {
-		s.released = isFalse(infrav1.ReleaseFailedReason, "The machine has not accepted to wipe itself; it is told again")
+		// Perhaps it was told: a machine that wipes itself may go before it
+		// answers. One that goes on in the same boot is told again.
 		ctrl.LoggerFrom(ctx).Info("Telling the machine to wipe itself has failed", "reason", err.Error())
-		return r.after(r.ProbeInterval / releaseFactor), record(metav1.Time{}, "")
+		r.Recorder.Eventf(s.host, nil, corev1.EventTypeWarning, infrav1.EventResetFailed, "Reset", "The machine has not confirmed that it wipes itself; it is told again if it does not")
+		return r.after(r.ProbeInterval / releaseFactor), nil
 	}
 	ctrl.LoggerFrom(ctx).Info("Told the machine to wipe itself", "labels", decision.Labels)
 	r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventReset, "Reset", "Told the machine to wipe itself")

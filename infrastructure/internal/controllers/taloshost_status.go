@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kerrors "k8s.io/apimachinery/pkg/util/errors"
@@ -62,6 +63,44 @@ func (s *hostScope) claimed() {
 	}
 	s.available = isFalse(infrav1.HostClaimedByReason, "TalosMachine %s has claimed the host", spec.ConsumerRef.Name)
 	s.reachable = unknown(infrav1.FollowedByConsumerReason, "The conditions of TalosMachine %s tell", spec.ConsumerRef.Name)
+	s.consumerFindsStranger()
+}
+
+// consumerFindsStranger takes over what the TalosMachine, which follows the
+// machine, has found about who answers.
+func (s *hostScope) consumerFindsStranger() {
+	if s.consumer == nil {
+		return
+	}
+	for _, conditionType := range []string{infrav1.ConfigurationAppliedCondition, infrav1.HostRunningCondition} {
+		found := conditions.Get(s.consumer, conditionType)
+		if found == nil || found.Status == metav1.ConditionTrue {
+			continue
+		}
+		switch found.Reason {
+		case infrav1.HostIdentityMismatchReason:
+			s.identity = isFalse(infrav1.IdentityMismatchReason, "%s", found.Message)
+			s.error(infrav1.HostIdentityReason, found.Message)
+			return
+		case infrav1.HostDuplicateReason:
+			s.identity = isFalse(infrav1.IdentityDuplicateReason, "%s", found.Message)
+			s.error(infrav1.HostIdentityReason, found.Message)
+			return
+		case infrav1.HostRunsForeignReason:
+			s.error(infrav1.HostForeignReason, found.Message)
+			return
+		case infrav1.FingerprintMismatchReason:
+			s.error(infrav1.HostFingerprintReason, found.Message)
+			return
+		}
+	}
+	if s.identityReason() == infrav1.IdentityMismatchReason || s.identityReason() == infrav1.IdentityDuplicateReason {
+		s.setVerdict("")
+	}
+}
+
+func (s *hostScope) identityReason() string {
+	return s.conditionReason(infrav1.IdentityVerifiedCondition)
 }
 
 // silent says that no address answers.
@@ -91,12 +130,16 @@ func (s *hostScope) setVerdict(verdict identity.Verdict) {
 	switch verdict {
 	case identity.Matches:
 		s.identity = backends.True(infrav1.IdentityMatchesReason, "")
+		if wanted := identity.Wanted(s.host); wanted.UUID == "" && len(wanted.MACAddresses) == 0 {
+			// It is the machine that has answered before; nobody has named it.
+			s.identity = backends.True(infrav1.IdentityDiscoveredReason, "")
+		}
 	case identity.Discovered:
 		s.identity = backends.True(infrav1.IdentityDiscoveredReason, "")
 	case identity.Mismatch:
 		s.identity = isFalse(infrav1.IdentityMismatchReason, "The machine that answers does not have the identity of the host")
 	case identity.Unusable:
-		s.identity = isFalse(infrav1.IdentityUnusableReason, "The machine has neither a usable SMBIOS UUID nor hardware addresses; name spec.identity")
+		s.identity = isFalse(infrav1.IdentityUnusableReason, "The machine cannot be told from others: it has neither a usable SMBIOS UUID nor hardware addresses, or several machines tell the UUID that spec.identity names")
 	default:
 		s.identity = unknown(infrav1.IdentityNotObservedReason, "The machine has not told its identity")
 	}
@@ -115,6 +158,7 @@ func (r *HostReconciler) reconcileStatus(ctx context.Context, s *hostScope, help
 	if s.gone {
 		return nil
 	}
+	r.recordTransition(s)
 	if s.state != "" {
 		s.host.Status.State = s.state
 	}
@@ -139,7 +183,9 @@ func (r *HostReconciler) reconcileStatus(ctx context.Context, s *hostScope, help
 		infrav1.DeletingCondition:         s.deletion,
 	} {
 		if found.Status != "" {
-			conditions.Set(s.host, metav1.Condition{Type: conditionType, Status: found.Status, Reason: found.Reason, Message: found.Message})
+			conditions.Set(s.host, metav1.Condition{
+				Type: conditionType, Status: found.Status, Reason: found.Reason, Message: found.Message, LastTransitionTime: metav1.NewTime(r.Clock.Now()),
+			})
 		}
 	}
 	err := helper.Patch(ctx, s.host, patch.WithOwnedConditions{Conditions: []string{
@@ -155,6 +201,19 @@ func (r *HostReconciler) reconcileStatus(ctx context.Context, s *hostScope, help
 	}
 
 	return nil
+}
+
+// recordTransition records an event when a host goes into state Error or into
+// quarantine, or when the error becomes another one.
+func (r *HostReconciler) recordTransition(s *hostScope) {
+	isSame := s.host.Status.State == s.state && s.conditionReason(infrav1.AvailableCondition) == s.available.Reason
+	switch {
+	case isSame:
+	case s.state == infrav1.HostError:
+		r.Recorder.Eventf(s.host, nil, corev1.EventTypeWarning, infrav1.EventHostError, "Observe", "%s", s.available.Message)
+	case s.available.Reason == infrav1.HostQuarantinedReason:
+		r.Recorder.Eventf(s.host, nil, corev1.EventTypeWarning, infrav1.EventQuarantined, "Observe", "%s", s.available.Message)
+	}
 }
 
 func consumerFinding(s *hostScope) backends.Finding {

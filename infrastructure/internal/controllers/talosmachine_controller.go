@@ -78,6 +78,9 @@ func (r *MachineReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, reterr error) {
 	talosMachine := &infrav1.TalosMachine{}
 	if err := r.Client.Get(ctx, req.NamespacedName, talosMachine); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.Metal.Forget(req.NamespacedName)
+		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	scope, err := r.newScope(ctx, talosMachine)

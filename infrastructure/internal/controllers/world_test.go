@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,6 +26,7 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
 )
 
 const (
@@ -39,6 +41,8 @@ const (
 var (
 	testTime  = time.Date(2026, time.June, 1, 12, 0, 0, 0, time.UTC)
 	errKilled = errors.New("the manager was killed")
+
+	errTerminating = errors.New("the namespace is being terminated")
 )
 
 // world is a management cluster and its machines, without anybody else.
@@ -55,6 +59,20 @@ type world struct {
 	killAt  int
 	effects int
 	dead    bool
+	// noted are the events that were read, and asked the calls of managers to
+	// machines, by address, without those of watches.
+	noted []string
+	asked map[string]int
+	// reads and writes count what managers ask of the management cluster, reads
+	// as far as no cache answers them.
+	reads, writes int
+	// watched counts the open watches by address.
+	watchMu sync.Mutex
+	watched map[string]int
+
+	// terminating tells that the namespace is being deleted: nothing can be made.
+	terminating bool
+
 	// beforeUpdate, when set, runs before the next update of an object.
 	beforeUpdate func(client.Object)
 }
@@ -79,6 +97,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		clock:  clocktesting.NewFakePassiveClock(testTime),
 		random: rand.New(rand.NewPCG(1, 2)),
 		events: events.NewFakeRecorder(10000),
+		asked:  map[string]int{}, watched: map[string]int{},
 	}
 	objects = append(objects, newCluster(), newTalosCluster(), newBundleSecret(t))
 	w.client = fake.NewClientBuilder().
@@ -96,6 +115,7 @@ func (w *world) effect() error {
 	if w.dead {
 		return errKilled
 	}
+	w.writes++
 	w.effects++
 	if w.killAt > 0 && w.effects >= w.killAt {
 		w.dead = true
@@ -119,6 +139,9 @@ func (w *world) mortality() interceptor.Funcs {
 	return interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
 			if err := w.effect(); err != nil {
+				return err
+			}
+			if err := w.refuseCreation(ctx, o); err != nil {
 				return err
 			}
 			return c.Create(ctx, o, opts...)
@@ -155,6 +178,9 @@ func (w *world) mortality() interceptor.Funcs {
 			if err := w.alive(); err != nil {
 				return err
 			}
+			if _, isSecret := o.(*corev1.Secret); isSecret {
+				w.reads++ // No cache holds them, but the one for Secrets.
+			}
 			return c.Get(ctx, key, o, opts...)
 		},
 	}
@@ -170,18 +196,64 @@ type mortalDialer struct {
 func (d mortalDialer) Maintenance(ctx context.Context, address, fingerprint string) (talosclient.Node, error) {
 	node, err := d.Dialer.Maintenance(ctx, address, fingerprint)
 
-	return mortalNode{Node: node, world: d.world}, err
+	return d.opened(address, node, err)
 }
 
 func (d mortalDialer) Secure(ctx context.Context, address string, creds talosclient.Credentials) (talosclient.Node, error) {
 	node, err := d.Dialer.Secure(ctx, address, creds)
 
-	return mortalNode{Node: node, world: d.world}, err
+	return d.opened(address, node, err)
+}
+
+// opened counts the call with which a connection is verified.
+func (d mortalDialer) opened(address string, node talosclient.Node, err error) (talosclient.Node, error) {
+	if err == nil {
+		d.world.asked[address]++
+	}
+
+	return mortalNode{Node: node, world: d.world, address: address}, err
 }
 
 type mortalNode struct {
 	talosclient.Node
-	world *world
+	world   *world
+	address string
+}
+
+func (n mortalNode) Version(ctx context.Context) (string, error) {
+	n.world.asked[n.address]++
+
+	return n.Node.Version(ctx)
+}
+
+func (n mortalNode) MachineStatus(ctx context.Context) (talosclient.MachineStatus, error) {
+	n.world.asked[n.address]++
+
+	return n.Node.MachineStatus(ctx)
+}
+
+func (n mortalNode) Hardware(ctx context.Context) (talosclient.Hardware, error) {
+	n.world.asked[n.address]++
+
+	return n.Node.Hardware(ctx)
+}
+
+func (n mortalNode) Addresses(ctx context.Context) ([]string, error) {
+	n.world.asked[n.address]++
+
+	return n.Node.Addresses(ctx)
+}
+
+func (n mortalNode) Hostname(ctx context.Context) (string, error) {
+	n.world.asked[n.address]++
+
+	return n.Node.Hostname(ctx)
+}
+
+func (n mortalNode) Volumes(ctx context.Context) ([]talosclient.Volume, error) {
+	n.world.asked[n.address]++
+
+	return n.Node.Volumes(ctx)
 }
 
 func (n mortalNode) ApplyConfiguration(ctx context.Context, configuration []byte) error {
@@ -193,6 +265,7 @@ func (n mortalNode) Reset(ctx context.Context, options talosclient.ResetOptions)
 }
 
 func (n mortalNode) around(call func() error) error {
+	n.world.asked[n.address]++
 	if err := n.world.effect(); err != nil {
 		return err
 	}
@@ -203,54 +276,180 @@ func (n mortalNode) around(call func() error) error {
 	return n.world.effect()
 }
 
+// watchDialer is the dialer of a manager's watches, and counts them.
+type watchDialer struct {
+	*talosfake.Dialer
+	world *world
+	open  *int
+}
+
+func (d watchDialer) Maintenance(ctx context.Context, address, fingerprint string) (talosclient.Node, error) {
+	return d.opened(address, func() (talosclient.Node, error) { return d.Dialer.Maintenance(ctx, address, fingerprint) })
+}
+
+func (d watchDialer) Secure(ctx context.Context, address string, creds talosclient.Credentials) (talosclient.Node, error) {
+	return d.opened(address, func() (talosclient.Node, error) { return d.Dialer.Secure(ctx, address, creds) })
+}
+
+func (d watchDialer) opened(address string, dial func() (talosclient.Node, error)) (talosclient.Node, error) {
+	node, err := dial()
+
+	return &watchNode{Node: node, dial: dial, dialer: d, address: address}, err
+}
+
+func (d watchDialer) count(address string, by int) {
+	d.world.watchMu.Lock()
+	defer d.world.watchMu.Unlock()
+	d.world.watched[address] += by
+	*d.open += by
+}
+
+// watchNode is a connection that leads to whoever is at its address, as a real
+// one does when it is opened again.
+type watchNode struct {
+	talosclient.Node
+	dial    func() (talosclient.Node, error)
+	dialer  watchDialer
+	address string
+}
+
+// WatchMachineStatus counts a watch once it has told something: from then on the
+// machine can break it.
+func (n *watchNode) WatchMachineStatus(ctx context.Context, fn func(talosclient.MachineStatus)) error {
+	node, err := n.dial()
+	if err != nil {
+		return err
+	}
+	n.Node = node
+	told := false
+	defer func() {
+		if told {
+			n.dialer.count(n.address, -1)
+		}
+	}()
+
+	return n.Node.WatchMachineStatus(ctx, func(status talosclient.MachineStatus) {
+		if !told {
+			told = true
+			n.dialer.count(n.address, 1)
+		}
+		fn(status)
+	})
+}
+
 // manager is one process: its memory is gone when it dies.
 type manager struct {
 	clusters *ClusterReconciler
 	machines *MachineReconciler
 	hosts    *HostReconciler
+
+	hostFollower, machineFollower *follow.Follower
+	openWatches                   int
 }
 
 func (w *world) manager() *manager {
 	const probeInterval = 10 * time.Second
+	m := &manager{}
 	dialer := mortalDialer{Dialer: w.dialer, world: w}
-	store := credentials.New(w.client, w.client, w.clock)
-	follower := follow.New(w.t.Context(), w.dialer, TalosMachineOf)
-
-	return &manager{
-		clusters: &ClusterReconciler{Client: w.client},
-		machines: &MachineReconciler{
-			Client: w.client, Changes: follower.Events(),
-			Metal: &metal.Machines{
-				Client: w.client, APIReader: w.client, Dialer: dialer, Credentials: store, Follower: follower,
-				Clock: w.clock, Random: w.random, Recorder: w.events, ProbeInterval: probeInterval,
-			},
-		},
-		hosts: &HostReconciler{
-			Client: w.client, APIReader: w.client, Dialer: dialer, Credentials: store,
+	watches := watchDialer{Dialer: w.dialer, world: w, open: &m.openWatches}
+	live := liveReader{Reader: w.client, world: w}
+	store := credentials.New(w.client, cachedReader{Reader: w.client, world: w}, w.clock)
+	m.machineFollower = follow.New(w.t.Context(), watches, TalosMachineOf)
+	m.hostFollower = follow.New(w.t.Context(), watches, HostOf)
+	m.clusters = &ClusterReconciler{Client: w.client}
+	m.machines = &MachineReconciler{
+		Client: w.client, Changes: m.machineFollower.Events(),
+		Metal: &metal.Machines{
+			Client: w.client, APIReader: live, Dialer: dialer, Credentials: store, Lookout: lookout.New(m.machineFollower, w.clock),
 			Clock: w.clock, Random: w.random, Recorder: w.events, ProbeInterval: probeInterval,
 		},
 	}
+	m.hosts = &HostReconciler{
+		Client: w.client, APIReader: live, Dialer: dialer, Credentials: store,
+		Clock: w.clock, Random: w.random, Recorder: w.events, ProbeInterval: probeInterval,
+		Lookout: lookout.New(m.hostFollower, w.clock), Changes: m.hostFollower.Events(),
+	}
+
+	return m
+}
+
+// liveReader counts what is read live.
+type liveReader struct {
+	client.Reader
+	world *world
+}
+
+func (r liveReader) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	r.world.reads++
+
+	return r.Reader.Get(ctx, key, o, opts...)
+}
+
+// cachedReader reads what a cache holds.
+type cachedReader struct {
+	client.Reader
+	world *world
+}
+
+func (r cachedReader) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	reads := r.world.reads
+	err := r.Reader.Get(ctx, key, o, opts...)
+	if err == nil {
+		r.world.reads = reads
+	}
+
+	return err
+}
+
+// rest waits until the watches of a manager have told what they know.
+func (w *world) rest(m *manager) {
+	w.t.Helper()
+	hosts, machines := w.hosts(), w.machines()
+	NewWithT(w.t).Eventually(func() bool {
+		following := 0
+		for i := range hosts {
+			if m.hostFollower.Following(client.ObjectKeyFromObject(&hosts[i])) {
+				following++
+			}
+		}
+		for i := range machines {
+			if m.machineFollower.Following(client.ObjectKeyFromObject(&machines[i])) {
+				following++
+			}
+		}
+		w.watchMu.Lock()
+		defer w.watchMu.Unlock()
+
+		return following <= m.openWatches
+	}).WithTimeout(10*time.Second).WithPolling(time.Millisecond).Should(BeTrue(), "a watch hangs")
 }
 
 // round lets the manager look at everything once.
 func (w *world) round(m *manager) {
 	w.t.Helper()
+	w.roundWith(m, func(error) bool { return false })
+}
+
+// roundWith is a round in which some errors are all right.
+func (w *world) roundWith(m *manager, isExpected func(error) bool) {
+	w.t.Helper()
+	w.rest(m)
 	for _, host := range w.hosts() {
-		w.pass(m.hosts.Reconcile, &host)
+		w.pass(m.hosts.Reconcile, &host, isExpected)
 	}
 	for _, machine := range w.machines() {
-		w.pass(m.machines.Reconcile, &machine)
+		w.pass(m.machines.Reconcile, &machine, isExpected)
 	}
 	for _, cluster := range w.talosClusters() {
-		w.pass(m.clusters.Reconcile, &cluster)
+		w.pass(m.clusters.Reconcile, &cluster, isExpected)
 	}
 	w.clock.SetTime(w.clock.Now().Add(tick))
 }
 
-func (w *world) pass(reconcile func(context.Context, ctrl.Request) (ctrl.Result, error), object client.Object) {
+func (w *world) pass(reconcile func(context.Context, ctrl.Request) (ctrl.Result, error), object client.Object, isExpected func(error) bool) {
 	w.t.Helper()
 	_, err := reconcile(w.t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(object)})
-	if w.dead {
+	if w.dead || (err != nil && isExpected(err)) {
 		return
 	}
 	NewWithT(w.t).Expect(err).NotTo(HaveOccurred(), "reconciling %T %s", object, object.GetName())

@@ -6,8 +6,11 @@ package credentials
 
 import (
 	"context"
+	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -37,6 +40,9 @@ const (
 // ErrMissing says that a Secret with credentials is not there, or holds none.
 var ErrMissing = errors.New("the client certificate is missing")
 
+// ErrNoAdmin says that credentials lack the role that may wipe a machine.
+var ErrNoAdmin = errors.New("the client certificate lacks the role " + secrets.RoleAdmin)
+
 // Store gives out credentials. All fields are required.
 type Store struct {
 	client  client.Client
@@ -53,8 +59,8 @@ type reader struct {
 	credentials talosclient.Credentials
 }
 
-// New returns a Store that reads bundles through cached, and everything else
-// through c.
+// New returns a Store that reads bundles and administrators' certificates
+// through cached, and everything else through c.
 func New(c client.Client, cached client.Reader, passiveClock clock.PassiveClock) *Store {
 	return &Store{client: c, secrets: cached, clock: passiveClock, readers: map[client.ObjectKey]reader{}}
 }
@@ -95,22 +101,46 @@ func (s *Store) Reader(ctx context.Context, cluster client.ObjectKey, host *infr
 // Admin are the administrator's credentials of a host. ErrMissing says that
 // there are none.
 func (s *Store) Admin(ctx context.Context, host *infrav1.TalosHost) (talosclient.Credentials, error) {
-	return s.fromSecret(ctx, client.ObjectKey{Namespace: host.Namespace, Name: AdminName(host.Name)})
+	return fromSecret(ctx, s.secrets, client.ObjectKey{Namespace: host.Namespace, Name: AdminName(host.Name)})
 }
 
 // Adoption are the credentials that the user has given for a machine that
-// somebody else has configured. ErrMissing says that there are none.
+// somebody else has configured. ErrMissing says that there are none, ErrNoAdmin
+// that they may not wipe it.
 func (s *Store) Adoption(ctx context.Context, host *infrav1.TalosHost) (talosclient.Credentials, error) {
 	if host.Spec.AdoptionSecretRef.Name == "" {
 		return talosclient.Credentials{}, ErrMissing
 	}
 
-	return s.fromSecret(ctx, client.ObjectKey{Namespace: host.Namespace, Name: host.Spec.AdoptionSecretRef.Name})
+	// The cache keeps the content of our own Secrets only.
+	creds, err := fromSecret(ctx, s.client, client.ObjectKey{Namespace: host.Namespace, Name: host.Spec.AdoptionSecretRef.Name})
+	if err != nil {
+		return talosclient.Credentials{}, err
+	}
+	if admin, err := isAdmin(creds); err != nil || !admin {
+		return talosclient.Credentials{}, fmt.Errorf("reading Secret %s: %w", host.Spec.AdoptionSecretRef.Name, ErrNoAdmin)
+	}
+
+	return creds, nil
 }
 
-func (s *Store) fromSecret(ctx context.Context, key client.ObjectKey) (talosclient.Credentials, error) {
+// isAdmin tells whether Talos lets a client do everything.
+func isAdmin(creds talosclient.Credentials) (bool, error) {
+	block, _ := pem.Decode(creds.Cert)
+	if block == nil {
+		return false, ErrMissing
+	}
+	cert, err := x509.ParseCertificate(block.Bytes)
+	if err != nil {
+		return false, fmt.Errorf("reading the client certificate: %w", err)
+	}
+
+	return slices.Contains(cert.Subject.Organization, secrets.RoleAdmin), nil
+}
+
+func fromSecret(ctx context.Context, reader client.Reader, key client.ObjectKey) (talosclient.Credentials, error) {
 	stored := &corev1.Secret{}
-	if err := s.client.Get(ctx, key, stored); err != nil {
+	if err := reader.Get(ctx, key, stored); err != nil {
 		if apierrors.IsNotFound(err) {
 			return talosclient.Credentials{}, fmt.Errorf("reading Secret %s: %w", key, ErrMissing)
 		}

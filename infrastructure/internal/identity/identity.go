@@ -23,8 +23,9 @@ const (
 	// Mismatch says that the machine is another one, or cannot prove that it is
 	// the wanted one.
 	Mismatch Verdict = "Mismatch"
-	// Unusable says that nothing was wanted, and that the machine has nothing to
-	// tell it from others.
+	// Unusable says that there is nothing to tell the machine from others by:
+	// nothing was wanted and the machine has nothing, or what was wanted is told
+	// by several machines.
 	Unusable Verdict = "Unusable"
 )
 
@@ -34,32 +35,36 @@ func (v Verdict) OK() bool {
 }
 
 // placeholders are UUIDs that vendors ship in many machines, beside those of
-// one repeated digit.
+// one repeated byte.
 var placeholders = []string{
+	"00112233-4455-6677-8899-aabbccddeeff",
+	"01020304-0506-0708-090a-0b0c0d0e0f10",
+	"11111111-2222-3333-4444-555555555555",
+	"6ab5b300-538d-1014-9fb5-b0684d007b53",
 	"03000200-0400-0500-0006-000700080009",
 	"00020003-0004-0005-0006-000700080009",
 	"12345678-1234-5678-90ab-cddeefaabbcc",
 	"12345678-1234-1234-1234-123456789abc",
 	"01234567-8910-1112-1314-151617181920",
-	"fefefefe-fefe-fefe-fefe-fefefefefefe",
 	"4c4c4544-0000-2010-8020-80c04f202020",
 }
 
-// UsableUUID tells whether uuid identifies a machine. Empty, repeated digits
+// UsableUUID tells whether uuid identifies a machine. Empty, repeated bytes
 // (all zero, all F) and known placeholders do not.
 func UsableUUID(uuid string) bool {
+	const digitsOfUUID, bytesOfUUID = 32, 16
 	uuid = strings.ToLower(uuid)
 	digits := strings.ReplaceAll(uuid, "-", "")
-	if len(digits) != 32 || strings.Count(digits, digits[:1]) == len(digits) {
+	if len(digits) != digitsOfUUID || digits == strings.Repeat(digits[:2], bytesOfUUID) {
 		return false
 	}
 
 	return !slices.Contains(placeholders, uuid)
 }
 
-// usableMAC tells whether an address may belong to one link only.
-func usableMAC(mac string) bool {
-	switch mac {
+// UsableMAC tells whether a hardware address may belong to one link only.
+func UsableMAC(mac string) bool {
+	switch strings.ToLower(mac) {
 	case "", "00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff":
 		return false
 	}
@@ -80,7 +85,7 @@ func Of(hardware talosclient.Hardware) infrav1.HostIdentity {
 	for _, link := range hardware.Links {
 		mac := strings.ToLower(link.HardwareAddress)
 		switch {
-		case !usableMAC(mac) || len(mac) != len("00:00:00:00:00:00"):
+		case !UsableMAC(mac) || len(mac) != len("00:00:00:00:00:00"):
 		case isLocal(mac):
 			local = append(local, mac)
 		default:
@@ -127,7 +132,7 @@ func Verify(want infrav1.HostIdentity, hardware talosclient.Hardware, twice Seen
 	}
 	if want.UUID != "" || want.SerialNumber != "" {
 		// Something was wanted, but it identifies no machine.
-		return Mismatch
+		return Unusable
 	}
 	told := Of(hardware)
 	if (worthless(told.UUID)) && len(told.MACAddresses) == 0 {
@@ -142,7 +147,7 @@ func verifyLinks(want []string, links []talosclient.Link) Verdict {
 		has := slices.ContainsFunc(links, func(link talosclient.Link) bool {
 			return strings.EqualFold(link.HardwareAddress, mac)
 		})
-		if !has || !usableMAC(strings.ToLower(mac)) {
+		if !has || !UsableMAC(mac) {
 			return Mismatch
 		}
 	}
@@ -154,7 +159,7 @@ func verifyLinks(want []string, links []talosclient.Link) Verdict {
 // the user has named, else the one of the hand-over.
 func Wanted(host *infrav1.TalosHost) infrav1.HostIdentity {
 	want := host.Spec.Identity
-	if UsableUUID(want.UUID) || len(want.MACAddresses) > 0 {
+	if names(want) {
 		return want
 	}
 	if handed := host.Spec.Handover.Identity; handed.UUID != "" || len(handed.MACAddresses) > 0 {
@@ -164,6 +169,28 @@ func Wanted(host *infrav1.TalosHost) infrav1.HostIdentity {
 	return want
 }
 
+// Known is Wanted; where nobody has said what the machine must be, it is the one
+// that has answered before. That the status remembers it is a help against
+// swapped addresses, no more: where the status is lost any machine is taken, as
+// it was at first.
+func Known(host *infrav1.TalosHost) infrav1.HostIdentity {
+	want := Wanted(host)
+	if names(want) {
+		return want
+	}
+	if told := fromStatus(host); names(told) {
+		told.SerialNumber = want.SerialNumber
+		return told
+	}
+
+	return want
+}
+
+// names tells whether an identity can tell one machine from all others.
+func names(identity infrav1.HostIdentity) bool {
+	return UsableUUID(identity.UUID) || len(identity.MACAddresses) > 0
+}
+
 // Same tells whether two identities are of one machine: a UUID that is usable
 // and not seen on several machines, else a common hardware address.
 func Same(a, b infrav1.HostIdentity) bool {
@@ -171,7 +198,7 @@ func Same(a, b infrav1.HostIdentity) bool {
 		return false
 	}
 	common := slices.ContainsFunc(a.MACAddresses, func(mac string) bool {
-		return usableMAC(strings.ToLower(mac)) && slices.ContainsFunc(b.MACAddresses, func(other string) bool { return strings.EqualFold(mac, other) })
+		return UsableMAC(mac) && slices.ContainsFunc(b.MACAddresses, func(other string) bool { return strings.EqualFold(mac, other) })
 	})
 	if len(a.MACAddresses) > 0 && len(b.MACAddresses) > 0 {
 		return common
@@ -183,15 +210,20 @@ func Same(a, b infrav1.HostIdentity) bool {
 // Told is what is known of the identity of a host: what its machine has told,
 // else what the user has named.
 func Told(host *infrav1.TalosHost) infrav1.HostIdentity {
-	hardware := talosclient.Hardware{SystemUUID: host.Status.Hardware.SystemUUID}
-	for _, link := range host.Status.Hardware.Links {
-		hardware.Links = append(hardware.Links, talosclient.Link{HardwareAddress: link.HardwareAddress})
-	}
-	if told := Of(hardware); told.UUID != "" || len(told.MACAddresses) > 0 {
+	if told := fromStatus(host); names(told) {
 		return told
 	}
 
 	return Wanted(host)
+}
+
+func fromStatus(host *infrav1.TalosHost) infrav1.HostIdentity {
+	hardware := talosclient.Hardware{SystemUUID: host.Status.Hardware.SystemUUID}
+	for _, link := range host.Status.Hardware.Links {
+		hardware.Links = append(hardware.Links, talosclient.Link{HardwareAddress: link.HardwareAddress})
+	}
+
+	return Of(hardware)
 }
 
 // Twice finds the UUIDs that several machines tell. A machine that two hosts

@@ -60,7 +60,13 @@ func TestVerify(t *testing.T) {
 		"a placeholder alone identifies nothing": {
 			want:     infrav1.HostIdentity{UUID: "00000000-0000-0000-0000-000000000000"},
 			hardware: machine("00000000-0000-0000-0000-000000000000", macA),
-			verdict:  Mismatch,
+			verdict:  Unusable,
+		},
+		"a UUID that is seen twice, and nothing else, identifies nothing": {
+			want:     infrav1.HostIdentity{UUID: uuidA},
+			hardware: machine(uuidA, macA),
+			twice:    func(uuid string) bool { return uuid == uuidA },
+			verdict:  Unusable,
 		},
 		"a UUID seen twice leaves it to the hardware addresses": {
 			want:     infrav1.HostIdentity{UUID: uuidA, MACAddresses: []string{macB}},
@@ -127,4 +133,45 @@ func TestSame(t *testing.T) {
 			NewWithT(t).Expect(Same(tt.a, tt.b)).To(Equal(tt.same))
 		})
 	}
+}
+
+func TestIdentitiesThatAreNone(t *testing.T) {
+	for name, uuid := range map[string]string{
+		"nothing":                 "",
+		"all zero":                "00000000-0000-0000-0000-000000000000",
+		"all F":                   "FFFFFFFF-FFFF-FFFF-FFFF-FFFFFFFFFFFF",
+		"one byte again":          "fefefefe-fefe-fefe-fefe-fefefefefefe",
+		"a vendor's placeholder":  "03000200-0400-0500-0006-000700080009",
+		"the same, bytes swapped": "00020003-0004-0005-0006-000700080009",
+		"no UUID":                 "Not Settable",
+	} {
+		t.Run(name, func(t *testing.T) { NewWithT(t).Expect(UsableUUID(uuid)).To(BeFalse()) })
+	}
+	t.Run("a UUID that two machines tell", func(t *testing.T) {
+		g := NewWithT(t)
+		tells := func(name, mac string) infrav1.TalosHost {
+			host := infrav1.TalosHost{}
+			host.Name = name
+			host.Status.Hardware = infrav1.HostHardware{SystemUUID: uuidA, Links: []infrav1.HostLink{{Name: "eno1", HardwareAddress: mac}}}
+
+			return host
+		}
+		g.Expect(Twice([]infrav1.TalosHost{tells("a", macA), tells("b", macB)})(uuidA)).To(BeTrue())
+		g.Expect(Twice([]infrav1.TalosHost{tells("a", macA), tells("b", macA)})(uuidA)).To(BeFalse(), "two hosts for one machine")
+	})
+}
+
+func TestKnown(t *testing.T) {
+	host := infrav1.TalosHost{}
+	host.Status.Hardware = infrav1.HostHardware{SystemUUID: uuidA, Links: []infrav1.HostLink{{Name: "eno1", HardwareAddress: macB}}}
+	g := NewWithT(t)
+	g.Expect(Known(&host)).To(Equal(infrav1.HostIdentity{UUID: uuidA, MACAddresses: []string{macB}}), "the machine that has answered before")
+	host.Spec.Identity.SerialNumber = "X1"
+	g.Expect(Known(&host).SerialNumber).To(Equal("X1"))
+	g.Expect(Known(&host).UUID).To(Equal(uuidA))
+	host.Spec.Handover.Identity.UUID = uuidB
+	g.Expect(Known(&host).UUID).To(Equal(uuidB))
+	host.Spec.Identity = infrav1.HostIdentity{MACAddresses: []string{macA}}
+	g.Expect(Known(&host)).To(Equal(host.Spec.Identity))
+	g.Expect(Known(&infrav1.TalosHost{})).To(BeZero())
 }

@@ -12,6 +12,7 @@ import (
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/installdisk"
 )
 
 // validateMachine checks what the kind's own rules cannot.
@@ -33,14 +34,18 @@ func validateCluster(spec *infrav1.TalosClusterSpec, path *field.Path) field.Err
 	return validateAddress(endpoint.Host, path.Child("controlPlaneEndpoint", "host"))
 }
 
-// validateAddress takes an IP address or a DNS name.
+// validateAddress takes an IP address that one machine can have, or a DNS name.
 func validateAddress(address string, path *field.Path) field.ErrorList {
-	if _, err := netip.ParseAddr(address); err == nil {
+	const wanted = "must be an IP address or a DNS name, without scheme, port, prefix length and zone"
+	if ip, err := netip.ParseAddr(address); err == nil {
+		if ip.Zone() != "" || ip.IsUnspecified() || ip.IsMulticast() {
+			return field.ErrorList{field.Invalid(path, address, wanted+", that one machine can have")}
+		}
 		return nil
 	}
 	onlyDigits := strings.Trim(address, "0123456789.") == ""
 	if problems := validation.IsDNS1123Subdomain(address); len(problems) > 0 || onlyDigits {
-		return field.ErrorList{field.Invalid(path, address, "must be an IP address or a DNS name, without scheme and port")}
+		return field.ErrorList{field.Invalid(path, address, wanted)}
 	}
 
 	return nil
@@ -53,14 +58,39 @@ func validateHost(spec *infrav1.TalosHostSpec) field.ErrorList {
 	for i, address := range spec.Addresses {
 		errs = append(errs, validateAddress(address, path.Child("addresses").Index(i))...)
 	}
-	if uuid := spec.Identity.UUID; uuid != "" && !identity.UsableUUID(uuid) && len(spec.Identity.MACAddresses) == 0 {
-		errs = append(errs, field.Invalid(path.Child("identity", "uuid"), uuid,
-			"is a placeholder that many machines share, and identifies none; name identity.macAddresses instead"))
-	}
-
+	errs = append(errs, validateIdentity(&spec.Identity, path.Child("identity"))...)
+	errs = append(errs, validateSelector(spec.Install.DiskSelector, path.Child("install", "diskSelector"))...)
 	errs = append(errs, validatePatches(spec.StrategicPatches, path.Child("strategicPatches"))...)
 
 	return append(errs, validateNetwork(&spec.Network, path.Child("network"))...)
+}
+
+// validateIdentity refuses what identifies no machine.
+func validateIdentity(named *infrav1.HostIdentity, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if named.UUID != "" && !identity.UsableUUID(named.UUID) && len(named.MACAddresses) == 0 {
+		errs = append(errs, field.Invalid(path.Child("uuid"), named.UUID,
+			"is a placeholder that many machines share, and identifies none; name identity.macAddresses instead"))
+	}
+	for i, mac := range named.MACAddresses {
+		if !identity.UsableMAC(mac) {
+			errs = append(errs, field.Invalid(path.Child("macAddresses").Index(i), mac, "is a placeholder, and identifies no link; name the address that is printed on the card"))
+		}
+	}
+
+	return errs
+}
+
+// validateSelector refuses a selector that no disk can be like.
+func validateSelector(selector infrav1.HostDiskSelector, path *field.Path) field.ErrorList {
+	if least, most := selector.MinSizeGiB, selector.MaxSizeGiB; least != nil && most != nil && *least > *most {
+		return field.ErrorList{field.Invalid(path.Child("minSizeGiB"), *least, fmt.Sprintf("must not be more than maxSizeGiB (%d)", *most))}
+	}
+	if _, err := installdisk.OfHost(infrav1.HostInstall{DiskSelector: selector}); err != nil {
+		return field.ErrorList{field.Invalid(path, field.OmitValueType{}, err.Error())}
+	}
+
+	return nil
 }
 
 // validatePatches checks what a patch alone tells; whether it fits is known once

@@ -140,7 +140,7 @@ func silent(facts Facts) Decision {
 func resetting() Decision {
 	return Decision{
 		Action: Wait, Reason: infrav1.ResettingReason,
-		Message: "The machine was told to wipe itself; waiting for it to come back in maintenance mode",
+		Message: "The machine was told to wipe itself; waiting for it to come back in maintenance mode. It is told again if it goes on as it is",
 	}
 }
 

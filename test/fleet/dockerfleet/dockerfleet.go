@@ -229,6 +229,18 @@ func (f *Fleet) apiServers() []string {
 	return targets
 }
 
+// Restart implements fleet.Fleet. The machine is started again by who watches it.
+func (f *Fleet) Restart(ctx context.Context, host fleet.Host) error {
+	m := f.machine(host)
+	if m == nil {
+		return fmt.Errorf("machine %s is not of this fleet", host.Name)
+	}
+	if _, err := m.docker(ctx, "kill", m.container); err != nil {
+		return fmt.Errorf("restarting machine %s: %w", host.Name, err)
+	}
+	return nil
+}
+
 // KeepDataOnReset implements fleet.Fleet.
 func (f *Fleet) KeepDataOnReset(_ context.Context, keep bool) error {
 	f.mu.Lock()

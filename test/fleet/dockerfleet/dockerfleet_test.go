@@ -145,3 +145,15 @@ func archive(g *WithT, names ...string) []byte {
 	g.Expect(writer.Close()).To(Succeed())
 	return content.Bytes()
 }
+
+func TestARestartTakesThePowerAway(t *testing.T) {
+	g, docker := NewWithT(t), newFakeDocker()
+	f := newTestFleet(t, docker)
+	host := boot(t, f).host
+	g.Expect(f.Restart(t.Context(), host)).To(Succeed())
+	g.Expect(docker.verbs()).To(HaveExactElements("create", "cp", "start", "kill"))
+	docker.exits <- "137"
+	g.Eventually(docker.verbs).WithTimeout(patience).Should(HaveExactElements("create", "cp", "start", "kill", "start"), "its volumes stay")
+	host.Name = "stranger"
+	g.Expect(f.Restart(t.Context(), host)).NotTo(Succeed())
+}

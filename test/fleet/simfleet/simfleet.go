@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -43,10 +42,7 @@ type Fleet struct {
 
 	clusters *kube.Clusters
 	metal    bool
-	// prefix is the subnet, and claim the port that is held as long as the
-	// fleet has it.
-	prefix string
-	claim  net.Listener
+	subnet   *talossim.Subnet
 
 	// adding is held while machines boot, mu only while state is looked at: the
 	// balancers must go on meanwhile.
@@ -64,17 +60,17 @@ var _ fleet.Fleet = &Fleet{}
 
 // New returns a fleet without machines, in a loopback subnet that nobody uses.
 func New(ctx context.Context, options Options) (*Fleet, error) {
-	prefix, claim, err := claimSubnet(ctx)
+	subnet, err := talossim.ClaimSubnet(ctx)
 	if err != nil {
 		return nil, err
 	}
 	clusters, err := kube.New()
 	if err != nil {
-		return nil, errors.Join(err, claim.Close())
+		return nil, errors.Join(err, subnet.Close())
 	}
 	return &Fleet{
 		Sim:      talossim.New(talossim.Options{Clusters: clusters, Personality: options.Personality, Delays: options.Delays}),
-		clusters: clusters, metal: options.Personality == talossim.Metal, prefix: prefix, claim: claim,
+		clusters: clusters, metal: options.Personality == talossim.Metal, subnet: subnet,
 		machines: map[string]*talossim.Machine{}, endpoints: map[string]fleet.Endpoint{},
 	}, nil
 }
@@ -86,20 +82,6 @@ const (
 	firstEndpoint = maxHosts + 1
 	claimAddress  = 254
 )
-
-// claimSubnet picks a subnet of 256 loopback addresses at random, and holds a
-// port in it, so that two test processes do not meet.
-func claimSubnet(ctx context.Context) (string, net.Listener, error) {
-	const tries, first, last = 20, 16, 215
-	for range tries {
-		prefix := fmt.Sprintf("127.%d.%d.", first+rand.IntN(last-first+1), rand.IntN(256)) //nolint:gosec // No secret.
-		address := net.JoinHostPort(prefix+strconv.Itoa(claimAddress), strconv.Itoa(talosclient.Port))
-		if listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address); err == nil {
-			return prefix, listener, nil
-		}
-	}
-	return "", nil, errors.New("no loopback subnet is free")
-}
 
 // Name implements fleet.Fleet.
 func (f *Fleet) Name() string { return "sim" }
@@ -135,14 +117,14 @@ func (f *Fleet) addOne() (fleet.Host, error) {
 	if number > maxHosts {
 		return fleet.Host{}, fmt.Errorf("adding machines: a fleet has at most %d", maxHosts)
 	}
-	octets := net.ParseIP(f.prefix + "0").To4()
+	second, third := f.subnet.Bytes()
 	host := fleet.Host{
-		Name: fmt.Sprintf("host-%d", number), Address: f.prefix + strconv.Itoa(number),
+		Name: fmt.Sprintf("host-%d", number), Address: f.subnet.Address(number),
 		// No two fleets have a machine in common.
-		MACAddress: fmt.Sprintf("52:54:%02x:%02x:%02x:%02x", octets[1], octets[2], number>>8, number&0xff),
+		MACAddress: fmt.Sprintf("52:54:%02x:%02x:%02x:%02x", second, third, number>>8, number&0xff),
 	}
 	if f.metal {
-		host.UUID = fmt.Sprintf("7a105517-%02x%02x-4000-8000-%012x", octets[1], octets[2], number)
+		host.UUID = fmt.Sprintf("7a105517-%02x%02x-4000-8000-%012x", second, third, number)
 		host.InstallDisk = "/dev/vda"
 	}
 	machine, err := f.Sim.Add(talossim.MachineSpec{Name: host.Name, Address: host.Address, MAC: host.MACAddress, UUID: host.UUID})
@@ -206,7 +188,7 @@ func (f *Fleet) Endpoint(ctx context.Context, name string) (fleet.Endpoint, erro
 	if number >= claimAddress {
 		return fleet.Endpoint{}, fmt.Errorf("making endpoint %s: a fleet has at most %d", name, claimAddress-firstEndpoint)
 	}
-	endpoint := fleet.Endpoint{Host: f.prefix + strconv.Itoa(number), Port: endpointPort}
+	endpoint := fleet.Endpoint{Host: f.subnet.Address(number), Port: endpointPort}
 	started, err := balancer.Start(ctx, balancer.Options{Host: endpoint.Host, Port: strconv.Itoa(endpointPort), Targets: f.apiServers})
 	if err != nil {
 		return fleet.Endpoint{}, err
@@ -227,6 +209,16 @@ func (f *Fleet) apiServers() []string {
 		}
 	}
 	return targets
+}
+
+// Restart implements fleet.Fleet.
+func (f *Fleet) Restart(_ context.Context, host fleet.Host) error {
+	machine := f.Machine(host)
+	if machine == nil {
+		return fmt.Errorf("machine %s is not of this fleet", host.Name)
+	}
+	machine.PowerCycle()
+	return nil
 }
 
 // KeepDataOnReset implements fleet.Fleet.
@@ -276,7 +268,7 @@ func (f *Fleet) Close(context.Context) error {
 	if already {
 		return nil
 	}
-	failures := []error{f.claim.Close()}
+	failures := []error{f.subnet.Close()}
 	for _, b := range balancers {
 		failures = append(failures, b.Close())
 	}

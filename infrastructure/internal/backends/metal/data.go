@@ -16,6 +16,7 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/installdisk"
 )
 
 // bootstrapDataKey is the key of the machine configuration in the bootstrap
@@ -103,6 +104,10 @@ func (m *Machines) fillRequest(ctx context.Context, scope *backends.Scope, data 
 	if err != nil {
 		return fmt.Sprintf("The machine configuration cannot be read: %v", err), nil
 	}
+	installDisk, err := installdisk.OfConfiguration(data.configuration)
+	if err != nil {
+		return fmt.Sprintf("The machine configuration cannot be read: %v", err), nil
+	}
 	kubernetesVersion := scope.Machine.Spec.Version
 	if kubernetesVersion == "" {
 		kubernetesVersion = description.KubernetesVersion
@@ -118,7 +123,7 @@ func (m *Machines) fillRequest(ctx context.Context, scope *backends.Scope, data 
 		TalosContract:       contract,
 		TalosVersion:        spec.Talos.Version,
 		KubernetesVersion:   kubernetesVersion,
-		HasInstallDisk:      description.HasInstallDisk,
+		InstallDisk:         installDisk,
 		Now:                 m.Clock.Now(),
 	}
 	if len(spec.HostSelector.MatchLabels) == 0 && len(spec.HostSelector.MatchExpressions) == 0 {

@@ -12,6 +12,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
@@ -21,8 +22,7 @@ import (
 // the TalosHost controller carries it out.
 func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.Deletion, ctrl.Result, error) {
 	machine := scope.TalosMachine
-	m.Follower.Stop(keyOf(machine))
-	m.taken.Delete(keyOf(machine))
+	m.Forget(keyOf(machine))
 	if machine.Spec.HostRef.Name == "" {
 		return backends.Released, ctrl.Result{}, nil
 	}
@@ -45,6 +45,12 @@ func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.
 	}
 
 	return m.awaitRelease(ctx, scope, host)
+}
+
+// Forget implements backends.Machines.
+func (m *Machines) Forget(key client.ObjectKey) {
+	m.Lookout.Forget(key)
+	m.taken.Delete(key)
 }
 
 // unclaim gives a host back that was never configured.

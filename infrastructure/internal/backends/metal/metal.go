@@ -13,13 +13,15 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
@@ -27,6 +29,7 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
 )
 
 const (
@@ -39,9 +42,12 @@ const (
 	// handoverSettle is how long a machine that has taken its configuration may
 	// stay in maintenance mode before it is given it again.
 	handoverSettle = 30 * time.Second
-	// lostContactFactor makes the interval for machines that have run, or that
-	// are watched, out of ProbeInterval.
+	// lostContactFactor makes the interval for what only a person can mend out of
+	// ProbeInterval.
 	lostContactFactor = 3
+	// silentFactor makes the longest interval for machines that do not answer,
+	// and errorFactor for those that are not the right ones.
+	silentFactor, errorFactor = 6, 30
 )
 
 // Machines is the metal backend. All exported fields are required.
@@ -54,8 +60,8 @@ type Machines struct {
 	Dialer talosclient.Dialer
 	// Credentials gives out client certificates.
 	Credentials *credentials.Store
-	// Follower watches configured machines.
-	Follower *follow.Follower
+	// Lookout watches configured machines.
+	Lookout *lookout.Lookout
 	// Clock tells the time.
 	Clock clock.PassiveClock
 	// Random picks hosts, and spreads retries.
@@ -63,7 +69,8 @@ type Machines struct {
 	// Recorder records events.
 	Recorder events.EventRecorder
 	// ProbeInterval is about how often a machine is asked that cannot be
-	// watched; twice as often while it is being configured.
+	// watched; twice as often while it is being configured, and less and less
+	// while it does not answer.
 	ProbeInterval time.Duration
 
 	// taken remembers which boot of a machine has taken its configuration, and
@@ -75,6 +82,8 @@ var _ backends.Machines = &Machines{}
 
 // Reconcile implements backends.Machines.
 func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
+	defer m.callForAttention(scope)
+
 	data, result, err := m.reconcileBootstrapData(ctx, scope)
 	if err != nil || data == nil {
 		return result, err
@@ -90,6 +99,53 @@ func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.R
 	}
 
 	return m.reconcileRunning(ctx, scope, host, data)
+}
+
+// needsAttention tells whether somebody is needed for a reason.
+func needsAttention(reason string) bool {
+	switch reason {
+	case infrav1.NoHostFitsReason, infrav1.HostLostReason, infrav1.InvalidSelectorReason, infrav1.OverlayFailedReason, infrav1.InstallDiskUnfitReason,
+		infrav1.FingerprintMismatchReason, infrav1.HostIdentityMismatchReason, infrav1.HostRunsForeignReason, infrav1.HostDuplicateReason,
+		infrav1.HostReturnedToMaintenanceReason, infrav1.HostNotAnsweringReason:
+		return true
+	}
+
+	return false
+}
+
+// callForAttention records an event when a condition says so for the first time.
+func (m *Machines) callForAttention(scope *backends.Scope) {
+	for _, found := range []struct {
+		kind string
+		now  backends.Finding
+	}{
+		{infrav1.HostClaimedCondition, scope.Observed.Claim},
+		{infrav1.ConfigurationAppliedCondition, scope.Observed.Configuration},
+		{infrav1.HostRunningCondition, scope.Observed.Running},
+	} {
+		before := conditions.Get(scope.TalosMachine, found.kind)
+		if needsAttention(found.now.Reason) && (before == nil || before.Reason != found.now.Reason) {
+			m.Recorder.Eventf(scope.TalosMachine, nil, corev1.EventTypeWarning, infrav1.EventAttention, "Observe", "%s: %s", found.now.Reason, found.now.Message)
+		}
+	}
+}
+
+// paced asks again what has not come about since a condition is as it is: every
+// least at first, then less and less. Another machine than the right one is
+// somebody's to mend, and asked seldom.
+func (m *Machines) paced(scope *backends.Scope, kind string, status metav1.ConditionStatus, least time.Duration) ctrl.Result {
+	since := time.Duration(0)
+	if found := conditions.Get(scope.TalosMachine, kind); found != nil && found.Status == status {
+		since = m.Clock.Since(found.LastTransitionTime.Time)
+	}
+	factor := time.Duration(silentFactor)
+	for _, found := range []backends.Finding{scope.Observed.Configuration, scope.Observed.Running} {
+		if found.Reason == infrav1.HostIdentityMismatchReason || found.Reason == infrav1.HostRunsForeignReason {
+			factor = errorFactor
+		}
+	}
+
+	return m.after(lookout.Pace(since, least, factor*m.ProbeInterval))
 }
 
 // soon asks again a machine that is being configured.
@@ -135,6 +191,23 @@ func (r randomReader) Read(p []byte) (int, error) {
 	return len(p), nil
 }
 
+// runningHost is the host of a TalosMachine that has run, out of the cache; nil
+// when the cache does not say so. What has run is changed by a release alone,
+// so nothing is missed.
+func (m *Machines) runningHost(ctx context.Context, machine *infrav1.TalosMachine) *infrav1.TalosHost {
+	host := &infrav1.TalosHost{}
+	if machine.Spec.HostRef.Claim != infrav1.HostClaimBound ||
+		m.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.HostRef.Name}, host) != nil {
+		return nil
+	}
+	ran := host.Spec.Handover.ProviderID == machine.Spec.ProviderID && host.Spec.Handover.Progress == infrav1.HandoverRan
+	if !ran || !isOurs(host, machine) || host.Spec.Release.Policy != "" {
+		return nil
+	}
+
+	return host
+}
+
 // getHost reads a host live. A host that does not exist is nil.
 func (m *Machines) getHost(ctx context.Context, namespace, name string) (*infrav1.TalosHost, error) {
 	host := &infrav1.TalosHost{}
@@ -167,7 +240,7 @@ func (m *Machines) target(ctx context.Context, host *infrav1.TalosHost) (contact
 
 	return contact.Target{
 		Addresses: contact.Addresses(host),
-		Identity:  identity.Wanted(host),
+		Identity:  identity.Known(host),
 		Twice:     twice,
 	}, nil
 }

@@ -32,8 +32,7 @@ func render(t *testing.T, role configgen.Role, contract string, patches ...strin
 
 func metalHost(changes ...func(*infrav1.TalosHost)) *infrav1.TalosHost {
 	host := &infrav1.TalosHost{
-		Spec:   infrav1.TalosHostSpec{Install: infrav1.HostInstall{Disk: "/dev/vda"}},
-		Status: infrav1.TalosHostStatus{Hardware: infrav1.HostHardware{TalosVersion: "v1.13.9", Platform: "metal"}},
+		Spec: infrav1.TalosHostSpec{Install: infrav1.HostInstall{Disk: "/dev/vda"}},
 	}
 	for _, change := range changes {
 		change(host)
@@ -73,14 +72,13 @@ func TestTheInstallerImage(t *testing.T) {
 				tt.host(host)
 			}
 			machine := &infrav1.TalosMachine{Spec: infrav1.TalosMachineSpec{Metal: &infrav1.TalosMachineMetalSpec{Talos: tt.talos}}}
-			configuration, err := configure(render(t, configgen.RoleWorker, "v1.13", patches...), host, machine)
+			configuration, err := configure(render(t, configgen.RoleWorker, "v1.13", patches...), host, machine, told{release: "v1.13.9"})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(string(configuration)).To(ContainSubstring("image: " + tt.image + "\n"))
 		})
 	}
 	t.Run("must be known", func(t *testing.T) {
-		host := metalHost(func(h *infrav1.TalosHost) { h.Status.Hardware.TalosVersion = "" })
-		_, err := configure(render(t, configgen.RoleWorker, "v1.13"), host, &infrav1.TalosMachine{})
+		_, err := configure(render(t, configgen.RoleWorker, "v1.13"), metalHost(), &infrav1.TalosMachine{}, told{})
 		NewWithT(t).Expect(err).To(MatchError(errNoRelease))
 	})
 }
@@ -103,11 +101,11 @@ func TestTheHostIsInTheConfigurationOfEveryContract(t *testing.T) {
 			if patch != "" {
 				host.Spec.StrategicPatches = []string{patch}
 			}
-			configuration, err := configure(render(t, configgen.RoleWorker, contract), host, machine)
+			configuration, err := configure(render(t, configgen.RoleWorker, contract), host, machine, told{release: contract + ".1"})
 			g.Expect(err).NotTo(HaveOccurred())
 			for _, part := range []string{
 				"provider-id: talos://1", "INTEL*", "nvme", "vm.swappiness: \"7\"", "192.0.2.10/24", "192.0.2.53", "b0:26:28:00:00:01",
-				"image: ghcr.io/siderolabs/installer:v1.13.9",
+				"image: ghcr.io/siderolabs/installer:" + contract + ".1",
 			} {
 				g.Expect(string(configuration)).To(ContainSubstring(part))
 			}
@@ -117,8 +115,7 @@ func TestTheHostIsInTheConfigurationOfEveryContract(t *testing.T) {
 
 func TestAContainerInstallsNothing(t *testing.T) {
 	g := NewWithT(t)
-	host := metalHost(func(h *infrav1.TalosHost) { h.Status.Hardware.Platform = "container" })
-	configuration, err := configure(render(t, configgen.RoleWorker, "v1.13"), host, &infrav1.TalosMachine{})
+	configuration, err := configure(render(t, configgen.RoleWorker, "v1.13"), metalHost(), &infrav1.TalosMachine{}, told{release: "v1.13.9", container: true})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(string(configuration)).NotTo(Or(ContainSubstring("/dev/vda"), ContainSubstring("siderolabs/installer")))
 }
@@ -127,6 +124,6 @@ func TestAHostDoesNotRenameAControlPlane(t *testing.T) {
 	host := metalHost(func(h *infrav1.TalosHost) {
 		h.Spec.StrategicPatches = []string{"apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: mine\nauto: off\n"}
 	})
-	_, err := configure(render(t, configgen.RoleControlPlane, "v1.13"), host, &infrav1.TalosMachine{})
+	_, err := configure(render(t, configgen.RoleControlPlane, "v1.13"), host, &infrav1.TalosMachine{}, told{release: "v1.13.9"})
 	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("strategicPatches of the host[0]")))
 }

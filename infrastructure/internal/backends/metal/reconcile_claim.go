@@ -24,6 +24,9 @@ func (m *Machines) reconcileClaim(ctx context.Context, scope *backends.Scope, da
 	if ref.Name == "" {
 		return m.chooseHost(ctx, scope, data)
 	}
+	if host := m.runningHost(ctx, scope.TalosMachine); host != nil {
+		return m.bind(ctx, scope, host)
+	}
 	host, err := m.getHost(ctx, scope.TalosMachine.Namespace, ref.Name)
 	if err != nil {
 		return nil, ctrl.Result{}, err

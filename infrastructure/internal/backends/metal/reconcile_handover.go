@@ -7,6 +7,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -17,7 +18,9 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/hardware"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/twins"
 )
 
 // reconcileHandover gives a claimed machine its configuration. Before that the
@@ -25,7 +28,32 @@ import (
 func (m *Machines) reconcileHandover(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData) (ctrl.Result, error) {
 	setIdentity(scope, host)
 	scope.Observed.Running = backends.False(infrav1.HostNotConfiguredReason, "The machine has no configuration yet")
-	configuration, err := m.overlaid(ctx, scope, host, data)
+	target, err := m.target(ctx, host)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	target.Fingerprint = host.Spec.MaintenanceCertFingerprint
+	answer := contact.Reach(ctx, m.Dialer, target)
+	defer answer.Close()
+	if answer.Outcome != contact.InMaintenance {
+		scope.Observed.Configuration = notHandedOver(answer)
+		return m.paced(scope, infrav1.HostClaimedCondition, metav1.ConditionTrue, m.ProbeInterval/2), nil
+	}
+
+	return m.handOver(ctx, scope, host, data, answer)
+}
+
+// handOver configures a machine that answers in maintenance mode, and is the
+// right one.
+func (m *Machines) handOver(
+	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData, answer contact.Answer,
+) (ctrl.Result, error) {
+	if other, err := m.otherInUse(ctx, host, answer.Hardware); err != nil || other != "" {
+		scope.Observed.Configuration = backends.False(infrav1.HostDuplicateReason, fmt.Sprintf(
+			"TalosHost %s is in use, and stands for the same machine or names the same address; nothing is sent to it. Delete the Machine, and one of the hosts", other))
+		return m.later(), err
+	}
+	configuration, err := m.overlaid(ctx, scope, host, data, answer)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -39,17 +67,6 @@ func (m *Machines) reconcileHandover(ctx context.Context, scope *backends.Scope,
 		}
 		return ctrl.Result{}, err
 	}
-	target, err := m.target(ctx, host)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	target.Fingerprint = host.Spec.MaintenanceCertFingerprint
-	answer := contact.Reach(ctx, m.Dialer, target)
-	defer answer.Close()
-	if answer.Outcome != contact.InMaintenance {
-		scope.Observed.Configuration = notHandedOver(answer.Outcome)
-		return m.soon(), nil
-	}
 	if err := m.recordHandover(ctx, scope, host, answer); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -57,9 +74,27 @@ func (m *Machines) reconcileHandover(ctx context.Context, scope *backends.Scope,
 	return m.apply(ctx, scope, host, answer, configuration)
 }
 
+// otherInUse names another host in use that stands for the machine that answers.
+// The TalosHost controller keeps such hosts from being claimed; two that were
+// claimed in one moment meet here.
+func (m *Machines) otherInUse(ctx context.Context, host *infrav1.TalosHost, told talosclient.Hardware) (string, error) {
+	hosts := &infrav1.TalosHostList{}
+	if err := m.Client.List(ctx, hosts); err != nil {
+		return "", fmt.Errorf("listing TalosHosts: %w", err)
+	}
+	for i := range hosts.Items {
+		other := &hosts.Items[i]
+		if other.Spec.Handover.ProviderID != "" && twins.AreTwins(host, identity.Of(told), other) {
+			return client.ObjectKeyFromObject(other).String(), nil
+		}
+	}
+
+	return "", nil
+}
+
 // overlaid is the configuration with what only the host knows; nil, with the
 // reason in a condition, when there is none.
-func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData) ([]byte, error) {
+func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData, answer contact.Answer) ([]byte, error) {
 	configuration, err := m.configurationOf(ctx, scope, data)
 	if err != nil {
 		return nil, err
@@ -68,24 +103,34 @@ func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, host *in
 		scope.Observed.Configuration = backends.False(infrav1.WaitingForBootstrapDataReason, "The Secret with the machine configuration is missing")
 		return nil, nil
 	}
-	configuration, err = configure(configuration, host, scope.TalosMachine)
+	release, err := answer.Node.Version(ctx)
+	if err != nil {
+		scope.Observed.Configuration = backends.False(infrav1.ApplyingConfigurationReason, "The machine does not tell its Talos release; its configuration is handed over once it does")
+		return nil, nil //nolint:nilerr // The next pass asks again.
+	}
+	told := told{release: release, container: hardware.IsContainer(answer.Hardware), disks: hardware.Of(answer.Hardware, release).Disks}
+	configuration, err = configure(configuration, host, scope.TalosMachine, told)
 	if err != nil {
 		scope.Observed.Configuration = backends.False(infrav1.OverlayFailedReason, fmt.Sprintf("TalosHost %s: %v", host.Name, err))
 		return nil, nil
+	}
+	if unfit, err := unfitDisk(configuration, told); err != nil || unfit != "" {
+		scope.Observed.Configuration = backends.False(infrav1.InstallDiskUnfitReason, fmt.Sprintf("The machine configuration with the install of TalosHost %s %s", host.Name, unfit))
+		return nil, err
 	}
 
 	return configuration, nil
 }
 
-func notHandedOver(outcome contact.Outcome) backends.Finding {
-	switch outcome {
+func notHandedOver(answer contact.Answer) backends.Finding {
+	switch answer.Outcome {
 	case contact.Foreign:
-		return backends.False(infrav1.ApplyingConfigurationReason, "The machine was configured by somebody else since it was claimed; nothing is sent to it")
+		return backends.False(infrav1.HostRunsForeignReason, "The machine was configured by somebody else since it was claimed; nothing is sent to it")
 	case contact.WrongFingerprint:
 		return backends.False(infrav1.FingerprintMismatchReason,
 			"The maintenance certificate of the machine is not the one that the TalosHost demands; nothing is sent to it. Compare maintenanceCertFingerprint with the machine's console")
 	case contact.WrongMachine:
-		return backends.False(infrav1.HostIdentityMismatchReason, "Another machine answers at the addresses of the host; nothing is sent to it")
+		return backends.False(infrav1.HostIdentityMismatchReason, answer.WrongMachineText()+"; nothing is sent to it")
 	default:
 		return backends.False(infrav1.ApplyingConfigurationReason, "The machine does not answer; its configuration is handed over once it does")
 	}

@@ -9,16 +9,19 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 )
 
 // reconcileRunning follows a machine that was given its configuration.
@@ -27,15 +30,18 @@ func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, 
 	scope.Observed.Provisioned = host.Spec.Handover.Progress == infrav1.HandoverRan
 	scope.Observed.Configuration = takenFinding(scope)
 
+	if err := m.Credentials.RenewAdmin(ctx, clusterKey(scope), host); err != nil {
+		return ctrl.Result{}, err
+	}
+	if m.isCalm(scope, host) {
+		return ctrl.Result{}, nil
+	}
 	creds, err := m.Credentials.Reader(ctx, clusterKey(scope), host)
 	if errors.Is(err, secrets.ErrBundleInvalid) || errors.Is(err, credentials.ErrMissing) {
 		scope.Observed.Running = backends.Unknown(infrav1.WaitingForCredentialsReason, "There is no client certificate to ask the machine with; restore the secrets of the cluster")
 		return m.later(), nil
 	}
 	if err != nil {
-		return ctrl.Result{}, err
-	}
-	if err := m.Credentials.RenewAdmin(ctx, clusterKey(scope), host); err != nil {
 		return ctrl.Result{}, err
 	}
 	target, err := m.target(ctx, host)
@@ -51,15 +57,35 @@ func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, 
 		scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
 		return m.observe(ctx, scope, host, answer, creds)
 	case contact.InMaintenance:
+		m.Lookout.Forget(keyOf(scope.TalosMachine))
 		return m.backInMaintenance(ctx, scope, host, data, answer)
 	case contact.Silent, contact.Foreign, contact.WrongFingerprint, contact.WrongMachine:
 	}
-	scope.Observed.Running = notRunning(answer.Outcome)
+	m.Lookout.Forget(keyOf(scope.TalosMachine))
+	scope.Observed.Running = notRunning(answer, scope.Observed.Provisioned)
 	if scope.Observed.Provisioned {
-		return m.later(), nil
+		return m.paced(scope, infrav1.HostRunningCondition, metav1.ConditionFalse, m.ProbeInterval), nil
 	}
 
-	return m.soon(), nil
+	return m.paced(scope, infrav1.ConfigurationAppliedCondition, metav1.ConditionTrue, m.ProbeInterval/2), nil
+}
+
+// isCalm tells whether a machine that runs need not be asked: it is watched, was
+// seen often enough since it last changed, and everything is written down.
+func (m *Machines) isCalm(scope *backends.Scope, host *infrav1.TalosHost) bool {
+	machine := scope.TalosMachine
+	status, calm := m.Lookout.Calm(keyOf(machine), targetText(host))
+	if !calm || !scope.Observed.Provisioned || len(machine.Status.Addresses) == 0 || machine.Status.TalosVersion == "" {
+		return false
+	}
+	scope.Observed.Running = runningFinding(status)
+
+	return true
+}
+
+// targetText is where a machine is looked for, and as what.
+func targetText(host *infrav1.TalosHost) string {
+	return fmt.Sprint(contact.Addresses(host), identity.Wanted(host))
 }
 
 // takenFinding is what is known of the configuration of a machine that was not
@@ -72,15 +98,20 @@ func takenFinding(scope *backends.Scope) backends.Finding {
 	return backends.False(infrav1.ApplyingConfigurationReason, "The machine has not confirmed that it took its configuration")
 }
 
-func notRunning(outcome contact.Outcome) backends.Finding {
-	switch outcome {
-	case contact.WrongMachine:
-		return backends.False(infrav1.HostIdentityMismatchReason, "Another machine answers at the addresses of the host")
-	case contact.Foreign:
-		return backends.False(infrav1.HostNotAnsweringReason, "The machine answers, but not yet, or not any more, as a node of this cluster")
-	default:
-		return backends.False(infrav1.HostNotAnsweringReason, "The machine does not answer")
+// notRunning says why a machine is not seen running. One that has run, and now
+// answers as a stranger, is another one, or another's. Before it has run that
+// may be a moment of its installation.
+func notRunning(answer contact.Answer, ran bool) backends.Finding {
+	switch {
+	case answer.Outcome == contact.WrongMachine:
+		return backends.False(infrav1.HostIdentityMismatchReason, answer.WrongMachineText()+"; nothing is sent to it")
+	case answer.Outcome == contact.Foreign && ran:
+		return backends.False(infrav1.HostRunsForeignReason, "The machine that answers belongs to another cluster; nothing is sent to it")
+	case answer.Outcome == contact.Foreign:
+		return backends.False(infrav1.HostNotAnsweringReason, "The machine answers, but not yet as a node of this cluster")
 	}
+
+	return backends.False(infrav1.HostNotAnsweringReason, "The machine does not answer")
 }
 
 // backInMaintenance handles a machine that ought to be configured, and is not.
@@ -97,24 +128,14 @@ func (m *Machines) backInMaintenance(
 	}
 	scope.Observed.Running = backends.False(infrav1.HostNotConfiguredReason, "The machine is still in maintenance mode")
 	if demanded := host.Spec.MaintenanceCertFingerprint; demanded != "" && demanded != answer.Node.Fingerprint() {
-		scope.Observed.Configuration = notHandedOver(contact.WrongFingerprint)
+		scope.Observed.Configuration = notHandedOver(contact.Answer{Outcome: contact.WrongFingerprint})
 		return m.later(), nil
 	}
 	if m.isTaking(scope, answer) {
 		return m.soon(), nil
 	}
-	configuration, err := m.overlaid(ctx, scope, host, data)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	if configuration == nil {
-		return m.later(), nil
-	}
-	if err := m.recordHandover(ctx, scope, host, answer); err != nil {
-		return ctrl.Result{}, err
-	}
 
-	return m.apply(ctx, scope, host, answer, configuration)
+	return m.handOver(ctx, scope, host, data, answer)
 }
 
 // observe reads what a configured machine tells.
@@ -138,10 +159,17 @@ func (m *Machines) observe(
 			return ctrl.Result{}, err
 		}
 	}
-	if version, err := answer.Node.Version(ctx); err == nil {
+	version, err := answer.Node.Version(ctx)
+	if err == nil {
 		scope.Observed.TalosVersion = version
 	}
-	m.Follower.Follow(keyOf(scope.TalosMachine), answer.Address, creds, status)
+	found := fmt.Sprint(answer.Address, version, scope.Observed.Addresses)
+	calm := m.Lookout.Seen(keyOf(scope.TalosMachine), targetText(host), status, found, func(f *follow.Follower) {
+		f.Follow(keyOf(scope.TalosMachine), answer.Address, creds, status)
+	})
+	if calm && scope.Observed.Provisioned && version != "" {
+		return ctrl.Result{}, nil
+	}
 
 	return m.later(), nil
 }

@@ -1,0 +1,63 @@
+// Package samples holds the samples to our kinds.
+package samples
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/yaml"
+
+	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+// TestEachKindHasASample: each kind of ours has one sample, with fields of that
+// kind only, and the kustomization lists it.
+func TestEachKindHasASample(t *testing.T) {
+	g, scheme := NewWithT(t), runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme, infrav1.AddToScheme} {
+		g.Expect(add(scheme)).To(Succeed())
+	}
+	files, err := filepath.Glob("*.yaml")
+	g.Expect(err).NotTo(HaveOccurred())
+	found, listed := map[schema.GroupVersionKind]int{}, []string{}
+	for _, file := range files {
+		if file == "kustomization.yaml" {
+			continue
+		}
+		listed = append(listed, file)
+		text, err := os.ReadFile(file)
+		g.Expect(err).NotTo(HaveOccurred())
+		for document := range bytes.SplitSeq(text, []byte("\n---\n")) {
+			kind := &runtime.TypeMeta{}
+			g.Expect(yaml.Unmarshal(document, kind)).To(Succeed(), file)
+			object, err := scheme.New(kind.GroupVersionKind())
+			g.Expect(err).NotTo(HaveOccurred(), file)
+			g.Expect(yaml.UnmarshalStrict(document, object)).To(Succeed(), file)
+			found[kind.GroupVersionKind()]++
+		}
+	}
+	for _, group := range []schema.GroupVersion{bootstrapv1.GroupVersion, controlplanev1.GroupVersion, infrav1.GroupVersion} {
+		for kind, of := range scheme.KnownTypes(group) {
+			if of.PkgPath() == "k8s.io/apimachinery/pkg/apis/meta/v1" || isList(kind) {
+				continue
+			}
+			g.Expect(found[group.WithKind(kind)]).To(Equal(1), "samples of %s", kind)
+		}
+	}
+	kustomization := struct{ Resources []string }{}
+	text, err := os.ReadFile("kustomization.yaml")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(yaml.Unmarshal(text, &kustomization)).To(Succeed())
+	g.Expect(kustomization.Resources).To(ConsistOf(listed))
+}
+
+func isList(kind string) bool { return strings.HasSuffix(kind, "List") }

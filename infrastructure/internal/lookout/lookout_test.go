@@ -1,0 +1,89 @@
+package lookout
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	clocktesting "k8s.io/utils/clock/testing"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
+)
+
+const address = "192.0.2.1"
+
+var (
+	key     = client.ObjectKey{Namespace: "ns", Name: "h"}
+	waiting = talosclient.MachineStatus{Stage: talosclient.StageMaintenance}
+)
+
+func newLookout(t *testing.T) (*Lookout, *follow.Follower, *talosfake.Machine, *clocktesting.FakePassiveClock) {
+	t.Helper()
+	dialer := talosfake.NewDialer()
+	machine := dialer.Add(address, talosfake.NewMachine(talosfake.State{Maintenance: true, Fingerprint: "boot-1", Status: waiting}))
+	follower := follow.New(t.Context(), dialer, func(client.ObjectKey) client.Object { return &corev1.Secret{} })
+	passiveClock := clocktesting.NewFakePassiveClock(time.Unix(1<<30, 0))
+
+	return New(follower, passiveClock), follower, machine, passiveClock
+}
+
+func watch(f *follow.Follower) { f.FollowMaintenance(key, address, "boot-1", waiting) }
+
+func TestAMachineIsLeftInPeaceOnceItWasSeenOftenEnough(t *testing.T) {
+	g := NewWithT(t)
+	l, _, machine, _ := newLookout(t)
+	for i := range enough {
+		_, calm := l.Calm(key, "t")
+		g.Expect(calm).To(BeFalse(), "after %d looks", i)
+		g.Expect(l.Seen(key, "t", waiting, "disks", watch)).To(Equal(i+1 == enough))
+	}
+	status, calm := l.Calm(key, "t")
+	g.Expect(calm).To(BeTrue())
+	g.Expect(status).To(Equal(waiting))
+	_, calm = l.Calm(key, "another address")
+	g.Expect(calm).To(BeFalse())
+
+	g.Expect(l.Seen(key, "t", waiting, "more disks", watch)).To(BeFalse(), "what changes is looked at again")
+	l.Seen(key, "t", waiting, "more disks", watch)
+	g.Expect(l.Seen(key, "t", waiting, "more disks", watch)).To(BeTrue())
+
+	g.Eventually(func() bool {
+		machine.Update(func(s *talosfake.State) { s.Status.Stage = talosclient.StageInstalling })
+		_, calm := l.Calm(key, "t")
+		return calm
+	}).Should(BeFalse())
+	l.Forget(key)
+	_, calm = l.Calm(key, "t")
+	g.Expect(calm).To(BeFalse())
+}
+
+func TestAWatchThatBreaksAtOnceIsNotOpenedForEver(t *testing.T) {
+	g := NewWithT(t)
+	l, follower, machine, passiveClock := newLookout(t)
+	machine.SetSilent(true)
+	g.Expect(l.Seen(key, "t", waiting, "disks", watch)).To(BeFalse())
+	g.Eventually(follower.Events()).Should(Receive())
+	g.Expect(follower.Following(key)).To(BeFalse())
+	for range 2 * enough {
+		g.Expect(l.Seen(key, "t", waiting, "disks", watch)).To(BeFalse(), "there is no watch to trust")
+		g.Expect(follower.Following(key)).To(BeFalse())
+	}
+	g.Expect(follower.Events()).NotTo(Receive())
+
+	passiveClock.SetTime(passiveClock.Now().Add(patience))
+	machine.SetSilent(false)
+	g.Expect(l.Seen(key, "t", waiting, "disks", watch)).To(BeTrue())
+}
+
+func TestPace(t *testing.T) {
+	g := NewWithT(t)
+	const least, most = 10 * time.Second, time.Minute
+	g.Expect(Pace(-time.Hour, least, most)).To(Equal(least), "clocks differ")
+	g.Expect(Pace(30*time.Second, least, most)).To(Equal(least))
+	g.Expect(Pace(2*time.Minute, least, most)).To(Equal(20 * time.Second))
+	g.Expect(Pace(time.Hour, least, most)).To(Equal(most))
+}

@@ -1,0 +1,63 @@
+package twins
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+const (
+	uuid  = "4c4c4544-0042-3510-8053-b4c04f4d4e31"
+	other = "4c4c4544-0042-3510-8053-b4c04f4d4e32"
+)
+
+func host(name, address string, changes ...func(*infrav1.TalosHost)) infrav1.TalosHost {
+	h := infrav1.TalosHost{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name, CreationTimestamp: metav1.Unix(1<<30, 0)},
+		Spec:       infrav1.TalosHostSpec{Addresses: []string{address}},
+	}
+	for _, change := range changes {
+		change(&h)
+	}
+
+	return h
+}
+
+func tells(id string) func(*infrav1.TalosHost) {
+	return func(h *infrav1.TalosHost) { h.Status.Hardware.SystemUUID = id }
+}
+
+func TestOf(t *testing.T) {
+	later := func(h *infrav1.TalosHost) { h.CreationTimestamp = metav1.Unix(1<<30+60, 0) }
+	claimed := func(h *infrav1.TalosHost) { h.Spec.ConsumerRef.Name = "m" }
+	tests := map[string]struct {
+		host, other infrav1.TalosHost
+		told        string
+		twin        bool
+	}{
+		"two machines":                                   {host: host("b", "192.0.2.2"), other: host("a", "192.0.2.1", tells(uuid)), told: other},
+		"one address":                                    {host: host("b", "192.0.2.1"), other: host("a", "192.0.2.1"), twin: true},
+		"one address, written in two ways":               {host: host("b", "2001:DB8::1"), other: host("a", "2001:db8:0::1"), twin: true},
+		"one name, written in two ways":                  {host: host("b", "Node.example.com"), other: host("a", "node.example.com"), twin: true},
+		"an address that the other is given":             {host: host("b", "192.0.2.1"), other: host("a", "192.0.2.9", func(h *infrav1.TalosHost) { h.Spec.Network.Addresses = []string{"192.0.2.1/24"} }), twin: true},
+		"one identity at two addresses":                  {host: host("b", "192.0.2.2"), other: host("a", "192.0.2.1", tells(uuid)), told: uuid, twin: true},
+		"an identity that the other names, and not told": {host: host("b", "192.0.2.2"), other: host("a", "192.0.2.1", func(h *infrav1.TalosHost) { h.Spec.Identity.UUID = uuid }), told: uuid, twin: true},
+		"the first is not the second's twin":             {host: host("a", "192.0.2.1"), other: host("b", "192.0.2.1")},
+		"the older one is the first":                     {host: host("b", "192.0.2.1"), other: host("a", "192.0.2.1", later)},
+		"the one in use is the first":                    {host: host("a", "192.0.2.1"), other: host("b", "192.0.2.1", later, claimed), twin: true},
+		"nobody is the twin of a silent machine":         {host: host("b", "192.0.2.2"), other: host("a", "192.0.2.1")},
+		"a host is not its own twin":                     {host: host("a", "192.0.2.1"), other: host("a", "192.0.2.1", claimed)},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			want := ""
+			if tt.twin {
+				want = "ns/" + tt.other.Name
+			}
+			NewWithT(t).Expect(Of(&tt.host, infrav1.HostIdentity{UUID: tt.told}, []infrav1.TalosHost{tt.host, tt.other})).To(Equal(want))
+		})
+	}
+}

@@ -1,0 +1,160 @@
+package webhooks
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+// The tests of this file are named after the rows of the table of bad input in
+// the documentation.
+
+func TestBadInputMalformedAddressOfAHost(t *testing.T) {
+	for _, address := range []string{
+		"", " ", "192.0.2.300", "192.0.2", "192.0.2.1:50000", "192.0.2.1/24", "[2001:db8::1]", "fe80::1%eth0", "0.0.0.0", "::", "224.0.0.1", "ff02::1",
+		"https://192.0.2.1", "node one", "node_1", "Node.example.com", "-a", "a..b",
+	} {
+		t.Run(address, func(t *testing.T) {
+			g := NewWithT(t)
+			h := host(func(h *infrav1.TalosHost) { h.Spec.Addresses = []string{"192.0.2.1", address} })
+			_, created := (&TalosHost{Manager: managerUser}).ValidateCreate(t.Context(), h)
+			_, updated := (&TalosHost{Manager: managerUser}).ValidateUpdate(as(t.Context(), "user", false), host(), h)
+			for _, err := range []error{created, updated} {
+				g.Expect(apierrors.IsInvalid(err)).To(BeTrue())
+				g.Expect(err).To(MatchError(And(ContainSubstring("spec.addresses[1]"), ContainSubstring("must be an IP address or a DNS name"))))
+			}
+		})
+	}
+	for _, address := range []string{"192.0.2.1", "127.0.0.9", "2001:db8::1", "node-1.example.com", "node1"} {
+		t.Run(address+" is fine", func(t *testing.T) {
+			_, err := (&TalosHost{Manager: managerUser}).ValidateCreate(t.Context(), host(func(h *infrav1.TalosHost) { h.Spec.Addresses = []string{address} }))
+			NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		})
+	}
+}
+
+func TestBadInputIdentityThatIsNone(t *testing.T) {
+	for name, tt := range map[string]struct {
+		identity infrav1.HostIdentity
+		field    string
+	}{
+		"all zero":                        {infrav1.HostIdentity{UUID: "00000000-0000-0000-0000-000000000000"}, "spec.identity.uuid"},
+		"all F":                           {infrav1.HostIdentity{UUID: "ffffffff-ffff-ffff-ffff-ffffffffffff"}, "spec.identity.uuid"},
+		"a vendor's placeholder":          {infrav1.HostIdentity{UUID: "03000200-0400-0500-0006-000700080009"}, "spec.identity.uuid"},
+		"a hardware address of zeros":     {infrav1.HostIdentity{MACAddresses: []string{"00:00:00:00:00:00"}}, "spec.identity.macAddresses[0]"},
+		"the broadcast address":           {infrav1.HostIdentity{MACAddresses: []string{"52:54:00:12:34:56", "FF:FF:FF:FF:FF:FF"}}, "spec.identity.macAddresses[1]"},
+		"a placeholder beside an address": {infrav1.HostIdentity{UUID: "00000000-0000-0000-0000-000000000000", MACAddresses: []string{"52:54:00:12:34:56"}}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := (&TalosHost{Manager: managerUser}).ValidateCreate(t.Context(), host(func(h *infrav1.TalosHost) { h.Spec.Identity = tt.identity }))
+			if tt.field == "" {
+				NewWithT(t).Expect(err).NotTo(HaveOccurred())
+				return
+			}
+			NewWithT(t).Expect(err).To(MatchError(And(ContainSubstring(tt.field), ContainSubstring("is a placeholder"))))
+		})
+	}
+}
+
+func TestBadInputDiskSelectorThatNoDiskIsLike(t *testing.T) {
+	_, err := (&TalosHost{Manager: managerUser}).ValidateCreate(t.Context(), host(func(h *infrav1.TalosHost) {
+		h.Spec.Install.DiskSelector = infrav1.HostDiskSelector{MinSizeGiB: ptr.To(int32(100)), MaxSizeGiB: ptr.To(int32(50))}
+	}))
+	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("spec.install.diskSelector.minSizeGiB")))
+}
+
+func TestBadInputFieldsOfTheManagerWrittenByAnybodyElse(t *testing.T) {
+	quarantined := func(h *infrav1.TalosHost) { h.Spec.Quarantine.Since = metav1.Unix(1<<30, 0) }
+	releasing := func(h *infrav1.TalosHost) { h.Spec.Release.Policy = infrav1.ReleaseWipeSystem }
+	tests := map[string]struct {
+		before *infrav1.TalosHost
+		change func(*infrav1.TalosHostSpec)
+		wayOut []string
+	}{
+		"consumerRef is taken away": {host(claimed), func(s *infrav1.TalosHostSpec) { s.ConsumerRef = infrav1.ConsumerReference{} }, []string{"spec.consumerRef", "delete the Machine to free the host"}},
+		"consumerRef is set":        {host(), func(s *infrav1.TalosHostSpec) { s.ConsumerRef.Name = "mine" }, []string{"spec.consumerRef", "delete the Machine to free the host"}},
+		"handover is taken away":    {host(handedOver), func(s *infrav1.TalosHostSpec) { s.Handover = infrav1.HostHandover{} }, []string{"spec.handover", "delete the Machine, and the host is wiped"}},
+		"handover is changed":       {host(handedOver), func(s *infrav1.TalosHostSpec) { s.Handover.Progress = infrav1.HandoverStarted }, []string{"spec.handover"}},
+		"release is set":            {host(handedOver), func(s *infrav1.TalosHostSpec) { s.Release.Policy = infrav1.ReleaseWipeAll }, []string{"spec.release", infrav1.HostRetryAnnotation}},
+		"release is taken away":     {host(handedOver, releasing), func(s *infrav1.TalosHostSpec) { s.Release = infrav1.HostRelease{} }, []string{"spec.release", infrav1.HostRetryAnnotation}},
+		"quarantine is taken away":  {host(quarantined), func(s *infrav1.TalosHostSpec) { s.Quarantine = infrav1.HostQuarantine{} }, []string{"spec.quarantine", infrav1.HostRetryAnnotation}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			after := tt.before.DeepCopy()
+			tt.change(&after.Spec)
+			w := &TalosHost{Manager: managerUser}
+			for _, user := range []string{"admin", "system:serviceaccount:capi-system:capi-manager"} {
+				_, err := w.ValidateUpdate(as(t.Context(), user, false), tt.before, after)
+				g.Expect(apierrors.IsInvalid(err)).To(BeTrue())
+				for _, words := range append(tt.wayOut, "belongs to the infrastructure provider") {
+					g.Expect(err).To(MatchError(ContainSubstring(words)))
+				}
+			}
+			_, err := w.ValidateUpdate(as(t.Context(), managerUser, false), tt.before, after)
+			g.Expect(err).NotTo(HaveOccurred())
+		})
+	}
+}
+
+func TestBadInputImmutableFieldsOfTalosMachines(t *testing.T) {
+	machine := func(host string, policy infrav1.ReleasePolicy) *infrav1.TalosMachine {
+		return &infrav1.TalosMachine{Spec: infrav1.TalosMachineSpec{
+			ProviderID: "talos://1", Metal: &infrav1.TalosMachineMetalSpec{ReleasePolicy: policy},
+			HostRef: infrav1.TalosMachineHostReference{Name: host, Claim: infrav1.HostClaimBound},
+		}}
+	}
+	ctx := as(t.Context(), "user", false)
+	const wipe, retain = infrav1.ReleaseWipeSystem, infrav1.ReleaseRetain
+	_, host := (&TalosMachine{}).ValidateUpdate(ctx, machine("h", wipe), machine("i", wipe))
+	_, spec := (&TalosMachine{}).ValidateUpdate(ctx, machine("h", wipe), machine("h", retain))
+	before, after := &infrav1.TalosMachineTemplate{}, &infrav1.TalosMachineTemplate{}
+	after.Spec.Template.Spec.Metal = &infrav1.TalosMachineMetalSpec{ReleasePolicy: retain}
+	_, template := (&TalosMachineTemplate{}).ValidateUpdate(ctx, before, after)
+	for wayOut, err := range map[string]error{
+		"the host is claimed; delete the Machine to free it":        host,
+		"change the template or control plane that it is made from": spec,
+		"create a new TalosMachineTemplate and refer to it instead": template,
+	} {
+		NewWithT(t).Expect(err).To(MatchError(And(ContainSubstring("is immutable"), ContainSubstring(wayOut))))
+	}
+}
+
+func TestBadInputClaimedTalosHostIsDeleted(t *testing.T) {
+	g := NewWithT(t)
+	scheme := runtime.NewScheme()
+	g.Expect(corev1.AddToScheme(scheme)).To(Succeed())
+	g.Expect(infrav1.AddToScheme(scheme)).To(Succeed())
+	reader := fake.NewClientBuilder().WithScheme(scheme).WithObjects(
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "ns"}},
+		&infrav1.TalosMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "m"}, Spec: infrav1.TalosMachineSpec{ProviderID: "talos://1"}},
+	).Build()
+	_, err := (&TalosHost{Manager: managerUser, Reader: reader}).ValidateDelete(t.Context(), host(claimed))
+	g.Expect(apierrors.IsForbidden(err)).To(BeTrue())
+	g.Expect(err).To(MatchError(ContainSubstring("TalosMachine m has claimed it; delete its Machine first, which wipes the machine")))
+}
+
+func TestBadInputAddressEditedWhileHandedOver(t *testing.T) {
+	for field, change := range map[string]func(*infrav1.TalosHostSpec){
+		"spec.addresses":         func(s *infrav1.TalosHostSpec) { s.Addresses = append(s.Addresses, "192.0.2.9") },
+		"spec.network.addresses": func(s *infrav1.TalosHostSpec) { s.Network.Addresses = []string{"192.0.2.9/24"} },
+		"spec.identity":          func(s *infrav1.TalosHostSpec) { s.Identity.UUID = "4c4c4544-0042-3510-8053-b4c04f4d4e99" },
+	} {
+		t.Run(field, func(t *testing.T) {
+			g := NewWithT(t)
+			after := host(handedOver)
+			change(&after.Spec)
+			_, err := (&TalosHost{Manager: managerUser}).ValidateUpdate(as(t.Context(), "user", false), host(handedOver), after)
+			g.Expect(err).To(MatchError(And(ContainSubstring(field), ContainSubstring("Delete the Machine first"))))
+		})
+	}
+}

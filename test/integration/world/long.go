@@ -1,0 +1,22 @@
+package world
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"testing"
+)
+
+// long asks for tests that take many minutes; they are in packages of their own.
+var long = flag.Bool("long", false, "run the tests that take many minutes")
+
+// MainLong is Main for a package of such tests: without -long it says so, and
+// runs none.
+func MainLong(m *testing.M, options Options, into *World) {
+	flag.Parse()
+	if !*long {
+		fmt.Fprintln(os.Stdout, "not run: this takes many minutes, ask for it with -args -long (make test-scale)")
+		return
+	}
+	Main(m, options, into)
+}

@@ -1,0 +1,111 @@
+package talossim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/capi-talos/capi-talos/test/etcdmodel"
+)
+
+// EtcdRemoveMemberByID takes a member out of the cluster.
+func (a *api) EtcdRemoveMemberByID(ctx context.Context, req *machine.EtcdRemoveMemberByIDRequest) (*machine.EtcdRemoveMemberByIDResponse, error) {
+	if err := a.controlPlane("etcd remove member"); err != nil {
+		return nil, err
+	}
+	var err error
+	a.boot.sim.update(func() {
+		var cluster *etcdmodel.Cluster
+		if cluster, err = a.cluster(); err == nil {
+			err = cluster.Remove(req.GetMemberId())
+		}
+	})
+	switch {
+	case errors.Is(err, etcdmodel.ErrMemberNotFound):
+		return nil, status.Errorf(codes.NotFound, "failed to remove member %d: %v", req.GetMemberId(), err)
+	case err != nil:
+		return nil, answered(ctx, fmt.Sprintf("failed to remove member: failed to remove member %d", req.GetMemberId()), err)
+	}
+	return &machine.EtcdRemoveMemberByIDResponse{Messages: []*machine.EtcdRemoveMemberByID{{}}}, nil
+}
+
+// EtcdLeaveCluster takes the machine's own member out, stops etcd and wipes its
+// data. Etcd is not started again in this boot. Where etcd finds its cluster
+// unhealthy, Talos tries again until the caller gives up
+// (internal/pkg/etcd/etcd.go, LeaveCluster).
+func (a *api) EtcdLeaveCluster(ctx context.Context, _ *machine.EtcdLeaveClusterRequest) (*machine.EtcdLeaveClusterResponse, error) {
+	if err := a.controlPlane("etcd leave"); err != nil {
+		return nil, err
+	}
+	var failure error
+	var id uint64
+	if err := a.boot.sim.await(ctx, func() bool {
+		var data etcdmodel.Data
+		if data, failure = a.local(); failure != nil {
+			return true
+		}
+		id = data.ID
+		if a.boot.machine.faults.Parted {
+			failure = etcdmodel.ErrNoLeader
+		} else if failure = a.boot.sim.etcd.Leave(a.boot.machine.spec.Name); failure == nil {
+			a.boot.machine.etcd = etcdFinished
+		}
+		return !errors.Is(failure, etcdmodel.ErrUnhealthy)
+	}); err != nil {
+		return nil, status.FromContextError(err).Err()
+	}
+	if failure != nil {
+		return nil, answered(ctx, fmt.Sprintf("failed to leave cluster: 1 error(s) occurred:\n\tfailed to remove member %d", id), failure)
+	}
+	return &machine.EtcdLeaveClusterResponse{Messages: []*machine.EtcdLeaveCluster{{}}}, nil
+}
+
+// EtcdForfeitLeadership hands the leadership to the first other member of the
+// list; it tells to which, or nothing when the machine does not lead.
+func (a *api) EtcdForfeitLeadership(ctx context.Context, _ *machine.EtcdForfeitLeadershipRequest) (*machine.EtcdForfeitLeadershipResponse, error) {
+	if err := a.controlPlane("etcd forfeit leadership"); err != nil {
+		return nil, err
+	}
+	answer := &machine.EtcdForfeitLeadership{}
+	var err error
+	a.boot.sim.update(func() { answer.Member, err = a.forfeit() })
+	if err != nil {
+		return nil, answered(ctx, "failed to forfeit leadership", err)
+	}
+	return &machine.EtcdForfeitLeadershipResponse{Messages: []*machine.EtcdForfeitLeadership{answer}}, nil
+}
+
+// forfeit returns the name of the new leader. The lock is held.
+func (a *api) forfeit() (string, error) {
+	data, err := a.local()
+	if err != nil {
+		return "", err
+	}
+	cluster, err := a.cluster()
+	if err != nil {
+		return "", fmt.Errorf("failed to list etcd members: %w", err)
+	}
+	members := cluster.Members()
+	if len(members) == 1 {
+		return "", errors.New("cannot forfeit leadership, only one member")
+	}
+	if cluster.Leader() != data.ID {
+		return "", nil
+	}
+	other := members[0]
+	if other.ID == data.ID {
+		other = members[1]
+	}
+	switch {
+	case other.Learner:
+		return "", errors.New("etcdserver: bad leader transferee")
+	case !other.Up:
+		// It waits for the other one.
+		return "", errNoAnswer
+	}
+	return other.Name, cluster.MoveLeader(other.ID)
+}

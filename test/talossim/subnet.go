@@ -1,0 +1,49 @@
+package talossim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strconv"
+
+	"github.com/siderolabs/talos/pkg/machinery/constants"
+)
+
+// lastAddress is the address that claims a subnet.
+const lastAddress = 254
+
+// Subnet is a network of 256 loopback addresses that one process has for itself.
+// Its last address is not free.
+type Subnet struct {
+	prefix [3]byte
+	claim  net.Listener
+}
+
+// ClaimSubnet picks a subnet at random, and holds a port in it until Close, so
+// that two test processes do not meet.
+func ClaimSubnet(ctx context.Context) (*Subnet, error) {
+	const tries, first, last = 50, 16, 215
+	for range tries {
+		s := &Subnet{prefix: [3]byte{127, byte(first + rand.IntN(last-first+1)), byte(rand.IntN(256))}} //nolint:gosec // No secret, and below 256.
+		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(s.Address(lastAddress), strconv.Itoa(constants.ApidPort)))
+		if err == nil {
+			s.claim = listener
+			return s, nil
+		}
+	}
+	return nil, errors.New("no loopback subnet is free")
+}
+
+// Address is one of its addresses, by the last byte.
+func (s *Subnet) Address(last int) string {
+	return fmt.Sprintf("%d.%d.%d.%d", s.prefix[0], s.prefix[1], s.prefix[2], last)
+}
+
+// Bytes are those that tell it from other subnets: no two processes have a
+// machine in common that is named after them.
+func (s *Subnet) Bytes() (second, third byte) { return s.prefix[1], s.prefix[2] }
+
+// Close gives the subnet back.
+func (s *Subnet) Close() error { return s.claim.Close() }
