@@ -16,10 +16,10 @@ import (
 // compares with what is kept of real nodes.
 func TestTalossimAnswersAsARealNode(t *testing.T) {
 	g := NewWithT(t)
-	machines, err := simfleet.New(t.Context(), simfleet.Options{Delays: talossim.Delays{Etcd: time.Second, Promote: 3 * time.Second}})
+	machines, err := simfleet.New(t.Context(), simfleet.Options{Delays: talossim.Delays{Etcd: time.Second, Promote: 6 * time.Second}})
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { g.Expect(machines.Close(context.WithoutCancel(t.Context()))).To(Succeed()) })
-	got, err := conformance.Take(t.Context(), machines, string(talossim.Container), time.Second)
+	got, err := conformance.Take(t.Context(), machines, string(talossim.Container), 2*time.Second)
 	g.Expect(err).NotTo(HaveOccurred())
 	kept, err := conformance.Kept()
 	g.Expect(err).NotTo(HaveOccurred())
