@@ -182,11 +182,11 @@ func (s *Stack) init(ctx context.Context, options Options) error {
 	return s.Clusterctl.Init(ctx, "--wait-providers")
 }
 
-// Check fails when a manager has ended by itself. It is silent when that cannot
+// Check fails when a manager of ours has ended by itself. It is silent when that cannot
 // be told.
 func (s *Stack) Check(ctx context.Context) error {
-	// Others of the cluster lose their leases when the machine is busy.
-	ours := []string{"capi-system", "capt-bootstrap-system", "capt-control-plane-system", "capt-infrastructure-system"}
+	// Those of others lose their leases when the machine is busy.
+	ours := []string{"capt-bootstrap-system", "capt-control-plane-system", "capt-infrastructure-system"}
 	pods := &corev1.PodList{}
 	if err := s.client.List(ctx, pods); err != nil {
 		return nil //nolint:nilerr // A busy API server is no end of a manager.
