@@ -95,8 +95,12 @@ test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what t
 	cd test/integration && $(GO_TEST) -v -count=1 -p 1 -timeout 60m ./scale ./idle -args -long
 
 .PHONY: test-talos
-test-talos: local-repository ## Run the suite on real Talos nodes in containers, where there can be Docker. SMOKE=1 takes one node only.
-	cd test/stack && $(GO_TEST) -v -count=1 -timeout 80m ./talos -args -real -ginkgo.v $(if $(SMOKE),-ginkgo.label-filter=smoke)
+test-talos: local-repository $(if $(SMOKE),,test-faults) ## Run the suite on real Talos nodes in containers, where there can be Docker, and test-faults. SMOKE=1 takes one node only.
+	cd test/stack && $(GO_TEST) -v -count=1 -timeout 80m ./talos -args -real -ginkgo.v $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(RECORD),-record)
+
+.PHONY: test-faults
+test-faults: ## Run 500 histories of an etcd cluster on the model and on real etcd.
+	cd test/etcdhistory && $(GO_TEST) -v -count=1 -timeout 40m . -args -histories=500
 
 ##@ Develop
 

@@ -148,8 +148,9 @@ func Class(err error) string {
 	case codes.DeadlineExceeded:
 		// Who of the two noticed it is a matter of chance.
 		return state.Code().String()
+	default:
+		return strings.TrimSpace(state.Code().String() + ": " + message)
 	}
-	return strings.TrimSpace(state.Code().String() + ": " + message)
 }
 
 //go:embed testdata
