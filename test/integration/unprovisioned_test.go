@@ -119,7 +119,7 @@ func TestDeletedBeforeProvisioned(t *testing.T) {
 
 // slowness is how long a call takes of a machine that hangs, but does not drop
 // packets.
-const slowness = 500 * time.Millisecond
+const slowness = 2 * time.Second
 
 // expectFree waits until so many hosts, if any, are available.
 func expectFree(t *testing.T, name string, hosts int) {

@@ -2,11 +2,13 @@ package talosclient
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/cosi-project/runtime/pkg/controller/generic"
 	"github.com/cosi-project/runtime/pkg/safe"
@@ -79,13 +81,21 @@ func machineStatus(res *talosruntime.MachineStatus) MachineStatus {
 func (n *node) Hardware(ctx context.Context) (Hardware, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	var found Hardware
-	for _, read := range []func(context.Context, *Hardware) error{
+	// All at once, for the sake of slow machines; each fills fields of its own.
+	reads := []func(context.Context, *Hardware) error{
 		n.readPlatform, n.readArchitecture, n.readSystem, n.readProcessors, n.readMemory, n.readDisks, n.readLinks,
-	} {
-		if err := read(ctx, &found); err != nil {
-			return Hardware{}, fmt.Errorf("reading the hardware: %w", err)
-		}
+	}
+	var (
+		found Hardware
+		group sync.WaitGroup
+		errs  = make([]error, len(reads))
+	)
+	for i, read := range reads {
+		group.Go(func() { errs[i] = read(ctx, &found) })
+	}
+	group.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return Hardware{}, fmt.Errorf("reading the hardware: %w", err)
 	}
 	return found, nil
 }

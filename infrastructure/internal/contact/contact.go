@@ -15,8 +15,9 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 )
 
-// attemptTimeout bounds what is asked of one address.
-const attemptTimeout = 8 * time.Second
+// attemptTimeout bounds what is asked of one address, on a machine that takes
+// seconds for each call too.
+const attemptTimeout = 15 * time.Second
 
 // Outcome is how a machine has answered.
 type Outcome string

@@ -172,7 +172,7 @@ func (s *Store) EnsureAdmin(ctx context.Context, cluster client.ObjectKey, host 
 	if err != nil {
 		return err
 	}
-	if exists && s.isCurrent(stored, cluster, issuer) {
+	if exists && isBound(stored, host) && s.isCurrent(stored, cluster, issuer) {
 		return nil
 	}
 	talosconfig, err := issuer.talosconfig(cluster.Name, host.Spec.Addresses, s.clock.Now())
@@ -205,12 +205,13 @@ func (s *Store) EnsureAdmin(ctx context.Context, cluster client.ObjectKey, host 
 	return nil
 }
 
-// RenewAdmin renews the Secret where it is due and can be; a missing bundle is
-// no error, because the Secret is there for that case.
+// RenewAdmin renews the Secret where it is due and can be, and binds it to its
+// host again when somebody has stripped it; a missing bundle is no error, because
+// the Secret is there for that case.
 func (s *Store) RenewAdmin(ctx context.Context, cluster client.ObjectKey, host *infrav1.TalosHost) error {
 	stored := &corev1.Secret{}
 	key := client.ObjectKey{Namespace: host.Namespace, Name: AdminName(host.Name)}
-	if err := s.secrets.Get(ctx, key, stored); err == nil {
+	if err := s.secrets.Get(ctx, key, stored); err == nil && isBound(stored, host) {
 		if creds, _, err := secrets.ParseTalosconfig(stored.Data[infrav1.AdminSecretKey]); err == nil && s.isYoung(creds) {
 			return nil
 		}
@@ -220,6 +221,11 @@ func (s *Store) RenewAdmin(ctx context.Context, cluster client.ObjectKey, host *
 	}
 
 	return nil
+}
+
+// isBound tells whether a Secret goes with its host, and not before we let it.
+func isBound(stored *corev1.Secret, host *infrav1.TalosHost) bool {
+	return metav1.IsControlledBy(stored, host) && controllerutil.ContainsFinalizer(stored, infrav1.TalosHostFinalizer)
 }
 
 // isCurrent tells whether a Secret is of this cluster and not due.

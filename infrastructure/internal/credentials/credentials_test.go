@@ -157,3 +157,20 @@ func TestTheSecretOfAnotherClusterIsReplaced(t *testing.T) {
 	g.Expect(creds.CA).To(Equal(f.ca))
 	g.Expect(f.admin().Labels).To(HaveKeyWithValue(clusterv1.ClusterNameLabel, "one"))
 }
+
+func TestASecretThatWasStrippedIsBoundToItsHostAgain(t *testing.T) {
+	g := NewWithT(t)
+	f := newFixture(t)
+	g.Expect(f.EnsureAdmin(t.Context(), cluster, f.host)).To(Succeed())
+	stripped := f.admin()
+	stripped.OwnerReferences, stripped.Finalizers = nil, nil
+	g.Expect(f.client.Update(t.Context(), stripped)).To(Succeed())
+
+	g.Expect(f.RenewAdmin(t.Context(), cluster, f.host)).To(Succeed())
+
+	g.Expect(metav1.IsControlledBy(f.admin(), f.host)).To(BeTrue())
+	g.Expect(f.admin().Finalizers).To(ConsistOf(infrav1.TalosHostFinalizer))
+	before := f.admin().ResourceVersion
+	g.Expect(f.RenewAdmin(t.Context(), cluster, f.host)).To(Succeed())
+	g.Expect(f.admin().ResourceVersion).To(Equal(before))
+}
