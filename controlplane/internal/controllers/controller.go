@@ -190,7 +190,7 @@ func (r *Reconciler) reconcileNormal(ctx context.Context, s *scope) (ctrl.Result
 		}
 	}
 	s.decision = decide(s)
-	if s.recalled && (s.decision.Action != rollout.Stable || !isHealthy(s)) {
+	if s.recalled && (s.decision.Action != rollout.Stable || !isHealthy(s, s.machines)) {
 		// Something is to be done, or wrong: that is decided on what is so now.
 		r.forgetNodes(s)
 		return r.reconcileNormal(ctx, s)

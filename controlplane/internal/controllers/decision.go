@@ -78,15 +78,13 @@ func (r *Reconciler) interval(s *scope) time.Duration {
 			provisioned = append(provisioned, machine)
 		}
 	}
-	unhealthy := func(machine *clusterv1.Machine) bool { return !isHealthyNode(s.nodes[machine.Name]) }
 	young := func(machine *clusterv1.Machine) bool {
 		return r.Clock.Since(machine.CreationTimestamp.Time) < bringUpTime
 	}
-	healthy := s.apiServer == health.APIServerReady && !slices.ContainsFunc(provisioned, unhealthy)
 	switch {
 	case len(provisioned) == 0:
 		return 0
-	case healthy:
+	case isHealthy(s, provisioned):
 		return healthyInterval
 	case slices.ContainsFunc(provisioned, young):
 		return bringUpInterval
@@ -95,9 +93,10 @@ func (r *Reconciler) interval(s *scope) time.Duration {
 	}
 }
 
-func isHealthy(s *scope) bool {
+// isHealthy tells that the API server and the nodes of Machines are healthy.
+func isHealthy(s *scope, machines []*clusterv1.Machine) bool {
 	return s.apiServer == health.APIServerReady &&
-		!slices.ContainsFunc(s.machines, func(machine *clusterv1.Machine) bool { return !isHealthyNode(s.nodes[machine.Name]) })
+		!slices.ContainsFunc(machines, func(machine *clusterv1.Machine) bool { return !isHealthyNode(s.nodes[machine.Name]) })
 }
 
 func isHealthyNode(facts health.Facts) bool {

@@ -34,7 +34,7 @@ func (r *Reconciler) releaseHook(ctx context.Context, s *scope, machine *cluster
 // configuration, or nothing was ever bootstrapped. What its node says now does
 // not count: one that has a configuration may join in the next moment.
 func neverHadMember(s *scope, machine *clusterv1.Machine) bool {
-	if machine.Spec.Bootstrap.DataSecretName == nil || s.parts[machine.Name].held() {
+	if machine.Spec.Bootstrap.DataSecretName == nil {
 		return true
 	}
 

@@ -3,9 +3,7 @@ package controllers
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -278,62 +276,6 @@ func (w *world) others() {
 	}
 }
 
-// held tells that the bootstrap provider makes no configuration for a Machine.
-func (w *world) held(name string) bool {
-	w.t.Helper()
-	config := &bootstrapv1.TalosConfig{}
-	err := w.client.Get(w.t.Context(), client.ObjectKey{Namespace: testNamespace, Name: name}, config)
-	NewWithT(w.t).Expect(client.IgnoreNotFound(err)).To(Succeed())
-
-	return metav1.HasAnnotation(config.ObjectMeta, bootstrapv1.HoldBootstrapDataAnnotation)
-}
-
-// running are the machines that have etcd data.
-func (w *world) running() []*talosfake.Machine {
-	var running []*talosfake.Machine
-	for _, machine := range w.talos {
-		if machine.Snapshot().EtcdData {
-			running = append(running, machine)
-		}
-	}
-
-	return running
-}
-
-// join makes a new machine a learner of the etcd cluster that runs, if one does.
-func (w *world) join(machine *talosfake.Machine, id uint64) {
-	w.t.Helper()
-	running := w.running()
-	if len(running) == 0 {
-		return
-	}
-	members := running[0].Snapshot().Members
-	for _, member := range members {
-		NewWithT(w.t).Expect(member.Learner).To(BeFalse(), "etcd takes one learner at a time")
-	}
-	members = append(slices.Clone(members), talosclient.EtcdMember{ID: id, Hostname: machine.Snapshot().Hostname, Learner: true})
-	machine.Update(func(state *talosfake.State) {
-		runControlPlane(state)
-		state.EtcdStatus = talosclient.EtcdStatus{MemberID: id, Leader: firstMember, Learner: true}
-	})
-	for _, member := range append(running, machine) {
-		member.Update(func(state *talosfake.State) { state.Members = members })
-	}
-}
-
-// promote lets all learners vote.
-func (w *world) promote() {
-	for _, machine := range w.running() {
-		machine.Update(func(state *talosfake.State) {
-			state.EtcdStatus.Learner = false
-			state.Members = slices.Clone(state.Members)
-			for i := range state.Members {
-				state.Members[i].Learner = false
-			}
-		})
-	}
-}
-
 func (w *world) createSecrets() {
 	w.t.Helper()
 	g := NewWithT(w.t)
@@ -343,56 +285,6 @@ func (w *world) createSecrets() {
 			Data:       data,
 		}
 		g.Expect(client.IgnoreAlreadyExists(w.client.Create(w.t.Context(), secret))).To(Succeed())
-	}
-}
-
-func (w *world) provision(machine *clusterv1.Machine) {
-	w.t.Helper()
-	g, ctx := NewWithT(w.t), w.t.Context()
-	address := fmt.Sprintf("10.0.0.%d", len(w.talos)+1)
-	node := w.dialer.Add(address, newTalosMachine(machine.Name, w.prober))
-	w.join(node, firstMember+uint64(len(w.talos)))
-	w.talos[machine.Name] = node
-
-	before := machine.DeepCopy()
-	machine.Spec.Bootstrap.DataSecretName = ptr.To(machine.Name)
-	machine.Spec.ProviderID = "talos://" + machine.Name
-	g.Expect(w.client.Patch(ctx, machine, client.MergeFrom(before))).To(Succeed())
-	before = machine.DeepCopy()
-	machine.Status.Initialization.InfrastructureProvisioned = ptr.To(true)
-	machine.Status.Addresses = []clusterv1.MachineAddress{
-		{Type: clusterv1.MachineHostName, Address: machine.Name}, {Type: clusterv1.MachineInternalIP, Address: address},
-	}
-	g.Expect(w.client.Status().Patch(ctx, machine, client.MergeFrom(before))).To(Succeed())
-}
-
-// newTalosMachine is a control plane node that waits for the bootstrap of etcd.
-func newTalosMachine(hostname string, prober *proberStub) *talosfake.Machine {
-	machine := talosfake.NewMachine(talosfake.State{
-		Hostname: hostname,
-		Status:   talosclient.MachineStatus{Stage: talosclient.StageBooting},
-		Services: []talosclient.Service{{ID: "etcd", State: "Preparing"}},
-	})
-	machine.OnBootstrap = func(m *talosfake.Machine) error {
-		m.Update(func(state *talosfake.State) { runControlPlane(state) })
-		prober.set(health.APIServerReady)
-		return nil
-	}
-
-	return machine
-}
-
-// firstMember is the ID of the etcd member that the bootstrap makes.
-const firstMember = 7
-
-// runControlPlane is what a node becomes by a bootstrap.
-func runControlPlane(state *talosfake.State) {
-	state.EtcdData = true
-	state.Members = []talosclient.EtcdMember{{ID: firstMember, Hostname: state.Hostname, PeerURLs: []string{"https://10.0.0.1:2380"}}}
-	state.EtcdStatus = talosclient.EtcdStatus{MemberID: firstMember, Leader: firstMember}
-	state.Services = []talosclient.Service{{ID: "etcd", State: "Running", HealthKnown: true, Healthy: true}}
-	for _, name := range []string{"kube-apiserver-", "kube-controller-manager-", "kube-scheduler-"} {
-		state.StaticPods = append(state.StaticPods, talosclient.StaticPod{Name: name + state.Hostname, Phase: "Running", Ready: true})
 	}
 }
 

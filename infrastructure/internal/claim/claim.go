@@ -8,13 +8,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/siderolabs/talos/pkg/machinery/api/machine"
-	"github.com/siderolabs/talos/pkg/machinery/compatibility"
 	"github.com/siderolabs/talos/pkg/machinery/config"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/versions"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/installdisk"
 )
@@ -174,25 +173,7 @@ func kubernetesUnfit(host *infrav1.TalosHost, request Request) bool {
 		return false
 	}
 
-	return Supports(release, request.KubernetesVersion) != nil
-}
-
-// Supports tells whether a Talos release supports a Kubernetes version. A
-// version that cannot be read counts as supported: somebody else refuses it.
-func Supports(talosVersion, kubernetesVersion string) error {
-	target, err := compatibility.ParseTalosVersion(&machine.VersionInfo{Tag: talosVersion})
-	if err != nil {
-		return nil //nolint:nilerr // See the comment above.
-	}
-	kubernetes, err := compatibility.ParseKubernetesVersion(strings.TrimPrefix(kubernetesVersion, "v"))
-	if err != nil {
-		return nil //nolint:nilerr // See the comment above.
-	}
-	if err := kubernetes.SupportedWith(target); err != nil {
-		return fmt.Errorf("judging Kubernetes %s on Talos %s: %w", kubernetesVersion, talosVersion, err)
-	}
-
-	return nil
+	return versions.Supports(release, request.KubernetesVersion) != nil
 }
 
 // judgeInstallDisk finds the disk to install on among those of a host. One
