@@ -24,6 +24,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 )
@@ -100,6 +101,9 @@ func (p *Pool) Secure(ctx context.Context, address string, creds Credentials) (N
 	}
 
 	node := &node{conn: c, release: func() {}}
+	if found && c.transport.GetState() == connectivity.Ready {
+		return node, nil // It was verified, and each handshake since has been.
+	}
 	if _, err := node.Version(ctx); err != nil {
 		p.drop(key, c)
 		return nil, fmt.Errorf("connecting to the Talos API of %s: %w", address, secureError(err))

@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"google.golang.org/grpc/codes"
@@ -195,6 +196,44 @@ func (n *node) EtcdStatus(ctx context.Context) (EtcdStatus, error) {
 		RaftAppliedIndex: s.GetRaftAppliedIndex(), DBSizeBytes: s.GetDbSize(), DBSizeInUseBytes: s.GetDbSizeInUse(),
 		Learner: s.GetIsLearner(), Errors: s.GetErrors(),
 	}, nil
+}
+
+// LeaveTimeout bounds EtcdLeave: a little more than the five minutes for which
+// Talos tries.
+const LeaveTimeout = 5*time.Minute + 15*time.Second
+
+// EtcdForfeitLeadership implements Node.
+func (n *node) EtcdForfeitLeadership(ctx context.Context) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	if _, err := n.Client.EtcdForfeitLeadership(ctx, &machine.EtcdForfeitLeadershipRequest{}); err != nil {
+		return fmt.Errorf("forfeiting the leadership of etcd: %w", err)
+	}
+	return nil
+}
+
+// EtcdLeave implements Node.
+func (n *node) EtcdLeave(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, LeaveTimeout)
+	defer cancel()
+	if err := n.EtcdLeaveCluster(ctx, &machine.EtcdLeaveClusterRequest{}); err != nil {
+		return fmt.Errorf("leaving etcd: %w", err)
+	}
+	return nil
+}
+
+// EtcdRemoveMember implements Node.
+func (n *node) EtcdRemoveMember(ctx context.Context, id uint64) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	err := n.EtcdRemoveMemberByID(ctx, &machine.EtcdRemoveMemberByIDRequest{MemberId: id})
+	if status.Code(err) == codes.NotFound {
+		return ErrMemberNotFound
+	}
+	if err != nil {
+		return fmt.Errorf("removing an etcd member: %w", err)
+	}
+	return nil
 }
 
 // EtcdAlarms implements Node.

@@ -32,6 +32,8 @@ var (
 	ErrUntrusted = errors.New("node does not belong to the expected cluster")
 	// ErrAlreadyBootstrapped says that etcd on that node has data already.
 	ErrAlreadyBootstrapped = errors.New("etcd is already bootstrapped on this node")
+	// ErrMemberNotFound says that etcd has no member of that ID.
+	ErrMemberNotFound = errors.New("etcd has no such member")
 	// ErrInvalidConfiguration says that Talos refused a machine configuration;
 	// its message carries Talos' own words.
 	ErrInvalidConfiguration = errors.New("machine configuration refused")
@@ -108,6 +110,18 @@ type Node interface {
 	EtcdStatus(ctx context.Context) (EtcdStatus, error)
 	// EtcdAlarms are the alarms raised in the etcd cluster.
 	EtcdAlarms(ctx context.Context) ([]EtcdAlarm, error)
+	// EtcdForfeitLeadership has this node's member hand the leadership of etcd to
+	// another one. It does nothing when the member does not lead.
+	EtcdForfeitLeadership(ctx context.Context) error
+	// EtcdLeave takes this node's own member out of etcd, stops etcd and wipes its
+	// data; etcd is not started again before the next boot. Talos tries for up to
+	// five minutes while etcd finds its cluster unhealthy
+	// (internal/pkg/etcd/etcd.go, LeaveCluster), so the call is bounded by
+	// LeaveTimeout instead of DefaultCallTimeout. Ending ctx ends the tries.
+	EtcdLeave(ctx context.Context) error
+	// EtcdRemoveMember takes another member out of etcd through this node's.
+	// ErrMemberNotFound when there is no such member (any more).
+	EtcdRemoveMember(ctx context.Context, id uint64) error
 	// Services are the Talos system services of this node.
 	Services(ctx context.Context) ([]Service, error)
 	// StaticPods are the static Pods of this node as its kubelet reports them.

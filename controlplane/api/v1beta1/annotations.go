@@ -1,6 +1,7 @@
 package v1beta1
 
 import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
@@ -46,6 +47,22 @@ const (
 	// that died in between goes on with the same name. It belongs to the
 	// provider.
 	NextMachineAnnotation = "controlplane.cluster.x-k8s.io/talos-next-machine"
+
+	// EtcdMemberAnnotation is the record on a control plane Machine of its etcd
+	// member, as the node told it last. Its value is a JSON object (see
+	// EtcdMemberRecord). By it the member of a node that does not answer is known.
+	// It belongs to the provider.
+	EtcdMemberAnnotation = "controlplane.cluster.x-k8s.io/talos-etcd-member"
+
+	// RemediationInProgressAnnotation is the record on a TalosControlPlane of the
+	// remediation whose replacement does not exist yet. Its value is a JSON object
+	// (see RemediationRecord). It belongs to the provider.
+	RemediationInProgressAnnotation = "controlplane.cluster.x-k8s.io/remediation-in-progress"
+
+	// RemediationForAnnotation is the record on a control plane Machine of the
+	// remediation that it is the replacement of. Its value is a JSON object (see
+	// RemediationRecord). It belongs to the provider.
+	RemediationForAnnotation = "controlplane.cluster.x-k8s.io/remediation-for"
 )
 
 // BootstrapIntent is the value of BootstrapIntentAnnotation, as JSON. It names
@@ -63,4 +80,26 @@ type BootstrapIntent struct {
 	// Bootstrapped tells that etcd was seen running there after the bootstrap,
 	// so that nodes without data can only mean that the data was lost.
 	Bootstrapped bool `json:"bootstrapped,omitempty"`
+	// Initialized tells that the API server has answered since, so that etcd
+	// holds what users have stored.
+	Initialized bool `json:"initialized,omitempty"`
+}
+
+// EtcdMemberRecord is the value of EtcdMemberAnnotation, as JSON.
+type EtcdMemberRecord struct {
+	// ID is the member ID in hexadecimal digits.
+	ID string `json:"id"`
+	// PeerURLs are the URLs at which the other members reach it.
+	PeerURLs []string `json:"peerURLs,omitempty"`
+}
+
+// RemediationRecord is the value of RemediationInProgressAnnotation and
+// RemediationForAnnotation, as JSON.
+type RemediationRecord struct {
+	// Machine is the name of the Machine that was remediated.
+	Machine string `json:"machine"`
+	// Timestamp is when that was, in UTC.
+	Timestamp metav1.Time `json:"timestamp"`
+	// RetryCount is how often a replacement was itself replaced before.
+	RetryCount int32 `json:"retryCount"`
 }

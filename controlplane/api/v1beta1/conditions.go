@@ -240,6 +240,15 @@ const (
 	// NotRemediatingReason says that no Machine is to be remediated.
 	NotRemediatingReason = clusterv1.NotRemediatingReason
 
+	// MachineRemediationDeferredReason is the reason of condition
+	// OwnerRemediated of a Machine whose replacement has to wait; the message
+	// says for what.
+	MachineRemediationDeferredReason = "RemediationDeferred"
+
+	// MachineRemediationMachineDeletingReason is the reason of condition
+	// OwnerRemediated of a Machine that is being deleted for its remediation.
+	MachineRemediationMachineDeletingReason = "MachineDeleting"
+
 	// MachineCannotBeRemediatedReason is the reason of condition
 	// OwnerRemediated of a Machine that cannot be replaced.
 	MachineCannotBeRemediatedReason = "CannotBeRemediated"

@@ -9,10 +9,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
-	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
 )
 
 // errIntentChanged says that the record is not, or not any more, what the
@@ -22,7 +21,9 @@ var errIntentChanged = errors.New("the bootstrap intent has changed meanwhile")
 // recordIntent records the Machine of the decision as the one on which etcd is
 // bootstrapped, or was. With it the bundle is recorded that the cluster is made
 // with. The override that allowed the record, if any, is used up.
-func (r *Reconciler) recordIntent(ctx context.Context, s *scope, bootstrapped bool) error {
+func (r *Reconciler) recordIntent(ctx context.Context, s *scope) error {
+	initialized := s.decision.Action == rollout.RecordInitialized
+	bootstrapped := initialized || s.decision.Action == rollout.RecordBootstrapped
 	machine := s.machine(s.decision.Machine)
 	if machine == nil || machine.Spec.ProviderID == "" || s.bundle == nil {
 		return fmt.Errorf("recording the bootstrap intent for Machine %s: %w", s.decision.Machine, errIntentChanged)
@@ -33,6 +34,7 @@ func (r *Reconciler) recordIntent(ctx context.Context, s *scope, bootstrapped bo
 		Name:         machine.Name,
 		ProviderID:   machine.Spec.ProviderID,
 		Bootstrapped: bootstrapped,
+		Initialized:  initialized,
 	})
 	if err != nil {
 		return fmt.Errorf("encoding the bootstrap intent: %w", err)
@@ -51,6 +53,9 @@ func (r *Reconciler) recordIntent(ctx context.Context, s *scope, bootstrapped bo
 
 	log := ctrl.LoggerFrom(ctx).WithValues("Machine", logMachine(s, machine.Name))
 	switch {
+	case initialized:
+		log.Info("Recorded that the API server has answered")
+		r.event(s, normal, "ControlPlaneInitialized", "RecordInitialized", "The API server answers at the control plane endpoint")
 	case bootstrapped:
 		log.Info("Recorded that etcd is bootstrapped")
 		r.event(s, normal, "EtcdBootstrapped", "RecordBootstrapped", "etcd runs on Machine %s", machine.Name)
@@ -79,11 +84,7 @@ func (r *Reconciler) bootstrap(ctx context.Context, s *scope) error {
 		return fmt.Errorf("bootstrapping etcd on Machine %s: %w", s.decision.Machine, errIntentChanged)
 	}
 
-	credentials, err := s.bundle.ClientCredentials(secrets.RoleAdmin, r.Clock.Now(), credentialLife)
-	if err != nil {
-		return fmt.Errorf("making a client certificate for the Talos API: %w", err)
-	}
-	node, err := health.Connect(ctx, r.Dialer, credentials, target(machine))
+	node, err := r.connectAsAdmin(ctx, s, machine)
 	if err != nil {
 		return fmt.Errorf("bootstrapping etcd on Machine %s: %w", machine.Name, err)
 	}

@@ -58,7 +58,7 @@ func TestBringUpFromNothing(t *testing.T) {
 	controlPlane := w.controlPlane()
 	g.Expect(controlPlane.Annotations).NotTo(HaveKey(controlplanev1.NextMachineAnnotation))
 	g.Expect(controlPlane.Annotations[controlplanev1.BootstrapIntentAnnotation]).To(MatchJSON(
-		`{"kind":"Machine","namespace":"fleet","name":"` + machine.Name + `","providerID":"talos://` + machine.Name + `","bootstrapped":true}`))
+		`{"kind":"Machine","namespace":"fleet","name":"` + machine.Name + `","providerID":"talos://` + machine.Name + `","bootstrapped":true,"initialized":true}`))
 	g.Expect(controlPlane.Annotations).To(HaveKey(controlplanev1.BundleDigestAnnotation))
 }
 

@@ -104,27 +104,13 @@ func setEtcdCondition(s *scope) {
 	set(s, conditionType, status, reason, message)
 }
 
-// strangers are the members that belong to no Machine of which the node
-// answers. Only when all nodes answer it is known that there are any.
-func strangers(s *scope, judged etcd.Health) []string {
-	own := map[uint64]bool{}
-	for _, machine := range s.machines {
-		facts := s.nodes[machine.Name]
-		if facts.Etcd == nil && facts.EtcdData != health.EtcdDataAbsent {
-			return nil
-		}
-		if facts.Etcd != nil {
-			own[facts.Etcd.Self] = true
-		}
-	}
-	var found []string
-	for _, member := range judged.Members {
-		if !own[member.ID] {
-			found = append(found, "member "+etcd.Describe(member)+" belongs to no Machine")
-		}
+// etcdProblems is what is wrong with etcd as a whole, as far as nodes answer.
+func etcdProblems(s *scope) []string {
+	if len(s.facts.Machines) == 0 {
+		return etcd.Judge(s.views()).Problems
 	}
 
-	return found
+	return s.facts.EtcdProblems()
 }
 
 func setComponentsCondition(s *scope) {
@@ -221,8 +207,16 @@ func setRollingOutCondition(s *scope) {
 		set(s, controlplanev1.RollingOutCondition, metav1.ConditionFalse, controlplanev1.NotRollingOutReason, "")
 		return
 	}
-	set(s, controlplanev1.RollingOutCondition, metav1.ConditionTrue, controlplanev1.RollingOutReason,
-		bullets(append(outdated, "this release does not replace outdated Machines")))
+	set(s, controlplanev1.RollingOutCondition, metav1.ConditionTrue, controlplanev1.RollingOutReason, bullets(outdated)+waiting(s))
+}
+
+// waiting says what a change waits for, as more lines of a message.
+func waiting(s *scope) string {
+	if s.decision.Action == rollout.Stable || s.decision.Message == "" {
+		return ""
+	}
+
+	return "\n" + s.decision.Message
 }
 
 func setScalingConditions(s *scope) {
@@ -249,17 +243,17 @@ func setScalingConditions(s *scope) {
 }
 
 func setRemediatingCondition(s *scope) {
-	var waiting []string
+	var unhealthy []string
 	for _, machine := range s.machines {
 		if collections.IsUnhealthyAndOwnerRemediated(machine) {
-			waiting = append(waiting, "Machine "+machine.Name+": "+conditions.GetMessage(machine, clusterv1.MachineOwnerRemediatedCondition))
+			unhealthy = append(unhealthy, "Machine "+machine.Name+": "+conditions.GetMessage(machine, clusterv1.MachineOwnerRemediatedCondition))
 		}
 	}
-	if len(waiting) == 0 {
+	if len(unhealthy) == 0 {
 		set(s, controlplanev1.RemediatingCondition, metav1.ConditionFalse, controlplanev1.NotRemediatingReason, "")
 		return
 	}
-	set(s, controlplanev1.RemediatingCondition, metav1.ConditionTrue, controlplanev1.RemediatingReason, bullets(waiting))
+	set(s, controlplanev1.RemediatingCondition, metav1.ConditionTrue, controlplanev1.RemediatingReason, bullets(unhealthy))
 }
 
 func setDeletingCondition(s *scope, reconcileErr error) {

@@ -44,8 +44,8 @@ const controllerName = "taloscontrolplane"
 // to change, is kept while the node does not answer.
 const remoteGracePeriod = 2 * time.Minute
 
-// Reconciler reconciles TalosControlPlanes. All fields but WatchFilterValue are
-// required.
+// Reconciler reconciles TalosControlPlanes. All fields but Snapshots and
+// WatchFilterValue are required.
 type Reconciler struct {
 	// Client reads from the cache of the management cluster, but Secrets live.
 	Client client.Client
@@ -67,6 +67,8 @@ type Reconciler struct {
 	Random naming.Random
 	// Recorder records events.
 	Recorder events.EventRecorder
+	// Snapshots has snapshots of etcd taken; nil when nobody can.
+	Snapshots Snapshots
 	// WatchFilterValue restricts the controller to objects with this value of
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
@@ -74,6 +76,8 @@ type Reconciler struct {
 	applier     *applier
 	credentials *credentialStore
 	silence     *silenceTracker
+	etcdSilence *silenceTracker
+	leaves      *leaves
 	memory      *nodeMemory
 }
 
@@ -110,6 +114,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		WatchesRawSource(r.ClusterCache.GetClusterSource(controllerName, r.clusterToControlPlane,
 			clustercache.WatchForProbeFailure(remoteGracePeriod))).
 		WatchesRawSource(source.Channel(r.Follower.Events(), handler.EnqueueRequestsFromMapFunc(r.nodeToControlPlane))).
+		WatchesRawSource(source.Channel(r.leaves.ended, handler.EnqueueRequestsFromMapFunc(r.nodeToControlPlane))).
 		Build(ctx, r)
 	if err != nil {
 		return fmt.Errorf("setting up the TalosControlPlane controller: %w", err)
@@ -123,6 +128,8 @@ func (r *Reconciler) init(ctx context.Context) {
 	r.applier = newApplier(ctx, r.Client)
 	r.credentials = newCredentialStore(r.Clock)
 	r.silence = newSilenceTracker(r.Clock)
+	r.etcdSilence = newSilenceTracker(r.Clock)
+	r.leaves = newLeaves(ctx)
 	r.memory = newNodeMemory(r.Clock)
 }
 
@@ -183,13 +190,15 @@ func (r *Reconciler) reconcileNormal(ctx context.Context, s *scope) (ctrl.Result
 		r.reconcileEndpoint,
 		r.reconcileMachines,
 		r.reconcileUpToDate,
+		r.reconcileSnapshot,
 	} {
 		if err := gather(ctx, s); err != nil {
 			s.gatherErr = err
 			return ctrl.Result{}, err
 		}
 	}
-	s.decision = decide(s)
+	s.facts = r.gatherFacts(s)
+	s.decision = rollout.Decide(s.facts)
 	if s.recalled && (s.decision.Action != rollout.Stable || !isHealthy(s, s.machines)) {
 		// Something is to be done, or wrong: that is decided on what is so now.
 		r.forgetNodes(s)

@@ -57,6 +57,9 @@ func (r *Reconciler) createMachine(ctx context.Context, s *scope) error {
 	machine.Spec.Bootstrap.ConfigRef = clusterv1.ContractVersionedObjectReference{
 		APIGroup: bootstrapv1.GroupVersion.Group, Kind: "TalosConfig", Name: name,
 	}
+	if record := s.controlPlane.Annotations[controlplanev1.RemediationInProgressAnnotation]; record != "" {
+		machine.Annotations[controlplanev1.RemediationForAnnotation] = record
+	}
 	u, err := toApply(machine, clusterv1.GroupVersion.WithKind("Machine"))
 	if err != nil {
 		return err

@@ -43,19 +43,8 @@ const (
 func (r *Reconciler) reconcileDecision(ctx context.Context, s *scope) (ctrl.Result, error) {
 	ctrl.LoggerFrom(ctx).V(3).Info("Decided", "action", s.decision.Action, "Machine", s.decision.Machine, "message", s.decision.Message)
 
-	switch s.decision.Action {
-	case rollout.CreateMachine:
-		s.effectErr = r.createMachine(ctx, s)
-	case rollout.HandOver:
-		s.effectErr = r.handOver(ctx, s)
-	case rollout.RecordBootstrapIntent:
-		s.effectErr = r.recordIntent(ctx, s, false)
-	case rollout.RecordBootstrapped:
-		s.effectErr = r.recordIntent(ctx, s, true)
-	case rollout.Bootstrap:
-		s.effectErr = r.bootstrap(ctx, s)
-	default:
-	}
+	r.stopUnwantedLeaves(s)
+	s.effectErr = r.carryOut(ctx, s)
 	if s.effectErr != nil {
 		return ctrl.Result{}, s.effectErr
 	}
@@ -63,12 +52,42 @@ func (r *Reconciler) reconcileDecision(ctx context.Context, s *scope) (ctrl.Resu
 	return ctrl.Result{RequeueAfter: r.jitter(r.interval(s))}, nil
 }
 
+// carryOut does what was decided; to wait is to do nothing.
+func (r *Reconciler) carryOut(ctx context.Context, s *scope) error {
+	switch s.decision.Action {
+	case rollout.CreateMachine:
+		return r.createMachine(ctx, s)
+	case rollout.HandOver:
+		return r.handOver(ctx, s)
+	case rollout.RecordBootstrapIntent, rollout.RecordBootstrapped, rollout.RecordInitialized:
+		return r.recordIntent(ctx, s)
+	case rollout.Bootstrap:
+		return r.bootstrap(ctx, s)
+	case rollout.DeleteMachine:
+		return r.deleteOne(ctx, s)
+	case rollout.RemediateMachine:
+		return r.remediate(ctx, s)
+	case rollout.LeaveEtcd:
+		return r.leaveEtcd(ctx, s)
+	case rollout.RemoveMember:
+		return r.removeMember(ctx, s)
+	case rollout.ReleaseHook:
+		return r.releaseHook(ctx, s)
+	case rollout.TakeSnapshot:
+		return r.takeSnapshot(ctx, s)
+	default:
+		return nil
+	}
+}
+
 // interval is when to look again; 0 when only an event can change anything.
 func (r *Reconciler) interval(s *scope) time.Duration {
 	switch s.decision.Action {
-	case rollout.WaitForInfrastructure, rollout.WaitForEndpoint, rollout.WaitForClusterDeletion, rollout.CreateMachine, rollout.HandOver:
+	case rollout.WaitForInfrastructure, rollout.WaitForEndpoint, rollout.WaitForClusterDeletion, rollout.CreateMachine, rollout.HandOver,
+		rollout.DeleteMachine, rollout.RemediateMachine, rollout.ReleaseHook:
 		return 0
-	case rollout.RecordBootstrapIntent, rollout.Bootstrap, rollout.RecordBootstrapped:
+	case rollout.RecordBootstrapIntent, rollout.Bootstrap, rollout.RecordBootstrapped, rollout.RecordInitialized,
+		rollout.LeaveEtcd, rollout.WaitForLeave, rollout.RemoveMember, rollout.WaitForMachineDeletion:
 		return bringUpInterval
 	default:
 	}

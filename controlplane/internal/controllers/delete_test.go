@@ -25,9 +25,15 @@ func newWorker(name string) *clusterv1.Machine {
 // hold makes deleted Machines stay, as the Machine controller does.
 func (w *world) hold() {
 	w.t.Helper()
+	g := NewWithT(w.t)
 	for _, machine := range w.machines() {
-		machine.Finalizers = []string{clusterv1.MachineFinalizer}
-		NewWithT(w.t).Expect(w.client.Update(w.t.Context(), machine)).To(Succeed())
+		if len(machine.Finalizers) == 0 {
+			machine.Finalizers = []string{clusterv1.MachineFinalizer}
+			g.Expect(w.client.Update(w.t.Context(), machine)).To(Succeed())
+			conditions.Set(machine, metav1.Condition{Type: clusterv1.MachineDeletingCondition, Status: metav1.ConditionTrue,
+				Reason: clusterv1.MachineDeletingWaitingForPreTerminateHookReason})
+			g.Expect(w.client.Status().Update(w.t.Context(), machine)).To(Succeed())
+		}
 	}
 }
 
@@ -42,6 +48,11 @@ func (w *world) release() {
 		}
 		machine.Finalizers = nil
 		NewWithT(w.t).Expect(w.client.Update(w.t.Context(), machine)).To(Succeed())
+		if node := w.talos[machine.Name]; node != nil {
+			node.SetSilent(true)
+			delete(w.talos, machine.Name)
+			w.gone = append(w.gone, node)
+		}
 	}
 }
 
@@ -123,18 +134,19 @@ func TestDeletionRemovesWhatAnAbortedCreationLeft(t *testing.T) {
 	g.Expect(w.client.Get(t.Context(), testKey, &controlplanev1.TalosControlPlane{})).NotTo(Succeed())
 }
 
-func TestDeletedMachineWithAnEtcdMemberIsHeld(t *testing.T) {
+func TestDeletedMachineIsHeldWithoutAMajority(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(t)
-	r := w.manager()
-	w.settle(r)
+	w, r := scaled(t, 3)
 	w.hold()
+	for _, silent := range w.machines()[1:] {
+		w.talos[silent.Name].SetSilent(true)
+	}
 	g.Expect(w.client.Delete(t.Context(), w.machines()[0])).To(Succeed())
 
 	w.settle(r)
 	w.release()
 
-	g.Expect(w.machines()).To(HaveLen(1))
+	g.Expect(w.machines()).To(HaveLen(3))
 	machine := w.machines()[0]
 	g.Expect(machine.Annotations).To(HaveKey(controlplanev1.EtcdPreTerminateHookAnnotation))
 	condition := conditions.Get(machine, controlplanev1.MachineEtcdMemberHealthyCondition)

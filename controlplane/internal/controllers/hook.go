@@ -2,19 +2,19 @@ package controllers
 
 import (
 	"context"
+	"fmt"
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
-	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 )
 
-// releaseHook tells whether our pre-terminate hook goes from a Machine that is
-// being deleted. This release removes no etcd member from a control plane that
-// stays, so the hook fails closed: it goes only when a person says so, or when
-// the node never had a member.
-func (r *Reconciler) releaseHook(ctx context.Context, s *scope, machine *clusterv1.Machine) bool {
+// mayDropHook tells whether our pre-terminate hook goes from a Machine whatever
+// etcd says: with the whole control plane goes etcd, and a person may say so.
+// Else the decision takes it away, and it fails closed.
+func (r *Reconciler) mayDropHook(s *scope, machine *clusterv1.Machine) bool {
 	if s.deleting() {
 		return true
 	}
@@ -22,21 +22,20 @@ func (r *Reconciler) releaseHook(ctx context.Context, s *scope, machine *cluster
 		r.event(s, warning, "EtcdMemberAbandoned", "ReleaseHook", "Letting Machine %s go without care for its etcd member, as its annotation says", machine.Name)
 		return true
 	}
-	if !neverHadMember(s, machine) {
-		return false
-	}
-	ctrl.LoggerFrom(ctx).Info("Letting a Machine go that never had an etcd member", "Machine", machine.Name)
 
-	return true
+	return false
 }
 
-// neverHadMember tells that etcd never ran on a Machine's node: it has got no
-// configuration, or nothing was ever bootstrapped. What its node says now does
-// not count: one that has a configuration may join in the next moment.
-func neverHadMember(s *scope, machine *clusterv1.Machine) bool {
-	if machine.Spec.Bootstrap.DataSecretName == nil {
-		return true
+// releaseHook takes our hook from the Machine of the decision.
+func (r *Reconciler) releaseHook(ctx context.Context, s *scope) error {
+	machine := s.machine(s.decision.Machine)
+	before := machine.DeepCopy()
+	delete(machine.Annotations, controlplanev1.EtcdPreTerminateHookAnnotation)
+	if err := patchIfChanged(ctx, r.Client, before, machine); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("removing the hook from Machine %s: %w", machine.Name, err)
 	}
+	ctrl.LoggerFrom(ctx).Info("Letting a control plane Machine go", "Machine", logMachine(s, machine.Name), "reason", s.decision.Message)
+	r.event(s, normal, "HookReleased", "ReleaseHook", "%s: its infrastructure may go", s.decision.Message)
 
-	return s.intent() == nil && !s.initialized() && s.nodes[machine.Name].EtcdData != health.EtcdDataPresent
+	return nil
 }

@@ -18,6 +18,7 @@ import (
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
 )
 
 // reconcileMachineConditions writes the conditions of the Machines about their
@@ -26,6 +27,7 @@ func (r *Reconciler) reconcileMachineConditions(ctx context.Context, s *scope) e
 	kept := r.silence.observe(client.ObjectKeyFromObject(s.controlPlane), silentMachines(s))
 	owned := append(health.MachineConditionTypes(), clusterv1.MachineUpToDateCondition, clusterv1.MachineOwnerRemediatedCondition)
 
+	verdicts := rollout.Verdicts(s.facts)
 	var errs []error
 	for _, machine := range s.machines {
 		helper, err := patch.NewHelper(machine, r.Client)
@@ -37,7 +39,7 @@ func (r *Reconciler) reconcileMachineConditions(ctx context.Context, s *scope) e
 		if s.outdated != nil {
 			setUpToDateCondition(s, machine)
 		}
-		setOwnerRemediatedCondition(machine)
+		setOwnerRemediatedCondition(machine, verdicts)
 		if err := helper.Patch(ctx, machine, patch.WithOwnedConditions{Conditions: owned}); client.IgnoreNotFound(err) != nil {
 			errs = append(errs, fmt.Errorf("writing the conditions of Machine %s: %w", machine.Name, err))
 		}
@@ -92,7 +94,7 @@ func machineHealth(s *scope, machine *clusterv1.Machine) []metav1.Condition {
 func deletingConditions(s *scope, machine *clusterv1.Machine) []metav1.Condition {
 	message := "The Machine is being deleted"
 	if _, held := machine.Annotations[controlplanev1.EtcdPreTerminateHookAnnotation]; held && !s.deleting() {
-		message += "; this release does not remove its etcd member, so it is held. To let it go, and lose what etcd has on it, set the annotation " +
+		message = s.facts.DepartureMessage(machine.Name) + "\nTo let it go without care for etcd, set the annotation " +
 			controlplanev1.EtcdPreTerminateHookOverrideAnnotation + " on the Machine"
 	}
 	found := health.Unknown(message)
@@ -114,19 +116,23 @@ func setUpToDateCondition(s *scope, machine *clusterv1.Machine) {
 	conditions.Set(machine, condition)
 }
 
-// setOwnerRemediatedCondition answers a MachineHealthCheck: this release replaces
-// no control plane Machine.
-func setOwnerRemediatedCondition(machine *clusterv1.Machine) {
-	switch {
-	case collections.IsUnhealthyAndOwnerRemediated(machine):
-		conditions.Set(machine, metav1.Condition{
-			Type: clusterv1.MachineOwnerRemediatedCondition, Status: metav1.ConditionFalse,
-			Reason:  controlplanev1.MachineCannotBeRemediatedReason,
-			Message: "This release does not replace control plane machines, because that needs the removal of an etcd member",
-		})
+// setOwnerRemediatedCondition answers a MachineHealthCheck: what becomes of the
+// Machine. The answer to one that is healthy again goes.
+func setOwnerRemediatedCondition(machine *clusterv1.Machine, verdicts map[string]rollout.Verdict) {
+	switch verdict, judged := verdicts[machine.Name]; {
+	case collections.IsUnhealthyAndOwnerRemediated(machine) && !machine.DeletionTimestamp.IsZero():
+		conditions.Set(machine, ownerRemediated(controlplanev1.MachineRemediationMachineDeletingReason, "The Machine is being deleted"))
+	case judged && verdict.Remediate:
+		conditions.Set(machine, ownerRemediated(controlplanev1.MachineRemediationDeferredReason, "The Machine is to be deleted"))
+	case judged:
+		conditions.Set(machine, ownerRemediated(verdict.Reason, verdict.Message))
 	case !collections.IsUnhealthy(machine) && conditions.Has(machine, clusterv1.MachineOwnerRemediatedCondition):
 		conditions.Delete(machine, clusterv1.MachineOwnerRemediatedCondition)
 	}
+}
+
+func ownerRemediated(reason, message string) metav1.Condition {
+	return metav1.Condition{Type: clusterv1.MachineOwnerRemediatedCondition, Status: metav1.ConditionFalse, Reason: reason, Message: message}
 }
 
 // setVersions lists the Kubernetes versions of the Machines, oldest first.

@@ -109,7 +109,10 @@ func (r *Reconciler) reconcileMachines(ctx context.Context, s *scope) error {
 func (r *Reconciler) syncDeletingMachine(ctx context.Context, s *scope, machine *clusterv1.Machine) error {
 	before := machine.DeepCopy()
 	machine.Spec.Deletion = desiredMachine(s, machine.Name).Spec.Deletion
-	if _, held := machine.Annotations[controlplanev1.EtcdPreTerminateHookAnnotation]; held && r.releaseHook(ctx, s, machine) {
+	if err := keepRecords(s, machine, machine); err != nil {
+		return err
+	}
+	if _, held := machine.Annotations[controlplanev1.EtcdPreTerminateHookAnnotation]; held && r.mayDropHook(s, machine) {
 		delete(machine.Annotations, controlplanev1.EtcdPreTerminateHookAnnotation)
 	}
 	// The Machine may be gone by now.
@@ -126,6 +129,9 @@ func (r *Reconciler) syncMachine(ctx context.Context, s *scope, machine *cluster
 	desired.Spec.FailureDomain = machine.Spec.FailureDomain
 	desired.Spec.Bootstrap.ConfigRef = machine.Spec.Bootstrap.ConfigRef
 	desired.Spec.InfrastructureRef = machine.Spec.InfrastructureRef
+	if err := keepRecords(s, machine, desired); err != nil {
+		return err
+	}
 	u, err := toApply(desired, clusterv1.GroupVersion.WithKind("Machine"))
 	if err != nil {
 		return err
@@ -143,6 +149,25 @@ func (r *Reconciler) syncMachine(ctx context.Context, s *scope, machine *cluster
 	if parts.config != nil {
 		if err := r.syncMetadata(ctx, s, parts.config); err != nil {
 			return fmt.Errorf("keeping the metadata of the TalosConfig: %w", err)
+		}
+	}
+
+	return nil
+}
+
+// keepRecords puts the records about a Machine that are our own on into: its etcd
+// member, and what it is the replacement of.
+func keepRecords(s *scope, machine, into *clusterv1.Machine) error {
+	member, err := memberRecord(machine, s.nodes[machine.Name])
+	if err != nil {
+		return err
+	}
+	for name, value := range map[string]string{
+		controlplanev1.EtcdMemberAnnotation:     member,
+		controlplanev1.RemediationForAnnotation: machine.Annotations[controlplanev1.RemediationForAnnotation],
+	} {
+		if value != "" {
+			metav1.SetMetaDataAnnotation(&into.ObjectMeta, name, value)
 		}
 	}
 

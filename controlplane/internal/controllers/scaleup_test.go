@@ -239,7 +239,7 @@ func TestHeldMachineMayBeDeleted(t *testing.T) {
 	}
 }
 
-func TestDeletedMachineIsHeldWhileItJoins(t *testing.T) {
+func TestDeletedMachineThatHasNotJoinedMayGo(t *testing.T) {
 	g := NewWithT(t)
 	w, r, machine := held(t)
 	for w.held(machine.Name) {
@@ -254,8 +254,7 @@ func TestDeletedMachineIsHeldWhileItJoins(t *testing.T) {
 	for range 5 {
 		g.Expect(w.reconcile(r)).To(Succeed())
 	}
-	g.Expect(mustMachine(w, machine.Name).Annotations).To(HaveKey(controlplanev1.EtcdPreTerminateHookAnnotation))
-	w.release()
+	g.Expect(mustMachine(w, machine.Name).Annotations).NotTo(HaveKey(controlplanev1.EtcdPreTerminateHookAnnotation))
 }
 
 func TestScaleUpBalancesFailureDomains(t *testing.T) {
@@ -315,15 +314,6 @@ func TestNothingIsCreatedWhileTheTopologyBringsAnotherVersion(t *testing.T) {
 	w.settle(r)
 	w.settle(r)
 	g.Expect(w.machines()).To(HaveLen(3))
-}
-
-func TestSurplusMachinesAreLeftAlone(t *testing.T) {
-	g := NewWithT(t)
-	w, r := scaled(t, 3)
-	w.scale(1)
-	w.settle(r)
-	g.Expect(w.machines()).To(HaveLen(3))
-	g.Expect(conditions.GetMessage(w.controlPlane(), controlplanev1.ScalingDownCondition)).To(ContainSubstring("does not remove any"))
 }
 
 func TestANameThatAMachineHasIsNotGivenAgain(t *testing.T) {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"slices"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -57,6 +56,13 @@ type scope struct {
 	// outdated says by the name of the Machine why it is not up to date.
 	outdated map[string][]string
 
+	// intentWiped tells that the host in the bootstrap intent was wiped.
+	intentWiped bool
+	// snapshot is the state of the snapshot that is wanted before a risk.
+	snapshot rollout.SnapshotState
+
+	// facts are what was decided on.
+	facts rollout.Facts
 	// gatherErr is why the facts could not be gathered.
 	gatherErr error
 	// decision is what was decided; its Action is empty when nothing was.
@@ -69,8 +75,10 @@ type scope struct {
 
 // initialized tells that the API server has answered before.
 func (s *scope) initialized() bool {
+	intent := s.intent()
+
 	return ptr.Deref(s.controlPlane.Status.Initialization.ControlPlaneInitialized, false) ||
-		ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false)
+		ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false) || (intent != nil && intent.Initialized)
 }
 
 // deleting tells that the whole control plane goes.
@@ -118,67 +126,6 @@ func bootstrapIntent(controlPlane *controlplanev1.TalosControlPlane) *controlpla
 	}
 
 	return intent
-}
-
-// decide has the next step decided from the facts of the scope.
-func decide(s *scope) rollout.Decision {
-	facts := rollout.Facts{
-		ClusterDeleting:           !s.cluster.DeletionTimestamp.IsZero(),
-		InfrastructureProvisioned: ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false),
-		EndpointSet:               s.cluster.Spec.ControlPlaneEndpoint.IsValid(),
-		ForeignMachines:           s.foreign,
-		Replicas:                  ptr.Deref(s.controlPlane.Spec.Replicas, controlplanev1.DefaultReplicas),
-		Certificates:              s.certificates,
-		Initialized:               s.initialized(),
-		Intent:                    s.intent(),
-		Override:                  s.controlPlane.Annotations[controlplanev1.BootstrapOverrideAnnotation],
-		APIServer:                 s.apiServer,
-		EtcdProblems:              etcdProblems(s),
-		VersionPending:            versionPending(s),
-	}
-	for _, machine := range s.machines {
-		facts.Machines = append(facts.Machines, machineFacts(s, machine))
-	}
-
-	return rollout.Decide(facts)
-}
-
-func machineFacts(s *scope, machine *clusterv1.Machine) rollout.MachineFacts {
-	node := s.nodes[machine.Name]
-	facts := rollout.MachineFacts{
-		Name:        machine.Name,
-		ProviderID:  machine.Spec.ProviderID,
-		Provisioned: isProvisioned(machine),
-		Deleting:    !machine.DeletionTimestamp.IsZero(),
-		Answers:     node.Err == nil,
-		EtcdData:    node.EtcdData,
-		Held:        s.parts[machine.Name].held(),
-	}
-	facts.NameInUse = facts.Held && isMemberName(s, machine.Name)
-	if node.Etcd == nil {
-		facts.MemberProblem = "the etcd member does not answer"
-	} else {
-		facts.MemberProblem = health.MemberProblem(*node.Etcd)
-	}
-	for _, condition := range health.Conditions(node) {
-		if condition.Status != metav1.ConditionTrue && condition.Type != controlplanev1.MachineEtcdMemberHealthyCondition {
-			facts.ComponentProblems = append(facts.ComponentProblems, condition.Message)
-		}
-	}
-
-	return facts
-}
-
-// isMemberName tells whether an etcd member has the name.
-func isMemberName(s *scope, name string) bool {
-	return slices.ContainsFunc(etcd.Judge(s.views()).Members, func(member etcd.Member) bool { return member.Name == name })
-}
-
-// etcdProblems is what is wrong with etcd as a whole, as far as nodes answer.
-func etcdProblems(s *scope) []string {
-	judged := etcd.Judge(s.views())
-
-	return append(slices.Clone(judged.Problems), strangers(s, judged)...)
 }
 
 // versionPending tells that the topology of the Cluster is about to bring

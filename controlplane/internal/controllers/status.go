@@ -49,9 +49,7 @@ func (r *Reconciler) reconcileStatus(ctx context.Context, s *scope, helper *patc
 		setVersions(s)
 	}
 	r.setInitialized(ctx, s)
-	if err := r.forgetNextMachine(ctx, s); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, r.forgetNextMachine(ctx, s), r.forgetRemediation(ctx, s))
 	setConditions(ctx, s, reconcileErr)
 
 	options := []patch.Option{patch.WithOwnedConditions{Conditions: ownedConditions()}}
@@ -91,14 +89,15 @@ func setCounters(s *scope) {
 // the only Machine goes: its cluster goes with it.
 func (r *Reconciler) setInitialized(ctx context.Context, s *scope) {
 	initialization := &s.controlPlane.Status.Initialization
-	if ptr.Deref(initialization.ControlPlaneInitialized, false) || s.deleting() || s.apiServer != health.APIServerReady {
+	intent := s.intent()
+	if ptr.Deref(initialization.ControlPlaneInitialized, false) || s.deleting() || s.apiServer != health.APIServerReady ||
+		intent == nil || !intent.Initialized {
 		return
 	}
 	for _, machine := range s.machines {
 		if machine.DeletionTimestamp.IsZero() {
 			initialization.ControlPlaneInitialized = ptr.To(true)
 			ctrl.LoggerFrom(ctx).Info("The API server answers for the first time")
-			r.event(s, normal, "ControlPlaneInitialized", "Observe", "The API server answers at the control plane endpoint")
 			return
 		}
 	}
@@ -114,6 +113,19 @@ func (r *Reconciler) forgetNextMachine(ctx context.Context, s *scope) error {
 	}
 	if err := r.annotate(ctx, s, map[string]string{controlplanev1.NextMachineAnnotation: ""}); err != nil {
 		return fmt.Errorf("forgetting the name of the next Machine: %w", err)
+	}
+
+	return nil
+}
+
+// forgetRemediation removes the record of a remediation once the replacement is
+// there, or none is wanted.
+func (r *Reconciler) forgetRemediation(ctx context.Context, s *scope) error {
+	if s.facts.Remediation.InProgress == nil || !s.facts.RemediationEnded() {
+		return nil
+	}
+	if err := r.annotate(ctx, s, map[string]string{controlplanev1.RemediationInProgressAnnotation: ""}); err != nil {
+		return fmt.Errorf("forgetting the remediation: %w", err)
 	}
 
 	return nil

@@ -48,14 +48,41 @@ func (w *world) join(machine *talosfake.Machine, id uint64) {
 	for _, member := range members {
 		NewWithT(w.t).Expect(member.Learner).To(BeFalse(), "etcd takes one learner at a time")
 	}
+	leader := running[0].Snapshot().EtcdStatus.Leader
 	members = append(slices.Clone(members), talosclient.EtcdMember{ID: id, Hostname: machine.Snapshot().Hostname, Learner: true})
 	machine.Update(func(state *talosfake.State) {
 		runControlPlane(state)
-		state.EtcdStatus = talosclient.EtcdStatus{MemberID: id, Leader: firstMember, Learner: true}
+		state.EtcdStatus = talosclient.EtcdStatus{MemberID: id, Leader: leader, Learner: true}
 	})
 	for _, member := range append(running, machine) {
 		member.Update(func(state *talosfake.State) { state.Members = members })
 	}
+}
+
+// leave is a node that leaves etcd.
+func (w *world) leave(machine *talosfake.Machine) error {
+	err := w.remove(machine.Snapshot().EtcdStatus.MemberID)
+	machine.Update(func(state *talosfake.State) {
+		state.EtcdData, state.Members = false, nil
+		state.Services = []talosclient.Service{{ID: "etcd", State: "Finished"}}
+	})
+
+	return err
+}
+
+// remove takes a member out of etcd, whose leadership goes to another one.
+func (w *world) remove(id uint64) error {
+	isIt := func(member talosclient.EtcdMember) bool { return member.ID == id }
+	for _, machine := range w.running() {
+		machine.Update(func(state *talosfake.State) {
+			state.Members = slices.DeleteFunc(slices.Clone(state.Members), isIt)
+			if state.EtcdStatus.Leader == id && len(state.Members) > 0 {
+				state.EtcdStatus.Leader = state.Members[0].ID
+			}
+		})
+	}
+
+	return nil
 }
 
 // promote lets all learners vote.
@@ -74,9 +101,12 @@ func (w *world) promote() {
 func (w *world) provision(machine *clusterv1.Machine) {
 	w.t.Helper()
 	g, ctx := NewWithT(w.t), w.t.Context()
-	address := fmt.Sprintf("10.0.0.%d", len(w.talos)+1)
+	number := len(w.talos) + len(w.gone)
+	address := fmt.Sprintf("10.0.0.%d", number+1)
 	node := w.dialer.Add(address, newTalosMachine(machine.Name, w.prober))
-	w.join(node, firstMember+uint64(len(w.talos)))
+	node.OnLeave = func(leaving *talosfake.Machine) error { return w.leave(leaving) }
+	node.OnRemoveMember = func(_ *talosfake.Machine, id uint64) error { return w.remove(id) }
+	w.join(node, firstMember+uint64(number))
 	w.talos[machine.Name] = node
 
 	before := machine.DeepCopy()

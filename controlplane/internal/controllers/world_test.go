@@ -3,7 +3,9 @@ package controllers
 import (
 	"context"
 	"errors"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -63,6 +65,10 @@ type world struct {
 	killAt int
 	writes int
 	dead   bool
+	// core plays the deletion of Machines too.
+	core bool
+	// gone are the nodes of Machines that are gone.
+	gone []*talosfake.Machine
 	// quiet nodes do not tell that they have changed.
 	quiet bool
 }
@@ -268,6 +274,10 @@ func (w *world) others() {
 	defer func() { w.killAt = killAt }()
 
 	w.promote()
+	if w.core {
+		w.hold()
+		w.release()
+	}
 	for _, machine := range w.machines() {
 		if machine.DeletionTimestamp.IsZero() && machine.Spec.ProviderID == "" && !w.held(machine.Name) {
 			w.createSecrets()
@@ -328,7 +338,7 @@ func (w *world) talosConfigs() []bootstrapv1.TalosConfig {
 // bootstraps is how often etcd was asked to bootstrap, on all machines.
 func (w *world) bootstraps() int {
 	total := 0
-	for _, machine := range w.talos {
+	for _, machine := range slices.Concat(slices.Collect(maps.Values(w.talos)), w.gone) {
 		total += machine.Bootstraps()
 	}
 

@@ -6,6 +6,7 @@ package etcd
 
 import (
 	"cmp"
+	"net/url"
 	"slices"
 	"strconv"
 )
@@ -23,6 +24,14 @@ type Member struct {
 	PeerURLs []string
 	// Learner tells that the member does not vote (yet).
 	Learner bool
+}
+
+// IsAt tells that one of the member's peer URLs has one of the hosts.
+func (m Member) IsAt(hosts []string) bool {
+	return slices.ContainsFunc(m.PeerURLs, func(peerURL string) bool {
+		parsed, err := url.Parse(peerURL)
+		return err == nil && slices.Contains(hosts, parsed.Hostname())
+	})
 }
 
 // Alarm is an alarm that a member has raised.
@@ -61,15 +70,17 @@ func (v *View) Own() (Member, bool) {
 // Health is the state of an etcd cluster, judged from the views of the nodes
 // that answered.
 type Health struct {
-	// Members are the members in the order of their IDs.
+	// Members are the members in the order of their IDs. While the voters that
+	// answer are a majority, only their lists count: a member that was cut off
+	// has an old one.
 	Members []Member
-	// Voters is the number of voting members.
-	Voters int
-	// Answering is the number of voting members whose node answered and that
-	// follow the leader on which the answering nodes agree.
-	Answering int
+	// Answering are the IDs of the voting members whose node answered and that
+	// follow the leader on which the answering nodes agree, in ascending order.
+	Answering []uint64
 	// Leader is that leader; 0 when they know none or do not agree.
 	Leader uint64
+	// Alarms are the alarms that are raised, each once.
+	Alarms []Alarm
 	// Problems are sentences about what is wrong, in a stable order. They name
 	// members by name and ID.
 	Problems []string
@@ -81,23 +92,96 @@ func Majority(voters int) int {
 	return voters/2 + 1
 }
 
+// Voters is the number of voting members.
+func (h Health) Voters() int {
+	voters := 0
+	for _, member := range h.Members {
+		if !member.Learner {
+			voters++
+		}
+	}
+
+	return voters
+}
+
 // HasQuorum tells that the voters that answer, and agree on one leader, are a
 // majority of all voters. Learners and silent members do not count.
 func (h Health) HasQuorum() bool {
-	return h.Voters > 0 && h.Leader != 0 && h.Answering >= Majority(h.Voters)
+	voters := h.Voters()
+
+	return voters > 0 && h.Leader != 0 && len(h.Answering) >= Majority(voters)
+}
+
+// Answers tells that a member votes, answers and follows the leader.
+func (h Health) Answers(id uint64) bool {
+	return slices.Contains(h.Answering, id)
+}
+
+// Member is the member of that ID; false when there is none.
+func (h Health) Member(id uint64) (Member, bool) {
+	i := slices.IndexFunc(h.Members, func(member Member) bool { return member.ID == id })
+	if i < 0 {
+		return Member{}, false
+	}
+
+	return h.Members[i], true
+}
+
+// IsLast tells that no voter would be left without a member.
+func (h Health) IsLast(id uint64) bool {
+	return !slices.ContainsFunc(h.Members, func(member Member) bool { return member.ID != id && !member.Learner })
+}
+
+// RemovalProblems says what speaks against taking a member out now; nothing when
+// that is safe: the voters that answer, agreeing on one leader, are a majority
+// of the voters left, no other member is a learner, and none has found its data
+// corrupt. It does not rely on etcd's own check, which counts a peer that hangs
+// as connected (etcd v3.6, server/etcdserver/server.go, mayRemoveMember).
+func (h Health) RemovalProblems(id uint64) []string {
+	if !h.HasQuorum() {
+		return []string{"the voting members that answer are no majority"}
+	}
+	var found []string
+	voters := 0
+	for _, member := range h.Members {
+		switch {
+		case member.ID == id:
+		case member.Learner:
+			found = append(found, "member "+Describe(member)+" is a learner; one member changes at a time")
+		default:
+			voters++
+		}
+	}
+	answering := len(h.Answering)
+	if h.Answers(id) {
+		answering--
+	}
+	switch {
+	case voters == 0:
+		found = append(found, "it is the last voting member, and holds the data of the cluster")
+	case answering < Majority(voters):
+		found = append(found, "the voting members that would be left and answer are no majority")
+	}
+	for _, alarm := range h.Alarms {
+		if alarm.Name == AlarmCorrupt {
+			found = append(found, describeAlarm(alarm))
+		}
+	}
+
+	return found
 }
 
 // Judge makes one picture of the views of the nodes that answered. Without
 // views the result has no members, and no quorum.
 func Judge(views []View) Health {
-	health := Health{Members: mergeMembers(views)}
-	for _, member := range health.Members {
-		if !member.Learner {
-			health.Voters++
-		}
+	leader := agreedLeader(views)
+	health := Health{Leader: leader, Alarms: mergeAlarms(views)}
+	following := slices.DeleteFunc(slices.Clone(views), func(view View) bool { return leader == 0 || view.Leader != leader })
+	health.Members = mergeMembers(following)
+	health.Answering = answeringVoters(following)
+	if !health.HasQuorum() {
+		health.Members = mergeMembers(views)
 	}
-	health.Leader = agreedLeader(views)
-	health.Answering = answeringVoters(views, health.Leader)
 	health.Problems = problems(views, health)
 
 	return health
@@ -140,19 +224,18 @@ func agreedLeader(views []View) uint64 {
 	return leader
 }
 
-func answeringVoters(views []View, leader uint64) int {
-	if leader == 0 {
-		return 0
-	}
-	voters := map[uint64]bool{}
-	for _, view := range views {
+// answeringVoters are the voters among the nodes that follow one leader.
+func answeringVoters(following []View) []uint64 {
+	var voters []uint64
+	for _, view := range following {
 		own, listed := view.Own()
-		if listed && !own.Learner && !view.Learner && view.Leader == leader {
-			voters[view.Self] = true
+		if listed && !own.Learner && !view.Learner && !slices.Contains(voters, view.Self) {
+			voters = append(voters, view.Self)
 		}
 	}
+	slices.Sort(voters)
 
-	return len(voters)
+	return voters
 }
 
 func problems(views []View, health Health) []string {
@@ -162,8 +245,8 @@ func problems(views []View, health Health) []string {
 			found = append(found, "member "+Describe(member)+" is a learner and does not vote")
 		}
 	}
-	for _, alarm := range mergeAlarms(views) {
-		found = append(found, "alarm "+alarm.Name+" is raised by member "+formatID(alarm.MemberID))
+	for _, alarm := range health.Alarms {
+		found = append(found, describeAlarm(alarm))
 	}
 	if len(views) > 0 && health.Leader == 0 {
 		found = append(found, "the members that answer know no leader, or do not agree on one")
@@ -191,16 +274,20 @@ func mergeAlarms(views []View) []Alarm {
 	return alarms
 }
 
+func describeAlarm(alarm Alarm) string {
+	return "alarm " + alarm.Name + " is raised by member " + FormatID(alarm.MemberID)
+}
+
 // Describe names a member for messages.
 func Describe(member Member) string {
 	if member.Name == "" {
-		return formatID(member.ID)
+		return FormatID(member.ID)
 	}
 
-	return member.Name + " (" + formatID(member.ID) + ")"
+	return member.Name + " (" + FormatID(member.ID) + ")"
 }
 
-// formatID writes a member ID as etcd's own tools do.
-func formatID(id uint64) string {
+// FormatID writes a member ID as etcd's own tools do: in hexadecimal digits.
+func FormatID(id uint64) string {
 	return strconv.FormatUint(id, 16)
 }

@@ -76,7 +76,7 @@ func TestJudgeCountsAPromotedMemberAsVoting(t *testing.T) {
 
 	health := Judge([]View{view(1, 1, stale), view(2, 1, members(1, 2))})
 
-	g.Expect(health.Voters).To(Equal(2))
-	g.Expect(health.Answering).To(Equal(2))
+	g.Expect(health.Voters()).To(Equal(2))
+	g.Expect(health.Answering).To(Equal([]uint64{1, 2}))
 	g.Expect(health.HasQuorum()).To(BeTrue())
 }

@@ -7,6 +7,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
@@ -102,10 +104,23 @@ func (i Inspector) Inspect(ctx context.Context, creds talosclient.Credentials, t
 	facts := Facts{Address: node.Address}
 	facts.Services, facts.ServicesErr = services(ctx, node)
 	facts.StaticPods, facts.StaticPodsErr = node.StaticPods(ctx)
-	facts.EtcdData = etcdData(ctx, node, facts.Services)
-	facts.Etcd, facts.EtcdErr = etcdView(ctx, node, facts)
+	facts.Etcd, facts.EtcdErr = etcdView(ctx, node, facts.Services)
+	facts.EtcdData = EtcdDataPresent
+	if !facts.isMember() {
+		facts.EtcdData = etcdData(ctx, node, facts.Services)
+	}
 
 	return facts
+}
+
+// isMember tells that the node's etcd answers and is a member: then it has data.
+func (f Facts) isMember() bool {
+	if f.Etcd == nil {
+		return false
+	}
+	_, listed := f.Etcd.Own()
+
+	return listed
 }
 
 // Connection is a connection to a node.
@@ -188,12 +203,9 @@ func etcdData(ctx context.Context, node talosclient.Node, services map[string]ta
 	return EtcdDataAbsent
 }
 
-func etcdView(ctx context.Context, node talosclient.Node, facts Facts) (*etcd.View, error) {
-	if facts.EtcdData == EtcdDataAbsent {
-		return nil, errors.New("etcd has no data on this node")
-	}
+func etcdView(ctx context.Context, node talosclient.Node, services map[string]talosclient.Service) (*etcd.View, error) {
 	// etcd does not answer then, and the call would only take its time.
-	if service, loaded := facts.Services[etcdService]; loaded && service.State != serviceRunning {
+	if services != nil && services[etcdService].State != serviceRunning {
 		return nil, errors.New("the etcd service does not run")
 	}
 	members, err := node.EtcdMembers(ctx)
@@ -204,12 +216,17 @@ func etcdView(ctx context.Context, node talosclient.Node, facts Facts) (*etcd.Vi
 	if err != nil {
 		return nil, fmt.Errorf("reading the etcd status: %w", err)
 	}
-	alarms, err := node.EtcdAlarms(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("reading the etcd alarms: %w", err)
+	var alarms []talosclient.EtcdAlarm
+	// The status has the alarms of all members among its errors (etcd v3.6,
+	// server/etcdserver/api/v3rpc/maintenance.go, Status).
+	isAlarm := func(problem string) bool { return strings.Contains(problem, "alarm:") }
+	if slices.ContainsFunc(status.Errors, isAlarm) {
+		if alarms, err = node.EtcdAlarms(ctx); err != nil {
+			return nil, fmt.Errorf("reading the etcd alarms: %w", err)
+		}
 	}
 
-	view := &etcd.View{Self: status.MemberID, Leader: status.Leader, Learner: status.Learner, Errors: status.Errors}
+	view := &etcd.View{Self: status.MemberID, Leader: status.Leader, Learner: status.Learner, Errors: slices.DeleteFunc(slices.Clone(status.Errors), isAlarm)}
 	for _, m := range members {
 		view.Members = append(view.Members, etcd.Member{ID: m.ID, Name: m.Hostname, PeerURLs: m.PeerURLs, Learner: m.Learner})
 	}

@@ -115,6 +115,7 @@ func TestEtcdDataNeedsTwoWitnesses(t *testing.T) {
 		return update(func(s *fake.State) {
 			s.EtcdData = false
 			s.Services = []talosclient.Service{{ID: "etcd", State: state}}
+			s.Members = nil
 		})
 	}
 	for name, tc := range map[string]struct {

@@ -7,6 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/etcd"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 )
 
@@ -21,7 +22,7 @@ func ready(edits ...func(*Facts)) Facts {
 		APIServer:                 health.APIServerSilent,
 		Machines: []MachineFacts{{
 			Name: "cp-a", ProviderID: "talos://a", Provisioned: true, Answers: true,
-			EtcdData: health.EtcdDataAbsent, MemberProblem: "none",
+			Configured: true, EtcdData: health.EtcdDataAbsent, MemberProblem: "none",
 		}},
 	}
 	for _, edit := range edits {
@@ -35,7 +36,9 @@ func ready(edits ...func(*Facts)) Facts {
 func running(facts *Facts) {
 	facts.Initialized = true
 	facts.APIServer = health.APIServerReady
-	facts.Intent = &controlplanev1.BootstrapIntent{Kind: "Machine", Name: "cp-a", ProviderID: "talos://a", Bootstrapped: true}
+	facts.Intent = &controlplanev1.BootstrapIntent{Kind: "Machine", Name: "cp-a", ProviderID: "talos://a", Bootstrapped: true, Initialized: true}
+	facts.Etcd = etcd.Health{Members: []etcd.Member{{ID: 1, Name: "cp-a"}}, Answering: []uint64{1}, Leader: 1}
+	facts.Machines[0].MemberID = 1
 	facts.Machines[0].EtcdData = health.EtcdDataPresent
 	facts.Machines[0].MemberProblem = ""
 }
@@ -56,7 +59,6 @@ func TestDecide(t *testing.T) {
 		"starts nothing while the Cluster is being deleted": {
 			ready(func(f *Facts) { f.ClusterDeleting = true; f.Machines = nil }), WaitForClusterDeletion},
 		"refuses to act beside foreign Machines":        {ready(func(f *Facts) { f.ForeignMachines = true }), Refuse},
-		"refuses a surplus Machine":                     {ready(func(f *Facts) { f.Machines = append(f.Machines, f.Machines[0]) }), Refuse},
 		"creates the first Machine":                     {ready(func(f *Facts) { f.Machines = nil }), CreateMachine},
 		"creates the first Machine before there is PKI": {ready(func(f *Facts) { f.Machines = nil; f.Certificates = CertificatesMissing }), CreateMachine},
 		"waits for a lost bundle instead of creating a Machine": {
@@ -86,7 +88,7 @@ func TestDecide(t *testing.T) {
 		"waits when a person names no Machine of the cluster": {
 			ready(intent("cp-b", "talos://b", true), func(f *Facts) { f.Override = "cp-x" }), WaitForOverride},
 		"keeps the endpoint rule when a person overrides": {
-			ready(intent("cp-b", "talos://b", true), func(f *Facts) { f.Override = "cp-a"; f.APIServer = health.APIServerReady }), WaitForEndpointSilence},
+			ready(intent("cp-b", "talos://b", true), func(f *Facts) { f.Override = "cp-a"; f.APIServer = health.APIServerNotReady }), WaitForEndpointSilence},
 		"keeps the unknown rule when a person overrides": {
 			ready(intent("cp-b", "talos://b", true), func(f *Facts) { f.Override = "cp-a"; f.Machines[0].EtcdData = health.EtcdDataUnknown }), WaitForMachine},
 		"ignores an override while there is data": {ready(running, func(f *Facts) { f.Override = "cp-a" }), Stable},
@@ -94,7 +96,7 @@ func TestDecide(t *testing.T) {
 			ready(intent("cp-a", "talos://a", false), func(f *Facts) { f.Machines[0].EtcdData = health.EtcdDataPresent }), WaitForEtcd},
 		"records that etcd runs": {
 			ready(running, intent("cp-a", "talos://a", false), func(f *Facts) { f.Initialized = false; f.APIServer = health.APIServerSilent }), RecordBootstrapped},
-		"records that etcd runs when the intent is lost": {ready(running, func(f *Facts) { f.Intent = nil }), RecordBootstrapped},
+		"records that the API server answers when the intent is lost": {ready(running, func(f *Facts) { f.Intent = nil }), RecordInitialized},
 		"waits for the API server": {
 			ready(running, func(f *Facts) { f.Initialized = false; f.APIServer = health.APIServerNotReady }), WaitForAPIServer},
 		"is stable": {ready(running), Stable},

@@ -156,12 +156,17 @@ func (p *play) say(scenario, what, seen string) {
 
 // call calls a configured machine as an administrator.
 func (p *play) call(ctx context.Context, host fleet.Host, call func(context.Context, machine.MachineServiceClient) error) error {
+	return p.callFor(ctx, host, p.timeout, call)
+}
+
+// callFor is call with a time limit of its own.
+func (p *play) callFor(ctx context.Context, host fleet.Host, limit time.Duration, call func(context.Context, machine.MachineServiceClient) error) error {
 	conn, err := dial(Target{Address: host.Address, Certificates: p.certificates}, admin)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = conn.Close() }()
-	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	return call(ctx, machine.NewMachineServiceClient(conn))
 }

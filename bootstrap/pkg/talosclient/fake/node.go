@@ -2,6 +2,8 @@ package fake
 
 import (
 	"context"
+	"fmt"
+	"slices"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 )
@@ -132,11 +134,42 @@ func (n *node) EtcdMembers(context.Context) ([]talosclient.EtcdMember, error) {
 }
 
 func (n *node) EtcdStatus(context.Context) (talosclient.EtcdStatus, error) {
-	return answer(n, "EtcdStatus", func(s State) talosclient.EtcdStatus { return s.EtcdStatus })
+	return answer(n, "EtcdStatus", func(s State) talosclient.EtcdStatus {
+		status := s.EtcdStatus
+		for _, alarm := range s.Alarms { // As etcd does.
+			status.Errors = append(slices.Clone(status.Errors), fmt.Sprintf("memberID:%d alarm:%s ", alarm.MemberID, alarm.Alarm))
+		}
+		return status
+	})
 }
 
 func (n *node) EtcdAlarms(context.Context) ([]talosclient.EtcdAlarm, error) {
 	return answer(n, "EtcdAlarms", func(s State) []talosclient.EtcdAlarm { return s.Alarms })
+}
+
+func (n *node) EtcdForfeitLeadership(context.Context) error {
+	return n.machine.fault("EtcdForfeitLeadership")
+}
+
+func (n *node) EtcdLeave(context.Context) error {
+	if err := n.machine.fault("EtcdLeave"); err != nil {
+		return err
+	}
+	if n.machine.OnLeave == nil {
+		n.machine.Update(func(s *State) { s.EtcdData = false })
+		return nil
+	}
+	return n.machine.OnLeave(n.machine)
+}
+
+func (n *node) EtcdRemoveMember(_ context.Context, id uint64) error {
+	if err := n.machine.fault("EtcdRemoveMember"); err != nil {
+		return err
+	}
+	if n.machine.OnRemoveMember == nil {
+		return talosclient.ErrMemberNotFound
+	}
+	return n.machine.OnRemoveMember(n.machine, id)
 }
 
 func (n *node) Services(context.Context) ([]talosclient.Service, error) {

@@ -46,23 +46,23 @@ func TestDecideScaleUp(t *testing.T) {
 		"waits for one that is a learner": {wants(3, second(func(m *MachineFacts) {
 			*m = MachineFacts{Name: "cp-b", ProviderID: "talos://b", Provisioned: true, Answers: true, EtcdData: health.EtcdDataPresent, MemberProblem: "it is a learner"}
 		})), WaitForPreflight, "", "Machine cp-b: it is a learner"},
-		"waits for a silent node":            {wants(3, second(), func(f *Facts) { f.Machines[0].Answers = false }), WaitForPreflight, "cp-b", "Machine cp-a: its node does not answer"},
-		"waits for a broken component":       {wants(3, func(f *Facts) { f.Machines[0].ComponentProblems = []string{"no scheduler"} }), WaitForPreflight, "", "Machine cp-a: no scheduler"},
-		"waits for etcd":                     {wants(3, func(f *Facts) { f.EtcdProblems = []string{"a stranger"} }), WaitForPreflight, "", "etcd: a stranger"},
-		"waits for a version that is coming": {wants(3, func(f *Facts) { f.VersionPending = true }), WaitForPreflight, "", "topology"},
-		"waits for a Machine that goes":      {wants(3, second(func(m *MachineFacts) { m.Deleting = true })), WaitForMachineDeletion, "cp-b", ""},
-		"waits for the bundle":               {wants(3, func(f *Facts) { f.Certificates = CertificatesMissing }), WaitForCertificates, "", ""},
-		"refuses a surplus Machine":          {wants(1, second()), Refuse, "", "does not remove any"},
+		"waits for a silent node":                            {wants(3, second(), func(f *Facts) { f.Machines[0].Answers = false }), WaitForPreflight, "cp-b", "Machine cp-a: its node does not answer"},
+		"waits for a broken component":                       {wants(3, func(f *Facts) { f.Machines[0].ComponentProblems = []string{"no scheduler"} }), WaitForPreflight, "", "Machine cp-a: no scheduler"},
+		"waits for etcd":                                     {wants(3, func(f *Facts) { f.Etcd.Problems = []string{"a stranger"} }), WaitForPreflight, "", "etcd: a stranger"},
+		"waits for a version that is coming":                 {wants(3, func(f *Facts) { f.VersionPending = true }), WaitForPreflight, "", "topology"},
+		"waits for a Machine that goes":                      {wants(3, second(func(m *MachineFacts) { m.Deleting = true })), WaitForMachineDeletion, "cp-b", ""},
+		"waits for the bundle":                               {wants(3, func(f *Facts) { f.Certificates = CertificatesMissing }), WaitForCertificates, "", ""},
+		"deletes one that is wanted no more before it joins": {wants(1, second()), DeleteMachine, "cp-b", ""},
 		"lists all that it waits for": {wants(3, func(f *Facts) {
 			f.Machines[0].ComponentProblems = []string{"no scheduler", "no API server"}
-			f.EtcdProblems = []string{"an alarm"}
+			f.Etcd.Problems = []string{"an alarm"}
 		}), WaitForPreflight, "", "Scaling up waits for:\n* Machine cp-a: no scheduler\n* Machine cp-a: no API server\n* etcd: an alarm"},
 		"bootstraps the first while others are held": {
 			ready(intent("cp-a", "talos://a", false), second(), func(f *Facts) { f.Replicas = 3 }), Bootstrap, "cp-a", ""},
 		"bootstraps none of those held":          {ready(func(f *Facts) { f.Machines = nil; f.Replicas = 3 }, second()), WaitForOverride, "", controlplanev1.BootstrapOverrideAnnotation},
 		"hands over the one that a person names": {ready(func(f *Facts) { f.Machines = nil; f.Replicas = 3; f.Override = "cp-b" }, second()), HandOver, "cp-b", ""},
 		"records on which Machine etcd runs when another is silent": {
-			wants(3, second(func(m *MachineFacts) { m.Held = false }), func(f *Facts) { f.Intent = nil }), RecordBootstrapped, "cp-a", ""},
+			wants(3, second(func(m *MachineFacts) { m.Held = false }), func(f *Facts) { f.Intent = nil }), RecordInitialized, "cp-a", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

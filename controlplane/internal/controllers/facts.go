@@ -1,0 +1,214 @@
+package controllers
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/collections"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/etcd"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+)
+
+// gatherFacts puts together what is decided on.
+func (r *Reconciler) gatherFacts(s *scope) rollout.Facts {
+	spec := s.controlPlane.Spec
+	facts := rollout.Facts{
+		ClusterDeleting:           !s.cluster.DeletionTimestamp.IsZero(),
+		InfrastructureProvisioned: ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false),
+		EndpointSet:               s.cluster.Spec.ControlPlaneEndpoint.IsValid(),
+		ForeignMachines:           s.foreign,
+		Replicas:                  ptr.Deref(spec.Replicas, controlplanev1.DefaultReplicas),
+		RollingUpdate:             spec.Rollout.Strategy.Type != controlplanev1.OnDeleteStrategyType,
+		MaxSurge:                  maxSurge(spec.Rollout.Strategy),
+		Certificates:              s.certificates,
+		Initialized:               s.initialized(),
+		Intent:                    s.intent(),
+		IntentWiped:               s.intentWiped,
+		Override:                  s.controlPlane.Annotations[controlplanev1.BootstrapOverrideAnnotation],
+		APIServer:                 s.apiServer,
+		Etcd:                      etcd.Judge(s.views()),
+		LeaveTimeout:              seconds(spec.Etcd.LeaveTimeoutSeconds, controlplanev1.DefaultEtcdLeaveTimeoutSeconds),
+		VersionPending:            versionPending(s),
+		Snapshot:                  s.snapshot,
+		Remediation: rollout.RemediationFacts{
+			InProgress:       readRecord[controlplanev1.RemediationRecord](s.controlPlane, controlplanev1.RemediationInProgressAnnotation),
+			MaxRetry:         spec.Remediation.MaxRetry,
+			RetryPeriod:      seconds(spec.Remediation.RetryPeriodSeconds, 0),
+			MinHealthyPeriod: seconds(spec.Remediation.MinHealthyPeriodSeconds, controlplanev1.DefaultMinHealthyPeriodSeconds),
+			Now:              r.Clock.Now(),
+		},
+	}
+	for _, machine := range s.machines {
+		facts.Machines = append(facts.Machines, machineFacts(s, machine, facts.Etcd))
+	}
+	silentFor := r.etcdSilence.observe(client.ObjectKeyFromObject(s.controlPlane), silentMembers(facts))
+	for i, machine := range facts.Machines {
+		facts.Machines[i].EtcdSilentFor = silentFor[machine.Name]
+		facts.Machines[i].Leaving = r.leaves.running(client.ObjectKey{Namespace: s.controlPlane.Namespace, Name: machine.Name})
+	}
+
+	return facts
+}
+
+func maxSurge(strategy controlplanev1.TalosControlPlaneRolloutStrategy) int32 {
+	if strategy.RollingUpdate.MaxSurge == nil {
+		return 1
+	}
+
+	return strategy.RollingUpdate.MaxSurge.IntVal
+}
+
+func seconds(value *int32, otherwise int32) time.Duration {
+	return time.Duration(ptr.Deref(value, otherwise)) * time.Second
+}
+
+func machineFacts(s *scope, machine *clusterv1.Machine, judged etcd.Health) rollout.MachineFacts {
+	node := s.nodes[machine.Name]
+	facts := rollout.MachineFacts{
+		Name:          machine.Name,
+		Created:       machine.CreationTimestamp.Time,
+		ProviderID:    machine.Spec.ProviderID,
+		FailureDomain: failureDomain(machine),
+		Provisioned:   isProvisioned(machine),
+		Held:          s.parts[machine.Name].held(),
+		Configured:    machine.Spec.Bootstrap.DataSecretName != nil,
+		Outdated:      len(s.outdated[machine.Name]) > 0,
+		Marked:        metav1.HasAnnotation(machine.ObjectMeta, clusterv1.DeleteMachineAnnotation),
+		Answers:       node.Err == nil,
+		EtcdData:      node.EtcdData,
+		MemberID:      memberID(machine, node),
+		Addresses:     nodeAddresses(machine),
+		Deleting:      !machine.DeletionTimestamp.IsZero(),
+		Unhealthy:     collections.IsUnhealthyAndOwnerRemediated(machine),
+		Retries:       readRecord[controlplanev1.RemediationRecord](machine, controlplanev1.RemediationForAnnotation),
+	}
+	facts.Hook, facts.HookWaitsFor = hookState(machine)
+	facts.NameInUse = facts.Held && slices.ContainsFunc(judged.Members, func(member etcd.Member) bool { return member.Name == machine.Name })
+	if node.Etcd == nil {
+		facts.MemberProblem = "the etcd member does not answer"
+	} else {
+		facts.MemberProblem = health.MemberProblem(*node.Etcd)
+	}
+	for _, condition := range health.Conditions(node) {
+		if condition.Status != metav1.ConditionTrue && condition.Type != controlplanev1.MachineEtcdMemberHealthyCondition {
+			facts.ComponentProblems = append(facts.ComponentProblems, condition.Message)
+		}
+	}
+
+	return facts
+}
+
+// failureDomain is where a Machine is, else where it should be.
+func failureDomain(machine *clusterv1.Machine) string {
+	if machine.Status.FailureDomain != "" {
+		return machine.Status.FailureDomain
+	}
+
+	return machine.Spec.FailureDomain
+}
+
+// silentMembers are the Machines whose etcd does not answer, or does not follow
+// the leader of the others.
+func silentMembers(facts rollout.Facts) []string {
+	var silent []string
+	for _, machine := range facts.Machines {
+		if machine.MemberProblem != "" {
+			silent = append(silent, machine.Name)
+		}
+	}
+
+	return silent
+}
+
+// hookState is how far the deletion of a Machine is for our pre-terminate hook,
+// and what comes before it: ours is the last of the hooks.
+func hookState(machine *clusterv1.Machine) (rollout.HookState, string) {
+	if _, held := machine.Annotations[controlplanev1.EtcdPreTerminateHookAnnotation]; !held {
+		return rollout.HookGone, ""
+	}
+	if condition := conditions.Get(machine, clusterv1.MachineDeletingCondition); condition == nil ||
+		condition.Reason != clusterv1.MachineDeletingWaitingForPreTerminateHookReason {
+		return rollout.HookEarly, "Cluster API to come to the pre-terminate hooks: see its condition " + clusterv1.MachineDeletingCondition
+	}
+	for name := range machine.Annotations {
+		if strings.HasPrefix(name, clusterv1.PreTerminateDeleteHookAnnotationPrefix) && name != controlplanev1.EtcdPreTerminateHookAnnotation {
+			return rollout.HookEarly, "the pre-terminate hooks of others to go"
+		}
+	}
+
+	return rollout.HookDue, ""
+}
+
+// memberID is the ID of the etcd member of a Machine's node: what the node says
+// now, else what it said last; 0 when it never did.
+func memberID(machine *clusterv1.Machine, node health.Facts) uint64 {
+	if own, listed := ownMember(node); listed {
+		return own.ID
+	}
+	record := readRecord[controlplanev1.EtcdMemberRecord](machine, controlplanev1.EtcdMemberAnnotation)
+	if record == nil {
+		return 0
+	}
+	id, err := strconv.ParseUint(record.ID, 16, 64)
+	if err != nil {
+		return 0
+	}
+
+	return id
+}
+
+func ownMember(node health.Facts) (etcd.Member, bool) {
+	if node.Etcd == nil {
+		return etcd.Member{}, false
+	}
+
+	return node.Etcd.Own()
+}
+
+// memberRecord is the value of the annotation by which the member of a Machine's
+// node stays known: what the node says now, else what it said last.
+func memberRecord(machine *clusterv1.Machine, node health.Facts) (string, error) {
+	own, listed := ownMember(node)
+	if !listed {
+		return machine.Annotations[controlplanev1.EtcdMemberAnnotation], nil
+	}
+
+	return writeRecord(controlplanev1.EtcdMemberRecord{ID: etcd.FormatID(own.ID), PeerURLs: own.PeerURLs})
+}
+
+// readRecord reads a record in an annotation; nil when there is none that can be
+// read.
+func readRecord[T any](object metav1.Object, annotation string) *T {
+	value, found := object.GetAnnotations()[annotation]
+	if !found {
+		return nil
+	}
+	record := new(T)
+	if err := json.Unmarshal([]byte(value), record); err != nil {
+		return nil
+	}
+
+	return record
+}
+
+// writeRecord is the value of an annotation that holds a record.
+func writeRecord(record any) (string, error) {
+	value, err := json.Marshal(record)
+	if err != nil {
+		return "", fmt.Errorf("encoding a record: %w", err)
+	}
+
+	return string(value), nil
+}

@@ -1,0 +1,144 @@
+package rollout
+
+import (
+	"slices"
+	"strings"
+
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/etcd"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+)
+
+// decideDepartures is about Machines that are being deleted: one at a time, the
+// first whose member can go, loses its member and then our hook. While none can,
+// the reason is waited for, unless the control plane has to grow, or to lose a
+// broken Machine, before.
+func decideDepartures(facts Facts) *Decision {
+	var waiting *Decision
+	for _, machine := range facts.leaving() {
+		decision := decideDeparture(facts, machine)
+		switch {
+		case decision.Action != WaitForMachineDeletion:
+			return decision
+		case waiting == nil:
+			waiting = decision
+		}
+	}
+	if waiting == nil || mustGrowFirst(facts) {
+		return nil
+	}
+	if facts.Initialized {
+		if broken := decideRemediation(facts); broken != nil {
+			return broken
+		}
+	}
+
+	return waiting
+}
+
+// DepartureMessage says what the deletion of a Machine waits for.
+func (f Facts) DepartureMessage(name string) string {
+	for _, machine := range f.leaving() {
+		if machine.Name == name {
+			return decideDeparture(f, machine).Message
+		}
+	}
+
+	return "Machine " + name + " is being deleted"
+}
+
+// decideDeparture is about one Machine that is being deleted.
+func decideDeparture(facts Facts, machine MachineFacts) *Decision {
+	decide := func(action Action, message string) *Decision {
+		return &Decision{Action: action, Machine: machine.Name, Reason: controlplanev1.WaitingForMachineReason, Message: message}
+	}
+	wait := func(problems ...string) *Decision {
+		return decide(WaitForMachineDeletion, "Machine "+machine.Name+" is being deleted, which waits for:\n* "+strings.Join(problems, "\n* "))
+	}
+	switch {
+	case machine.Hook == HookGone:
+		return wait("Cluster API and the infrastructure provider to let it go")
+	case machine.Hook == HookEarly:
+		return wait(machine.HookWaitsFor)
+	case facts.hasNoMember(machine):
+		return decide(ReleaseHook, "Machine "+machine.Name+" has no etcd member (any more)")
+	case !facts.Initialized:
+		return decideUnborn(facts, machine, decide, wait)
+	}
+
+	member, known := facts.member(machine)
+	switch problems := facts.Etcd.RemovalProblems(member.ID); {
+	case !facts.Etcd.HasQuorum():
+		return wait("etcd: the voting members that answer are no majority, so no member can be removed")
+	case !known:
+		return wait("its node to answer: etcd has members of which nobody knows whether one is this Machine's")
+	case len(problems) > 0:
+		return wait(prefixed("etcd: ", problems)...)
+	case machine.Leaving:
+		return decide(WaitForLeave, "Waiting for the node of Machine "+machine.Name+" to leave etcd")
+	case machine.etcdAnswers(facts, member):
+		return withMember(decide(LeaveEtcd, "Asking the node of Machine "+machine.Name+" to leave etcd"), member)
+	case machine.EtcdSilentFor < facts.LeaveTimeout:
+		return wait("its etcd to answer; when it stays silent, its member is removed through another one after spec.etcd.leaveTimeoutSeconds")
+	default:
+		return withMember(decide(RemoveMember, "Removing the etcd member of Machine "+machine.Name+", which does not answer, through another one"), member)
+	}
+}
+
+// decideUnborn is about a Machine that goes before the API server has ever
+// answered: nobody has stored anything in its etcd. A node that is silent is
+// given the time of a leave.
+func decideUnborn(facts Facts, machine MachineFacts, decide func(Action, string) *Decision, wait func(...string) *Decision) *Decision {
+	switch {
+	case facts.APIServer != health.APIServerSilent && facts.APIServer != health.APIServerUnknown:
+		return wait("what answers at the control plane endpoint to become ready, or silent")
+	case machine.Answers || machine.EtcdSilentFor >= facts.LeaveTimeout:
+		return decide(ReleaseHook, "Machine "+machine.Name+" goes before the cluster was ever used")
+	default:
+		return wait("its node to answer, for as long as spec.etcd.leaveTimeoutSeconds")
+	}
+}
+
+// etcdAnswers tells that the node can be asked to leave: its etcd follows the
+// leader, as a voter or as a learner.
+func (m MachineFacts) etcdAnswers(facts Facts, member etcd.Member) bool {
+	return m.Answers && m.EtcdData == health.EtcdDataPresent && m.EtcdSilentFor == 0 && (member.Learner || facts.Etcd.Answers(member.ID))
+}
+
+// mustGrowFirst tells that a Machine that goes holds the last voting member: its
+// data must be on another one first.
+func mustGrowFirst(facts Facts) bool {
+	return facts.Initialized && facts.Etcd.HasQuorum() && slices.ContainsFunc(facts.leaving(), func(machine MachineFacts) bool {
+		member, known := facts.member(machine)
+		return machine.Hook == HookDue && known && facts.Etcd.IsLast(member.ID)
+	})
+}
+
+// decideStrangers removes members that belong to no Machine, one at a time.
+func decideStrangers(facts Facts) *Decision {
+	if !facts.Initialized {
+		return nil
+	}
+	for _, member := range facts.strangers() {
+		if len(facts.Etcd.RemovalProblems(member.ID)) == 0 {
+			return withMember(&Decision{Action: RemoveMember, Reason: controlplanev1.WaitingForEtcdReason,
+				Message: "Removing etcd member " + etcd.Describe(member) + ", which belongs to no Machine"}, member)
+		}
+	}
+
+	return nil
+}
+
+func withMember(decision *Decision, member etcd.Member) *Decision {
+	decision.MemberID = member.ID
+	return decision
+}
+
+func prefixed(prefix string, sentences []string) []string {
+	var list []string
+	for _, sentence := range sentences {
+		list = append(list, prefix+sentence)
+	}
+
+	return list
+}

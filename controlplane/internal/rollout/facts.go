@@ -1,0 +1,266 @@
+package rollout
+
+import (
+	"slices"
+	"time"
+
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/etcd"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+)
+
+// CertificatesState is the state of the secrets of a cluster.
+type CertificatesState int
+
+const (
+	// CertificatesMissing means that the secrets bundle is not there.
+	CertificatesMissing CertificatesState = iota
+	// CertificatesPresent means that it is there, and is the one with which the
+	// cluster was bootstrapped, if it was.
+	CertificatesPresent
+	// CertificatesChanged means that it is another one.
+	CertificatesChanged
+)
+
+// SnapshotState is the state of the snapshot of etcd that is wanted before a
+// rollout or a scale down (design D14).
+type SnapshotState int
+
+const (
+	// SnapshotNotWanted means that none is wanted.
+	SnapshotNotWanted SnapshotState = iota
+	// SnapshotMissing means that one is wanted and nobody has asked for it.
+	SnapshotMissing
+	// SnapshotRunning means that one is being made.
+	SnapshotRunning
+	// SnapshotTaken means that one was made for this change.
+	SnapshotTaken
+)
+
+// HookState is how far the deletion of a Machine is for our pre-terminate hook.
+type HookState int
+
+const (
+	// HookGone means that the Machine does not have our hook.
+	HookGone HookState = iota
+	// HookEarly means that something comes before our hook: the drain, the
+	// volumes, or the hook of somebody else.
+	HookEarly
+	// HookDue means that only our hook holds the Machine.
+	HookDue
+)
+
+// MachineFacts are what is known about one control plane Machine.
+type MachineFacts struct {
+	// Name is the Machine's name.
+	Name string
+	// Created is when the Machine was created.
+	Created time.Time
+	// ProviderID is the Machine's provider ID; empty until it has one.
+	ProviderID string
+	// FailureDomain is where the Machine is; empty when nobody knows.
+	FailureDomain string
+	// Provisioned tells that the Machine's infrastructure is provisioned and
+	// has an address.
+	Provisioned bool
+	// Held tells that the Machine is held back: it has no configuration yet, and
+	// so never was an etcd member.
+	Held bool
+	// Configured tells that the Machine has, or may have, a configuration.
+	Configured bool
+	// NameInUse tells that the Machine is held back, and that an etcd member of
+	// another machine has its name.
+	NameInUse bool
+	// Outdated tells that the Machine is not as it would be made now.
+	Outdated bool
+	// Marked tells that a person or an autoscaler wants this Machine deleted
+	// first.
+	Marked bool
+
+	// Answers tells that the node answered through the Talos API.
+	Answers bool
+	// EtcdData tells whether the node has etcd data.
+	EtcdData health.EtcdData
+	// MemberID is the ID of the node's etcd member, as the node said now or when
+	// it last did; 0 when it never did.
+	MemberID uint64
+	// Addresses are the hosts of peer URLs that can only be the Machine's.
+	Addresses []string
+	// MemberProblem says in a sentence why the node's etcd member is not up;
+	// empty when it is.
+	MemberProblem string
+	// ComponentProblems are sentences about the components of the control plane
+	// that run on the node and are not healthy, or not known to be.
+	ComponentProblems []string
+
+	// Deleting tells that the Machine is being deleted.
+	Deleting bool
+	// Hook is how far that is.
+	Hook HookState
+	// HookWaitsFor says in words what comes before our hook.
+	HookWaitsFor string
+	// EtcdSilentFor is for how long the node's etcd has not answered, or has not
+	// followed the leader of the others.
+	EtcdSilentFor time.Duration
+	// Leaving tells that the node was asked to leave etcd and has not answered.
+	Leaving bool
+
+	// Unhealthy tells that a MachineHealthCheck, or a person, wants the Machine
+	// remediated, and that this is ours to do.
+	Unhealthy bool
+	// Retries is which remediation the Machine itself replaced; nil when none.
+	Retries *controlplanev1.RemediationRecord
+}
+
+// joined tells that the Machine's etcd member votes and follows the leader.
+func (m MachineFacts) joined(facts Facts) bool {
+	return m.MemberID != 0 && facts.Etcd.Answers(m.MemberID)
+}
+
+// healthy tells that nothing is known to be wrong with the Machine.
+func (m MachineFacts) healthy() bool {
+	return len(machineProblems(m)) == 0
+}
+
+// RemediationFacts are what is known about earlier remediations, and their
+// rules.
+type RemediationFacts struct {
+	// InProgress is the remediation whose replacement does not exist yet; nil
+	// when there is none.
+	InProgress *controlplanev1.RemediationRecord
+	// MaxRetry limits the retries; nil means no limit.
+	MaxRetry *int32
+	// RetryPeriod is the time between two retries.
+	RetryPeriod time.Duration
+	// MinHealthyPeriod is the time after which a failure starts a new count.
+	MinHealthyPeriod time.Duration
+	// Now is the present time.
+	Now time.Time
+}
+
+// Facts are what is known about a control plane that is not being deleted.
+type Facts struct {
+	// ClusterDeleting tells that the Cluster is being deleted.
+	ClusterDeleting bool
+	// InfrastructureProvisioned tells that the Cluster's infrastructure is.
+	InfrastructureProvisioned bool
+	// EndpointSet tells that the Cluster has a control plane endpoint.
+	EndpointSet bool
+	// ForeignMachines tells that the Cluster has control plane Machines that
+	// do not belong to this control plane.
+	ForeignMachines bool
+	// Replicas is the wanted number of Machines.
+	Replicas int32
+	// RollingUpdate tells that outdated Machines are replaced; else somebody
+	// deletes them.
+	RollingUpdate bool
+	// MaxSurge is how many Machines there may be beyond Replicas during a rolling
+	// update, 0 or 1.
+	MaxSurge int32
+	// Certificates is the state of the secrets of the cluster.
+	Certificates CertificatesState
+	// Initialized tells that the API server has answered before.
+	Initialized bool
+	// Intent is the recorded bootstrap intent; nil when there is none.
+	Intent *controlplanev1.BootstrapIntent
+	// IntentWiped tells that the host of the Machine in the intent was wiped, and
+	// that this was proven.
+	IntentWiped bool
+	// Override is the name of the Machine that a person allows for a new
+	// bootstrap; empty when there is none.
+	Override string
+	// Machines are all control plane Machines, also those being deleted, in the
+	// order of their names.
+	Machines []MachineFacts
+	// APIServer is what answers at the control plane endpoint.
+	APIServer health.APIServerState
+	// Etcd is etcd as a whole, as far as nodes answer.
+	Etcd etcd.Health
+	// LeaveTimeout is how long a departing node's etcd may be silent before its
+	// member is removed through another one.
+	LeaveTimeout time.Duration
+	// VersionPending tells that the topology of the Cluster is about to bring
+	// another version.
+	VersionPending bool
+	// Snapshot is the state of the snapshot that is wanted before a rollout or a
+	// scale down.
+	Snapshot SnapshotState
+	// Remediation is about the remediation of Machines.
+	Remediation RemediationFacts
+}
+
+// staying are the Machines that are not being deleted.
+func (f Facts) staying() []MachineFacts {
+	return slices.DeleteFunc(slices.Clone(f.Machines), func(machine MachineFacts) bool { return machine.Deleting })
+}
+
+// leaving are the Machines that are being deleted.
+func (f Facts) leaving() []MachineFacts {
+	return slices.DeleteFunc(slices.Clone(f.Machines), func(machine MachineFacts) bool { return !machine.Deleting })
+}
+
+// strangers are the members that belong to no Machine, neither by their ID nor
+// by their address. Nothing is known while a Machine that may join has no member.
+func (f Facts) strangers() []etcd.Member {
+	for _, machine := range f.Machines {
+		if machine.Configured && machine.MemberID == 0 {
+			return nil
+		}
+	}
+
+	return slices.DeleteFunc(slices.Clone(f.Etcd.Members), func(member etcd.Member) bool {
+		return slices.ContainsFunc(f.Machines, func(machine MachineFacts) bool {
+			return machine.MemberID == member.ID || member.IsAt(machine.Addresses)
+		})
+	})
+}
+
+// member is the member of a Machine: by its ID, else by its address when the
+// member is no other Machine's. False when none in the list is known to be its.
+func (f Facts) member(machine MachineFacts) (etcd.Member, bool) {
+	if machine.MemberID != 0 {
+		if member, listed := f.Etcd.Member(machine.MemberID); listed {
+			return member, true
+		}
+	}
+	for _, member := range f.Etcd.Members {
+		if member.IsAt(machine.Addresses) && !f.belongsToOther(member, machine) {
+			return member, true
+		}
+	}
+
+	return etcd.Member{}, false
+}
+
+func (f Facts) belongsToOther(member etcd.Member, machine MachineFacts) bool {
+	return slices.ContainsFunc(f.Machines, func(other MachineFacts) bool {
+		return other.Name != machine.Name && other.MemberID == member.ID
+	})
+}
+
+// hasNoMember tells that a Machine is known to have no member: it never had a
+// configuration, or the majority knows none that is, or may be, its.
+func (f Facts) hasNoMember(machine MachineFacts) bool {
+	if !machine.Configured {
+		return true
+	}
+	if !f.Etcd.HasQuorum() {
+		return false
+	}
+	if _, found := f.member(machine); found {
+		return false
+	}
+
+	return machine.MemberID != 0 || (machine.Answers && machine.EtcdData == health.EtcdDataAbsent) ||
+		!slices.ContainsFunc(f.Etcd.Members, func(member etcd.Member) bool { return !f.belongsToOther(member, machine) })
+}
+
+// EtcdProblems are sentences about what is wrong with etcd as a whole.
+func (f Facts) EtcdProblems() []string {
+	problems := slices.Clone(f.Etcd.Problems)
+	for _, member := range f.strangers() {
+		problems = append(problems, "member "+etcd.Describe(member)+" belongs to no Machine")
+	}
+
+	return problems
+}
