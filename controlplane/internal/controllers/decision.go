@@ -49,7 +49,18 @@ func (r *Reconciler) reconcileDecision(ctx context.Context, s *scope) (ctrl.Resu
 		return ctrl.Result{}, s.effectErr
 	}
 
-	return ctrl.Result{RequeueAfter: r.jitter(r.interval(s))}, nil
+	return ctrl.Result{RequeueAfter: r.untilRollout(s, r.jitter(r.interval(s)))}, nil
+}
+
+// untilRollout is an interval, or the time until spec.rollout.after when that is
+// shorter.
+func (r *Reconciler) untilRollout(s *scope, interval time.Duration) time.Duration {
+	after := s.controlPlane.Spec.Rollout.After.Sub(r.Clock.Now())
+	if after <= 0 || (interval > 0 && interval < after) {
+		return interval
+	}
+
+	return after
 }
 
 // carryOut does what was decided; to wait is to do nothing.

@@ -24,14 +24,15 @@ import (
 // gatherFacts puts together what is decided on.
 func (r *Reconciler) gatherFacts(s *scope) rollout.Facts {
 	spec := s.controlPlane.Spec
+	replicas := ptr.Deref(spec.Replicas, controlplanev1.DefaultReplicas)
 	facts := rollout.Facts{
 		ClusterDeleting:           !s.cluster.DeletionTimestamp.IsZero(),
 		InfrastructureProvisioned: ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false),
 		EndpointSet:               s.cluster.Spec.ControlPlaneEndpoint.IsValid(),
 		ForeignMachines:           s.foreign,
-		Replicas:                  ptr.Deref(spec.Replicas, controlplanev1.DefaultReplicas),
+		Replicas:                  replicas,
 		RollingUpdate:             spec.Rollout.Strategy.Type != controlplanev1.OnDeleteStrategyType,
-		MaxSurge:                  maxSurge(spec.Rollout.Strategy),
+		MaxSurge:                  maxSurge(spec.Rollout.Strategy, replicas),
 		Certificates:              s.certificates,
 		Initialized:               s.initialized(),
 		Intent:                    s.intent(),
@@ -62,8 +63,14 @@ func (r *Reconciler) gatherFacts(s *scope) rollout.Facts {
 	return facts
 }
 
-func maxSurge(strategy controlplanev1.TalosControlPlaneRolloutStrategy) int32 {
-	if strategy.RollingUpdate.MaxSurge == nil {
+// minReplicasWithoutSurge is the least number of replicas with which a rollout may
+// begin by deleting a Machine.
+const minReplicasWithoutSurge = 3
+
+// maxSurge is how many Machines there may be beyond the replicas. Fewer replicas
+// may have come by the scale subresource, which does not look at the strategy.
+func maxSurge(strategy controlplanev1.TalosControlPlaneRolloutStrategy, replicas int32) int32 {
+	if strategy.RollingUpdate.MaxSurge == nil || replicas < minReplicasWithoutSurge {
 		return 1
 	}
 

@@ -6,10 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"reflect"
+	"slices"
+	"time"
 
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/yaml"
+
+	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 )
 
 // Wanted is what a Machine is compared with.
@@ -20,6 +25,11 @@ type Wanted struct {
 	// template.
 	TemplateName      string
 	TemplateGroupKind schema.GroupKind
+	// Infrastructure is the spec in that template; nil when it cannot be read.
+	Infrastructure map[string]any
+	// After is a time before which no Machine may have been created; zero when
+	// there is none, or it is not over.
+	After time.Time
 	// Config is the TalosConfig's spec.
 	Config any
 }
@@ -32,6 +42,12 @@ type Found struct {
 	// says that it was made from; both are empty when it does not say.
 	TemplateName      string
 	TemplateGroupKind string
+	// Former is the spec in that template; nil when the template is gone.
+	Former map[string]any
+	// Infrastructure is the infrastructure machine's spec; nil when there is none.
+	Infrastructure map[string]any
+	// Created is when the Machine was created.
+	Created time.Time
 	// Config is the TalosConfig's spec; nil when there is no TalosConfig.
 	Config any
 }
@@ -45,34 +61,96 @@ func Differences(wanted Wanted, found Found) ([]string, error) {
 	if wanted.Version != found.Version {
 		differences = append(differences, fmt.Sprintf("Version %s, %s required", found.Version, wanted.Version))
 	}
-	if found.TemplateName != "" && (found.TemplateName != wanted.TemplateName || found.TemplateGroupKind != wanted.TemplateGroupKind.String()) {
-		differences = append(differences, "the infrastructure machine template is another one")
+	if !sameTemplate(wanted, found) {
+		differences = append(differences, fmt.Sprintf("infrastructure machine template %s, %s required", found.TemplateName, wanted.TemplateName))
+	}
+	if found.Created.Before(wanted.After) {
+		differences = append(differences, "created before spec.rollout.after")
 	}
 	if found.Config != nil {
-		same, err := SameConfig(wanted.Config, found.Config)
+		fields, err := differentFields(wanted.Config, found.Config)
 		if err != nil {
 			return nil, err
 		}
-		if !same {
-			differences = append(differences, "the TalosConfig is another one")
+		for _, field := range fields {
+			differences = append(differences, "TalosConfig spec."+field+" differs")
 		}
 	}
 
 	return differences, nil
 }
 
-// SameConfig tells whether two specs of a TalosConfig mean the same.
-func SameConfig(a, b any) (bool, error) {
+// identityFields are the fields of an infrastructure machine that come after it
+// was made: what it is, not what it was made from.
+func identityFields() []string { return []string{"providerID", "failureDomain"} }
+
+// sameTemplate tells whether an infrastructure machine is as the wanted template
+// would make it: from that template, or from one with the same content.
+func sameTemplate(wanted Wanted, found Found) bool {
+	switch {
+	case found.TemplateName == "":
+		return true
+	case found.TemplateGroupKind != wanted.TemplateGroupKind.String():
+		return false
+	case found.TemplateName == wanted.TemplateName:
+		return true
+	case wanted.Infrastructure == nil:
+		return false
+	}
+	from := found.Former
+	if from == nil {
+		from = maps.Clone(found.Infrastructure)
+		for _, field := range identityFields() {
+			delete(from, field)
+		}
+	}
+
+	return from != nil && reflect.DeepEqual(pruned(wanted.Infrastructure), pruned(from))
+}
+
+// pruned is a value without fields that hold nothing.
+func pruned(value any) any {
+	switch typed := value.(type) {
+	case map[string]any:
+		full := map[string]any{}
+		for name, inner := range typed {
+			if !isEmpty(inner) {
+				full[name] = pruned(inner)
+			}
+		}
+		return full
+	case []any:
+		list := make([]any, 0, len(typed))
+		for _, inner := range typed {
+			list = append(list, pruned(inner))
+		}
+		return list
+	default:
+		return value
+	}
+}
+
+// differentFields are the names of the fields in which two specs of a TalosConfig
+// differ in meaning, sorted.
+func differentFields(a, b any) ([]string, error) {
 	left, err := meaning(a)
 	if err != nil {
-		return false, fmt.Errorf("reading the wanted TalosConfig: %w", err)
+		return nil, fmt.Errorf("reading the wanted TalosConfig: %w", err)
 	}
 	right, err := meaning(b)
 	if err != nil {
-		return false, fmt.Errorf("reading the present TalosConfig: %w", err)
+		return nil, fmt.Errorf("reading the present TalosConfig: %w", err)
+	}
+	names := maps.Clone(left)
+	maps.Copy(names, right)
+	var different []string
+	for _, name := range slices.Sorted(maps.Keys(names)) {
+		if !reflect.DeepEqual(left[name], right[name]) {
+			different = append(different, name)
+		}
 	}
 
-	return reflect.DeepEqual(left, right), nil
+	return different, nil
 }
 
 // meaning is a spec in a form in which equal meaning is deep equality: fields
@@ -86,9 +164,10 @@ func meaning(spec any) (map[string]any, error) {
 	if err := json.Unmarshal(raw, &fields); err != nil {
 		return nil, fmt.Errorf("decoding: %w", err)
 	}
-	for name, value := range fields {
-		if isEmpty(value) {
-			delete(fields, name)
+	maps.DeleteFunc(fields, func(_ string, value any) bool { return isEmpty(value) })
+	for name, value := range configDefaults() {
+		if _, set := fields[name]; !set {
+			fields[name] = value
 		}
 	}
 	if data, ok := fields["data"].(string); ok {
@@ -105,6 +184,15 @@ func meaning(spec any) (map[string]any, error) {
 	}
 
 	return fields, nil
+}
+
+// configDefaults are what admission fills in: a TalosConfig that was made before a
+// default existed means the same.
+func configDefaults() map[string]any {
+	return map[string]any{
+		"generateType": string(bootstrapv1.GenerateTypeControlPlane),
+		"hostname":     map[string]any{"source": string(bootstrapv1.HostnameSourceMachineName)},
+	}
 }
 
 func isEmpty(value any) bool {

@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -17,7 +18,8 @@ func TestSameConfig(t *testing.T) {
 		"equal":                               {config{"talosVersion": "v1.13"}, config{"talosVersion": "v1.13"}, true},
 		"another version":                     {config{"talosVersion": "v1.13"}, config{"talosVersion": "v1.14"}, false},
 		"empty fields are no fields":          {config{"configPatches": []any{}, "data": "", "hostname": config{}}, config{}, true},
-		"a field more":                        {config{"hostname": config{"source": "MachineName"}}, config{}, false},
+		"a field more":                        {config{"data": "version: v1alpha1"}, config{}, false},
+		"a field that has its default":        {config{"hostname": config{"source": "MachineName"}, "generateType": "controlplane"}, config{}, true},
 		"patches with comments":               {config{"strategicPatches": []string{"# why\na: 1\n"}}, config{"strategicPatches": []string{"a: 1"}}, true},
 		"patches with another order of keys":  {config{"strategicPatches": []string{"a: 1\nb: 2"}}, config{"strategicPatches": []string{"b: 2\na: 1"}}, true},
 		"patches in JSON":                     {config{"strategicPatches": []string{`{"a": 1}`}}, config{"strategicPatches": []string{"a: 1"}}, true},
@@ -32,9 +34,9 @@ func TestSameConfig(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			same, err := SameConfig(tc.a, tc.b)
+			different, err := differentFields(tc.a, tc.b)
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(same).To(Equal(tc.want))
+			g.Expect(len(different) == 0).To(Equal(tc.want))
 		})
 	}
 }
@@ -42,19 +44,29 @@ func TestSameConfig(t *testing.T) {
 func TestDifferences(t *testing.T) {
 	wanted := Wanted{
 		Version: "v1.36.3", TemplateName: "large", TemplateGroupKind: schema.GroupKind{Group: "g", Kind: "T"},
+		Infrastructure: map[string]any{"size": "large", "none": map[string]any{}}, After: time.Unix(100, 0),
 		Config: config{"talosVersion": "v1.13"},
 	}
-	same := Found{Version: "v1.36.3", TemplateName: "large", TemplateGroupKind: "T.g", Config: config{"talosVersion": "v1.13"}}
+	same := Found{Version: "v1.36.3", TemplateName: "large", TemplateGroupKind: "T.g", Config: config{"talosVersion": "v1.13"}, Created: time.Unix(100, 0)}
 	for name, tc := range map[string]struct {
 		edit func(*Found)
 		want int
 	}{
-		"none":                            {func(*Found) {}, 0},
-		"another version":                 {func(f *Found) { f.Version = "v1.35.0" }, 1},
-		"another template":                {func(f *Found) { f.TemplateName = "small" }, 1},
-		"another kind of template":        {func(f *Found) { f.TemplateGroupKind = "U.g" }, 1},
-		"another configuration":           {func(f *Found) { f.Config = config{"talosVersion": "v1.12"} }, 1},
-		"all of it":                       {func(f *Found) { *f = Found{Version: "v1", TemplateName: "x", Config: config{}} }, 3},
+		"none":                                 {func(*Found) {}, 0},
+		"another version":                      {func(f *Found) { f.Version = "v1.35.0" }, 1},
+		"another template":                     {func(f *Found) { f.TemplateName = "small" }, 1},
+		"another kind of template":             {func(f *Found) { f.TemplateGroupKind = "U.g" }, 1},
+		"another template of the same content": {func(f *Found) { f.TemplateName, f.Former = "small", map[string]any{"size": "large"} }, 0},
+		"another template of other content":    {func(f *Found) { f.TemplateName, f.Former = "small", map[string]any{"size": "small"} }, 1},
+		"a template that is gone, same content": {func(f *Found) {
+			f.TemplateName, f.Infrastructure = "small", map[string]any{"size": "large", "providerID": "x"}
+		}, 0},
+		"a template that is gone, other content": {func(f *Found) { f.TemplateName, f.Infrastructure = "small", map[string]any{"size": "small"} }, 1},
+		"a Machine that is too old":              {func(f *Found) { f.Created = time.Unix(99, 0) }, 1},
+		"another configuration":                  {func(f *Found) { f.Config = config{"talosVersion": "v1.12"} }, 1},
+		"all of it": {func(f *Found) {
+			*f = Found{Version: "v1", TemplateName: "x", Config: config{}, Created: time.Unix(100, 0)}
+		}, 3},
 		"what is not known is no outdate": {func(f *Found) { f.TemplateName, f.TemplateGroupKind, f.Config = "", "", nil }, 0},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -70,20 +70,19 @@ func TestBadInputVersionIsNoVersion(t *testing.T) {
 }
 
 func TestBadInputVersionChange(t *testing.T) {
-	const rollout = "needs a rollout"
 	for name, tc := range map[string]struct {
 		before, running, after string
 		annotation             string // On "control plane" or on "cluster".
-		want, notWant          string
+		want                   string
 		warns                  bool
 	}{
-		"a minor skipped":                           {before: "v1.34.1", after: "v1.36.3", want: "must not skip a minor version", notWant: rollout},
+		"a minor skipped":                           {before: "v1.34.1", after: "v1.36.3", want: "must not skip a minor version"},
 		"a minor skipped, judged by what runs":      {before: "v1.35.1", running: "v1.34.1", after: "v1.36.3", want: "use a version of v1.34 or v1.35"},
-		"a minor decrease":                          {before: "v1.36.3", after: "v1.35.9", want: "use v1.36.3 or later", notWant: rollout},
-		"a patch decrease":                          {before: "v1.36.3", after: "v1.36.2", want: rollout, warns: true},
-		"the next minor":                            {before: "v1.35.1", after: "v1.36.3", want: rollout},
-		"a minor skipped, allowed on the object":    {before: "v1.34.1", after: "v1.36.3", annotation: "control plane", want: rollout, notWant: "must not skip"},
-		"a minor decrease, allowed on the Cluster":  {before: "v1.36.3", after: "v1.35.9", annotation: "cluster", want: rollout, notWant: "must not go back"},
+		"a minor decrease":                          {before: "v1.36.3", after: "v1.35.9", want: "use v1.36.3 or later"},
+		"a patch decrease":                          {before: "v1.36.3", after: "v1.36.2", want: "", warns: true},
+		"the next minor":                            {before: "v1.35.1", after: "v1.36.3", want: ""},
+		"a minor skipped, allowed on the object":    {before: "v1.34.1", after: "v1.36.3", annotation: "control plane", want: ""},
+		"a minor decrease, allowed on the Cluster":  {before: "v1.36.3", after: "v1.35.9", annotation: "cluster", want: ""},
 		"the refusal names the way to allow it":     {before: "v1.34.1", after: "v1.36.3", want: "unsafe.topology.cluster.x-k8s.io/disable-update-version-check"},
 		"no version without v, also when allowed":   {before: "v1.36.3", after: "1.36.4", annotation: "cluster", want: "prefix v"},
 		"no skipping of what no machine runs (yet)": {before: "v1.34.1", running: "", after: "v1.36.3", want: "must not skip"},
@@ -105,9 +104,6 @@ func TestBadInputVersionChange(t *testing.T) {
 			after.Spec.Version = tc.after
 			warnings, err := newWebhook(t, cluster).ValidateUpdate(admission.NewContextWithRequest(t.Context(), admission.Request{}), before, after)
 			expect(g, err, tc.want)
-			if tc.notWant != "" {
-				g.Expect(err.Error()).NotTo(ContainSubstring(tc.notWant))
-			}
 			g.Expect(len(warnings) > 0).To(Equal(tc.warns))
 		})
 	}

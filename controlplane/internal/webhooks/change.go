@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -17,12 +16,10 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/versions"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
-	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
 )
 
-// frozen tells that a control plane has, or may have, Machines, which a change
-// of what they are made from would have to replace.
-func frozen(controlPlane *controlplanev1.TalosControlPlane) bool {
+// hasMachines tells that a control plane has, or may have, Machines.
+func hasMachines(controlPlane *controlplanev1.TalosControlPlane) bool {
 	annotations := controlPlane.Annotations
 
 	return ptr.Deref(controlPlane.Status.Replicas, 0) > 0 ||
@@ -30,42 +27,10 @@ func frozen(controlPlane *controlplanev1.TalosControlPlane) bool {
 		annotations[controlplanev1.BootstrapIntentAnnotation] != ""
 }
 
-// validateChange checks what a change would need. What Machines are made from
-// cannot change while there are any.
-func (w *TalosControlPlane) validateChange(ctx context.Context, before, after *controlplanev1.TalosControlPlane) (admission.Warnings, field.ErrorList, error) {
-	if !frozen(before) {
-		return nil, nil, nil
-	}
-	const needsRollout = "needs a rollout of the control plane machines, which this release does not support"
-	path := field.NewPath("spec")
-	errs := validateScaleDown(ptr.Deref(before.Spec.Replicas, controlplanev1.DefaultReplicas), ptr.Deref(after.Spec.Replicas, controlplanev1.DefaultReplicas),
-		ptr.Deref(before.Status.Replicas, ptr.Deref(before.Spec.Replicas, controlplanev1.DefaultReplicas)), path.Child("replicas"))
-	warnings, versionErrs, err := w.validateVersionChange(ctx, before, after, path.Child("version"))
-	if err != nil {
-		return nil, nil, err
-	}
-	errs = append(errs, versionErrs...)
-	if len(versionErrs) == 0 && before.Spec.Version != after.Spec.Version {
-		errs = append(errs, field.Forbidden(path.Child("version"), "changing the Kubernetes version "+needsRollout))
-	}
-	if !apiequality.Semantic.DeepEqual(before.Spec.MachineTemplate.Spec.InfrastructureRef, after.Spec.MachineTemplate.Spec.InfrastructureRef) {
-		errs = append(errs, field.Forbidden(path.Child("machineTemplate", "spec", "infrastructureRef"), "changing the infrastructure machine template "+needsRollout))
-	}
-	same, err := rollout.SameConfig(before.Spec.TalosConfigSpec, after.Spec.TalosConfigSpec)
-	if err != nil {
-		return nil, nil, fmt.Errorf("comparing spec.talosConfigSpec: %w", err)
-	}
-	if !same {
-		errs = append(errs, field.Forbidden(path.Child("talosConfigSpec"), "changing the Talos configuration "+needsRollout))
-	}
-
-	return warnings, errs, nil
-}
-
-// validateVersionChange judges a change of the Kubernetes version, unless a
-// person has said not to.
+// validateVersionChange judges a change of the Kubernetes version of a control
+// plane that has Machines, unless a person has said not to.
 func (w *TalosControlPlane) validateVersionChange(ctx context.Context, before, after *controlplanev1.TalosControlPlane, path *field.Path) (admission.Warnings, field.ErrorList, error) {
-	if before.Spec.Version == after.Spec.Version {
+	if before.Spec.Version == after.Spec.Version || !hasMachines(before) {
 		return nil, nil, nil
 	}
 	skipped, err := w.versionChecksDisabled(ctx, after)

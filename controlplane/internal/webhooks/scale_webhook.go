@@ -39,14 +39,7 @@ func (w *Scale) Handle(_ context.Context, req admission.Request) admission.Respo
 	if err := w.decoder.Decode(req, scale); err != nil {
 		return admission.Errored(http.StatusBadRequest, fmt.Errorf("reading the Scale: %w", err))
 	}
-	old := &autoscalingv1.Scale{}
-	if err := w.decoder.DecodeRaw(req.OldObject, old); err != nil {
-		return admission.Errored(http.StatusBadRequest, fmt.Errorf("reading the present Scale: %w", err))
-	}
-	path := field.NewPath("spec", "replicas")
-	errs := validateReplicas(&scale.Spec.Replicas, path)
-	errs = append(errs, validateScaleDown(old.Spec.Replicas, scale.Spec.Replicas, old.Status.Replicas, path)...)
-	if len(errs) > 0 {
+	if errs := validateReplicas(&scale.Spec.Replicas, field.NewPath("spec", "replicas")); len(errs) > 0 {
 		return admission.Denied(errs.ToAggregate().Error())
 	}
 

@@ -68,7 +68,8 @@ func (w *TalosControlPlane) ValidateUpdate(ctx context.Context, before, after *c
 		return nil, nil
 	}
 	errs := w.validate(after)
-	if before.Spec.Version != after.Spec.Version {
+	if before.Spec.Version != after.Spec.Version ||
+		before.Spec.MachineTemplate.Spec.InfrastructureRef != after.Spec.MachineTemplate.Spec.InfrastructureRef {
 		unsupported, err := w.validateRelease(ctx, after)
 		if err != nil {
 			return nil, apierrors.NewInternalError(err)
@@ -83,11 +84,8 @@ func (w *TalosControlPlane) ValidateUpdate(ctx context.Context, before, after *c
 	var warnings admission.Warnings
 	// The topology controller only wants to know what it would write.
 	if !topology.IsDryRunRequest(req, after) {
-		// What was stored before a default existed must not look like a change.
-		before = before.DeepCopy()
-		defaultControlPlane(&before.Spec)
 		var changes field.ErrorList
-		if warnings, changes, err = w.validateChange(ctx, before, after); err != nil {
+		if warnings, changes, err = w.validateVersionChange(ctx, before, after, field.NewPath("spec", "version")); err != nil {
 			return nil, apierrors.NewBadRequest(err.Error())
 		}
 		errs = append(errs, changes...)

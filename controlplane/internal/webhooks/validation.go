@@ -45,17 +45,6 @@ func validateReplicas(replicas *int32, path *field.Path) field.ErrorList {
 	}
 }
 
-// validateScaleDown refuses a smaller number of replicas than there are
-// machines. present is the number of machines.
-func validateScaleDown(before, after, present int32, path *field.Path) field.ErrorList {
-	if after >= before || after >= present {
-		return nil
-	}
-
-	return field.ErrorList{field.Forbidden(path, fmt.Sprintf(
-		"scaling down needs the removal of etcd members, which this release does not support: use %d or more", before))}
-}
-
 func validateVersion(version string, path *field.Path) field.ErrorList {
 	if !strings.HasPrefix(version, "v") {
 		return field.ErrorList{field.Invalid(path, version, "must be a semantic version with the prefix v, for example v1.36.3")}
@@ -96,9 +85,6 @@ func validateConfig(trials *configgen.Trials, spec *bootstrapv1.TalosConfigSpec,
 
 func validateRollout(spec *controlplanev1.TalosControlPlaneRolloutSpec, replicas int32, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	if !spec.After.IsZero() {
-		errs = append(errs, field.Forbidden(path.Child("after"), "rollouts of control plane machines are not supported by this release"))
-	}
 	strategy, strategyPath := &spec.Strategy, path.Child("strategy")
 	surge := strategy.RollingUpdate.MaxSurge
 	switch {

@@ -105,7 +105,7 @@ func TestValidateCreate(t *testing.T) {
 		"a patch that sets the host name":  {func(c *tcp) { c.Spec.TalosConfigSpec.StrategicPatches = []string{"machine: {network: {hostname: a}}"} }, "sets the host name"},
 		"no configuration of the user":     {func(c *tcp) { c.Spec.TalosConfigSpec.GenerateType = "none" }, "data"},
 		"host names of the infrastructure": {func(c *tcp) { c.Spec.TalosConfigSpec.Hostname.Source = "InfrastructureName" }, "must be MachineName"},
-		"a rollout at a time":              {func(c *tcp) { c.Spec.Rollout.After = metav1.Unix(1, 0) }, "not supported by this release"},
+		"a rollout at a time":              {func(c *tcp) { c.Spec.Rollout.After = metav1.Unix(1, 0) }, ""},
 		"a maxSurge of 2":                  {func(c *tcp) { c.Spec.Rollout.Strategy.RollingUpdate.MaxSurge = ptr.To(intstr.FromInt32(2)) }, "must be 0 or 1"},
 		"a maxSurge in percent":            {func(c *tcp) { c.Spec.Rollout.Strategy.RollingUpdate.MaxSurge = ptr.To(intstr.FromString("1%")) }, "must be 0 or 1"},
 		"a maxSurge of 0 with one replica": {func(c *tcp) { c.Spec.Rollout.Strategy.RollingUpdate.MaxSurge = ptr.To(intstr.FromInt32(0)) }, "fewer than 3 replicas"},
@@ -150,19 +150,22 @@ func TestValidateUpdate(t *testing.T) {
 		dryRun       bool
 		want         string
 	}{
-		"a version while there is a Machine":                {counted, version, false, "changing the Kubernetes version needs a rollout"},
-		"a version while a Machine is being created":        {func(c *tcp) { annotate(c, controlplanev1.NextMachineAnnotation) }, version, false, "needs a rollout"},
-		"a version after the bootstrap, with a lost status": {func(c *tcp) { annotate(c, controlplanev1.BootstrapIntentAnnotation) }, version, false, "needs a rollout"},
-		"a version before there is a Machine":               {func(*tcp) {}, version, false, ""},
-		"a version in a dry run of the topology":            {counted, version, true, ""},
-		"a configuration":                                   {counted, func(c *tcp) { c.Spec.TalosConfigSpec.StrategicPatches = []string{"machine: {sysctls: {a: b}}"} }, false, "changing the Talos configuration needs a rollout"},
+		"a version while there is a Machine":                             {counted, version, false, ""},
+		"a version while a Machine is being created":                     {func(c *tcp) { annotate(c, controlplanev1.NextMachineAnnotation) }, version, false, ""},
+		"a version after the bootstrap, with a lost status":              {func(c *tcp) { annotate(c, controlplanev1.BootstrapIntentAnnotation) }, version, false, ""},
+		"a version before there is a Machine":                            {func(*tcp) {}, version, false, ""},
+		"a version that skips a minor":                                   {counted, func(c *tcp) { c.Spec.Version = "v1.38.0" }, false, "must not skip a minor version"},
+		"a version that skips a minor, with a lost status":               {func(c *tcp) { annotate(c, controlplanev1.BootstrapIntentAnnotation) }, func(c *tcp) { c.Spec.Version = "v1.38.0" }, false, "must not skip"},
+		"a version that skips a minor, while a Machine is being created": {func(c *tcp) { annotate(c, controlplanev1.NextMachineAnnotation) }, func(c *tcp) { c.Spec.Version = "v1.38.0" }, false, "must not skip"},
+		"a version in a dry run of the topology":                         {counted, func(c *tcp) { c.Spec.Version = "v1.38.0" }, true, ""},
+		"a configuration":                                                {counted, func(c *tcp) { c.Spec.TalosConfigSpec.StrategicPatches = []string{"machine: {sysctls: {a: b}}"} }, false, ""},
 		"a comment in the configuration": {
 			func(c *tcp) {
 				counted(c)
 				c.Spec.TalosConfigSpec.StrategicPatches = []string{"machine: {sysctls: {a: b}}"}
 			},
 			func(c *tcp) { c.Spec.TalosConfigSpec.StrategicPatches = []string{"# why\nmachine: {sysctls: {a: b}}"} }, false, ""},
-		"an infrastructure template": {counted, func(c *tcp) { c.Spec.MachineTemplate.Spec.InfrastructureRef.Name = "two" }, false, "infrastructure machine template needs a rollout"},
+		"an infrastructure template": {counted, func(c *tcp) { c.Spec.MachineTemplate.Spec.InfrastructureRef.Name = "two" }, false, ""},
 		"labels":                     {counted, func(c *tcp) { c.Spec.MachineTemplate.ObjectMeta.Labels = map[string]string{"a": "b"} }, false, ""},
 		"deletion timeouts":          {counted, func(c *tcp) { c.Spec.MachineTemplate.Spec.Deletion.NodeDrainTimeoutSeconds = ptr.To(int32(1)) }, false, ""},
 		"readiness gates": {counted, func(c *tcp) {
@@ -170,8 +173,8 @@ func TestValidateUpdate(t *testing.T) {
 		}, false, ""},
 		"taints":                                     {counted, func(c *tcp) { c.Spec.MachineTemplate.Spec.Taints = []clusterv1.MachineTaint{{Key: "a"}} }, false, ""},
 		"more replicas":                              {counted, func(c *tcp) { c.Spec.Replicas = ptr.To(int32(3)) }, false, ""},
-		"fewer replicas than Machines":               {three, func(c *tcp) { c.Spec.Replicas = ptr.To(int32(1)) }, false, "use 3 or more"},
-		"fewer replicas, with no count":              {func(c *tcp) { three(c); c.Status.Replicas = nil; annotate(c, controlplanev1.BootstrapIntentAnnotation) }, func(c *tcp) { c.Spec.Replicas = ptr.To(int32(1)) }, false, "use 3 or more"},
+		"fewer replicas than Machines":               {three, func(c *tcp) { c.Spec.Replicas = ptr.To(int32(1)) }, false, ""},
+		"fewer replicas, with no count":              {func(c *tcp) { three(c); c.Status.Replicas = nil; annotate(c, controlplanev1.BootstrapIntentAnnotation) }, func(c *tcp) { c.Spec.Replicas = ptr.To(int32(1)) }, false, ""},
 		"fewer replicas, but no fewer than Machines": {func(c *tcp) { three(c); counted(c) }, func(c *tcp) { c.Spec.Replicas = ptr.To(int32(1)) }, false, ""},
 		"an object stored before defaults": {
 			func(c *tcp) {
@@ -259,12 +262,12 @@ func TestScaleFollowsTheRulesOfTheObject(t *testing.T) {
 		before, present, after int32
 		want                   string
 	}{
-		"one":                       {1, 1, 1, ""},
-		"none":                      {1, 1, 0, "odd number (1, 3, 5, ...)"},
-		"two":                       {1, 1, 2, "use 1 or 3"},
-		"three":                     {1, 1, 3, ""},
-		"fewer than there are":      {3, 3, 1, "use 3 or more"},
-		"fewer than were asked for": {3, 1, 1, ""},
+		"one":                  {1, 1, 1, ""},
+		"none":                 {1, 1, 0, "odd number (1, 3, 5, ...)"},
+		"two":                  {1, 1, 2, "use 1 or 3"},
+		"three":                {1, 1, 3, ""},
+		"fewer than there are": {3, 3, 1, ""},
+		"two of three":         {3, 3, 2, "use 1 or 3"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
