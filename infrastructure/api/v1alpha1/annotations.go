@@ -19,6 +19,20 @@ const (
 	// one answered before. Its value does not matter; the provider removes it.
 	HostRetryAnnotation = "infrastructure.cluster.x-k8s.io/talos-host-retry"
 
+	// ReprovisionAnnotation is put on a TalosMachine by a person, or by a restore:
+	// its machine is wiped, and then gets the same configuration again, with the
+	// same provider ID. The provider removes it once the machine runs again.
+	// Taking it away before the wipe was asked for takes the wish back; after
+	// that it goes on. It belongs on single TalosMachines: what a template sets
+	// comes back.
+	ReprovisionAnnotation = "infrastructure.cluster.x-k8s.io/talos-machine-reprovision"
+
+	// ReprovisionDespiteOthers is the value of ReprovisionAnnotation that a person
+	// chooses when the cluster has no quorum left to lose: the machine does not
+	// wait for others of its Cluster that are being re-provisioned. With any
+	// other value it does.
+	ReprovisionDespiteOthers = "despite-others"
+
 	// MoveHierarchyLabel is put on a CRD: it makes clusterctl move all objects of that
 	// kind and what they own.
 	MoveHierarchyLabel = "clusterctl.cluster.x-k8s.io/move-hierarchy"

@@ -45,7 +45,8 @@ const (
 	// WaitingForBootstrapDataReason says that there is no machine configuration.
 	WaitingForBootstrapDataReason = "WaitingForBootstrapData"
 	// NoHostFitsReason says that no TalosHost of the namespace can be claimed;
-	// the message counts the hosts by what keeps them from it.
+	// the message counts the hosts by what keeps them from it. Condition Ready
+	// takes it over, and so does InfrastructureReady of the Machine.
 	NoHostFitsReason = "NoHostFits"
 	// ClaimingHostReason says that a host was chosen, and is being claimed.
 	ClaimingHostReason = "ClaimingHost"
@@ -134,6 +135,33 @@ const (
 	FingerprintVerifiedReason = "FingerprintVerified"
 	// NotHandedOverReason says that there was no hand-over yet.
 	NotHandedOverReason = "NotHandedOver"
+)
+
+// Condition Reprovisioning of a TalosMachine and its reasons. It is true while
+// the machine is wiped and configured again.
+const (
+	// ReprovisioningCondition is true while the machine is re-provisioned because
+	// somebody has put ReprovisionAnnotation on the TalosMachine.
+	ReprovisioningCondition = "Reprovisioning"
+
+	// NotReprovisioningReason says that nobody has asked for it.
+	NotReprovisioningReason = "NotReprovisioning"
+	// ReprovisionWipingReason says that the machine is being wiped. ConfigurationApplied
+	// and HostRunning have it too.
+	ReprovisionWipingReason = "ReprovisioningWipes"
+	// ReprovisionHandingOverReason says that the machine is proven wiped, and gets
+	// its configuration again.
+	ReprovisionHandingOverReason = "ReprovisioningHandsOver"
+	// ReprovisionOtherMachineReason says that nothing is done because another
+	// machine of the Cluster is being re-provisioned.
+	ReprovisionOtherMachineReason = "AnotherMachineReprovisions"
+	// ReprovisionDataMissingReason says that nothing is done because the Secret
+	// with the machine configuration is missing: the machine could not be
+	// configured again.
+	ReprovisionDataMissingReason = "BootstrapDataMissing"
+	// ReprovisionGoingReason says that nothing is done because the host or the
+	// TalosMachine is being deleted, or was moved to another management cluster.
+	ReprovisionGoingReason = "BeingDeleted"
 )
 
 // Reasons of condition Deleting of a TalosMachine.
@@ -282,6 +310,13 @@ const (
 	EventConfigurationRefused = "ConfigurationRefused"
 	// EventProvisioned is recorded when a machine runs for the first time.
 	EventProvisioned = "Provisioned"
+	// EventReprovisioning is recorded when a machine begins to be re-provisioned.
+	EventReprovisioning = "Reprovisioning"
+	// EventReprovisioned is recorded when it runs again.
+	EventReprovisioned = "Reprovisioned"
+	// EventReprovisionNeedless is recorded when there is nothing to wipe: the
+	// machine gets its configuration anyway.
+	EventReprovisionNeedless = "NothingToReprovision"
 	// EventReleaseRequested is recorded when a TalosMachine gives its host back.
 	EventReleaseRequested = "ReleaseRequested"
 	// EventReleaseTimedOut is recorded when a TalosMachine goes before its host

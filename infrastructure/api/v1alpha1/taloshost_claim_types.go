@@ -111,6 +111,39 @@ type HostRelease struct {
 	ResetCertFingerprint string `json:"resetCertFingerprint,omitempty"`
 }
 
+// HostReprovision records that a machine is wiped, and then given the
+// configuration of its TalosMachine again. It is there from before the release
+// until the machine was seen running again.
+type HostReprovision struct {
+	// clusterName is the name of the Cluster that the machine belongs to: of one
+	// Cluster one machine is re-provisioned at a time.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	ClusterName string `json:"clusterName,omitempty"`
+
+	// previous is the hand-over that is undone. Its identity is the one that the
+	// machine must have when it is configured again.
+	// +required
+	Previous HostHandover `json:"previous,omitempty,omitzero"`
+}
+
+// MaxHostWipes is how many wipes a host remembers.
+const MaxHostWipes = 8
+
+// HostWipe records that nothing of a claim is left on the machine of a host.
+type HostWipe struct {
+	// providerID is the provider ID of the claim.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	ProviderID string `json:"providerID,omitempty"`
+
+	// provenAt is when that was proven.
+	// +required
+	ProvenAt metav1.Time `json:"provenAt,omitempty,omitzero"`
+}
+
 // ConsumerHealth is the health of a Machine when its host was released.
 // +kubebuilder:validation:Enum=Healthy;Unhealthy
 type ConsumerHealth string

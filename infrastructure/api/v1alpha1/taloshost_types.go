@@ -157,6 +157,21 @@ type TalosHostSpec struct {
 	// belongs to the provider.
 	// +optional
 	Quarantine HostQuarantine `json:"quarantine,omitempty,omitzero"`
+
+	// reprovision records that the machine is wiped to be given the
+	// configuration of its TalosMachine again. It belongs to the provider.
+	// +optional
+	Reprovision HostReprovision `json:"reprovision,omitempty,omitzero"`
+
+	// wiped are the claims of which nothing is left on the machine: it was
+	// proven wiped after it had their configuration, or never got it. The latest
+	// is the first; one that is given its configuration again is taken out. It
+	// belongs to the provider.
+	// +optional
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	Wiped []HostWipe `json:"wiped,omitempty"`
 }
 
 // +kubebuilder:object:root=true

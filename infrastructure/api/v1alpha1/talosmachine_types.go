@@ -156,7 +156,7 @@ type TalosMachineInitializationStatus struct {
 type TalosMachineStatus struct {
 	// conditions are the observations of the machine's present state. Known
 	// types are Ready, HostClaimed, ConfigurationApplied, HostRunning,
-	// IdentityUnverified, Deleting and Paused.
+	// IdentityUnverified, Reprovisioning, Deleting and Paused.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

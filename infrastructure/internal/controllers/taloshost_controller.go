@@ -151,6 +151,10 @@ func (r *HostReconciler) reconcileHost(ctx context.Context, s *hostScope) (ctrl.
 		s.available = isFalse(infrav1.DeletedForMoveReason, "The host was moved to another management cluster")
 		s.deletion = backends.True(infrav1.DeletedForMoveReason, "The host was moved to another management cluster; its machine is left alone here")
 		return ctrl.Result{}, nil
+	case spec.Release.Policy != "" && !deleting && s.consumerMovedOrMissing():
+		s.claimed()
+		s.available = isFalse(infrav1.HostReleasingReason, "TalosMachine %s, for which the machine is re-provisioned, is missing, or was moved to another management cluster; the machine is left alone", spec.ConsumerRef.Name)
+		return ctrl.Result{}, nil
 	case spec.Release.Policy != "":
 		return r.reconcileRelease(ctx, s)
 	case deleting:

@@ -19,6 +19,7 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/hardware"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/wipe"
 )
 
@@ -141,6 +142,9 @@ func (r *HostReconciler) reportRelease(s *hostScope, decision wipe.Decision) {
 	if decision.Failed && decision.Reason == infrav1.NotWipedReason && s.conditionReason(infrav1.ReleasedCondition) != decision.Reason {
 		r.Recorder.Eventf(s.host, nil, corev1.EventTypeWarning, infrav1.EventNotWiped, "Release", "%s", decision.Message)
 	}
+	if reprovision.IsUnderWay(s.host) {
+		s.available.Message = "The machine is wiped, to be given the configuration of TalosMachine " + s.host.Spec.ConsumerRef.Name + " again: " + decision.Message
+	}
 	if !s.host.DeletionTimestamp.IsZero() {
 		s.deletion = backends.True(infrav1.DeletingReason, "Waiting for the machine to be wiped")
 	}
@@ -169,17 +173,27 @@ func (r *HostReconciler) reset(ctx context.Context, s *hostScope, answer contact
 	return r.after(r.ProbeInterval / releaseFactor), nil
 }
 
-// endRelease makes a machine free that is proven wiped.
+// endRelease makes a machine free that is proven wiped, or leaves it to its
+// TalosMachine, which configures it again.
 func (r *HostReconciler) endRelease(ctx context.Context, s *hostScope) error {
-	if err := r.Credentials.DeleteAdmin(ctx, s.host); err != nil {
-		return err
+	again := reprovision.IsUnderWay(s.host)
+	if !again {
+		if err := r.Credentials.DeleteAdmin(ctx, s.host); err != nil {
+			return err
+		}
 	}
 	err := r.update(ctx, s, func(host *infrav1.TalosHost) {
+		wipe.Remember(host, host.Spec.Handover.ProviderID, r.Clock.Now())
+		host.Spec.Handover = infrav1.HostHandover{}
+		if again {
+			host.Spec.Release = infrav1.HostRelease{}
+			delete(host.Annotations, infrav1.HostRetryAnnotation)
+			return
+		}
 		if host.Spec.Release.ConsumerHealth == infrav1.ConsumerUnhealthy {
 			host.Spec.Quarantine = infrav1.HostQuarantine{Since: metav1.NewTime(r.Clock.Now())}
 		}
 		host.Spec.ConsumerRef = infrav1.ConsumerReference{}
-		host.Spec.Handover = infrav1.HostHandover{}
 		host.Spec.Release = infrav1.HostRelease{}
 		delete(host.Annotations, infrav1.HostRetryAnnotation)
 		metal.SetBlockMove(host, false)
@@ -190,6 +204,10 @@ func (r *HostReconciler) endRelease(ctx context.Context, s *hostScope) error {
 	s.released = backends.True(infrav1.NothingToReleaseReason, "")
 	s.state = infrav1.HostUnknown
 	s.available = isFalse(infrav1.HostSilentReason, "The machine is proven wiped, and is looked at next")
+	if again {
+		s.state = infrav1.HostClaimed
+		s.available = isFalse(infrav1.HostClaimedByReason, "%s", s.claimedText(true))
+	}
 	r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventWiped, "Release", "The machine is proven wiped")
 
 	return nil

@@ -16,6 +16,7 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
 )
 
 // hostScope is what one pass knows about one host.
@@ -61,9 +62,25 @@ func (s *hostScope) claimed() {
 	case infrav1.HandoverRan:
 		s.state = infrav1.HostProvisioned
 	}
-	s.available = isFalse(infrav1.HostClaimedByReason, "TalosMachine %s has claimed the host", spec.ConsumerRef.Name)
+	s.available = isFalse(infrav1.HostClaimedByReason, "%s", s.claimedText(reprovision.IsConfiguredAgain(s.host)))
 	s.reachable = unknown(infrav1.FollowedByConsumerReason, "The conditions of TalosMachine %s tell", spec.ConsumerRef.Name)
 	s.consumerFindsStranger()
+}
+
+func (s *hostScope) claimedText(configuredAgain bool) string {
+	text := "TalosMachine " + s.host.Spec.ConsumerRef.Name + " has claimed the host"
+	if configuredAgain {
+		text += "; the machine is proven wiped, and gets its configuration again"
+	}
+
+	return text
+}
+
+// consumerMovedOrMissing tells that a machine that is being re-provisioned is not
+// to be wiped now: its TalosMachine is not there, or lives on in another
+// management cluster.
+func (s *hostScope) consumerMovedOrMissing() bool {
+	return reprovision.IsUnderWay(s.host) && (s.consumer == nil || reprovision.IsMoved(s.consumer))
 }
 
 // consumerFindsStranger takes over what the TalosMachine, which follows the

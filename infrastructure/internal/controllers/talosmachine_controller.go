@@ -27,6 +27,7 @@ import (
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
 )
 
 // conflictRetryInterval is how soon a pass is made again after a conflict.
@@ -186,15 +187,18 @@ func (r *MachineReconciler) clusterToMachines(ctx context.Context, object client
 		client.InNamespace(object.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: object.GetName()})
 }
 
-// hostToMachines maps a host to the TalosMachine that has claimed it, and a
-// free one to all that wait for a host.
+// hostToMachines maps a host to the TalosMachine that has claimed it and to those
+// that wait to be re-provisioned, and a free one to all that wait for a host.
 func (r *MachineReconciler) hostToMachines(ctx context.Context, object client.Object) []ctrl.Request {
 	host, ok := object.(*infrav1.TalosHost)
 	if !ok {
 		return nil
 	}
 	if name := host.Spec.ConsumerRef.Name; name != "" {
-		return []ctrl.Request{{NamespacedName: client.ObjectKey{Namespace: host.Namespace, Name: name}}}
+		waiting := r.list(ctx, func(machine *infrav1.TalosMachine) bool {
+			return machine.Name != name && reprovision.IsWanted(machine)
+		}, client.InNamespace(host.Namespace))
+		return append(waiting, ctrl.Request{NamespacedName: client.ObjectKey{Namespace: host.Namespace, Name: name}})
 	}
 
 	return r.list(ctx, func(machine *infrav1.TalosMachine) bool {

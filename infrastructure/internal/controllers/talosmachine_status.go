@@ -46,7 +46,7 @@ func (r *MachineReconciler) reconcileStatus(ctx context.Context, scope *backends
 
 	err = helper.Patch(ctx, machine, patch.WithOwnedConditions{Conditions: []string{
 		clusterv1.PausedCondition, infrav1.ReadyCondition, infrav1.HostClaimedCondition, infrav1.ConfigurationAppliedCondition,
-		infrav1.HostRunningCondition, infrav1.IdentityUnverifiedCondition, infrav1.DeletingCondition,
+		infrav1.HostRunningCondition, infrav1.IdentityUnverifiedCondition, infrav1.ReprovisioningCondition, infrav1.DeletingCondition,
 	}})
 	if err != nil {
 		// What has no finalizer any more may be gone.
@@ -79,6 +79,7 @@ func setMachineConditions(machine *infrav1.TalosMachine, observed backends.Obser
 		{infrav1.ConfigurationAppliedCondition, observed.Configuration, backends.False(infrav1.WaitingForHostReason, "Waiting for a host")},
 		{infrav1.HostRunningCondition, observed.Running, backends.False(infrav1.HostNotConfiguredReason, "The machine has no configuration yet")},
 		{infrav1.IdentityUnverifiedCondition, observed.Identity, backends.False(infrav1.NotHandedOverReason, "")},
+		{infrav1.ReprovisioningCondition, observed.Reprovisioning, backends.False(infrav1.NotReprovisioningReason, "")},
 		{infrav1.DeletingCondition, observed.Deleting, backends.Finding{}},
 	} {
 		found := condition.found

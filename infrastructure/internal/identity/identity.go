@@ -156,14 +156,17 @@ func verifyLinks(want []string, links []talosclient.Link) Verdict {
 }
 
 // Wanted is the identity that the machine of a host must have: the one that
-// the user has named, else the one of the hand-over.
+// the user has named, else the one of the hand-over, also of one that is undone
+// to be made again.
 func Wanted(host *infrav1.TalosHost) infrav1.HostIdentity {
 	want := host.Spec.Identity
 	if names(want) {
 		return want
 	}
-	if handed := host.Spec.Handover.Identity; handed.UUID != "" || len(handed.MACAddresses) > 0 {
-		return handed
+	for _, handover := range []infrav1.HostHandover{host.Spec.Handover, host.Spec.Reprovision.Previous} {
+		if handed := handover.Identity; handed.UUID != "" || len(handed.MACAddresses) > 0 {
+			return handed
+		}
 	}
 
 	return want

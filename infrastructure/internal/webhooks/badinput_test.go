@@ -72,6 +72,9 @@ func TestBadInputDiskSelectorThatNoDiskIsLike(t *testing.T) {
 }
 
 func TestBadInputFieldsOfTheManagerWrittenByAnybodyElse(t *testing.T) {
+	wiped := func(h *infrav1.TalosHost) {
+		h.Spec.Wiped = []infrav1.HostWipe{{ProviderID: "talos://0", ProvenAt: metav1.Unix(1<<30, 0)}}
+	}
 	quarantined := func(h *infrav1.TalosHost) { h.Spec.Quarantine.Since = metav1.Unix(1<<30, 0) }
 	releasing := func(h *infrav1.TalosHost) { h.Spec.Release.Policy = infrav1.ReleaseWipeSystem }
 	tests := map[string]struct {
@@ -85,6 +88,7 @@ func TestBadInputFieldsOfTheManagerWrittenByAnybodyElse(t *testing.T) {
 		"handover is changed":       {host(handedOver), func(s *infrav1.TalosHostSpec) { s.Handover.Progress = infrav1.HandoverStarted }, []string{"spec.handover"}},
 		"release is set":            {host(handedOver), func(s *infrav1.TalosHostSpec) { s.Release.Policy = infrav1.ReleaseWipeAll }, []string{"spec.release", infrav1.HostRetryAnnotation}},
 		"release is taken away":     {host(handedOver, releasing), func(s *infrav1.TalosHostSpec) { s.Release = infrav1.HostRelease{} }, []string{"spec.release", infrav1.HostRetryAnnotation}},
+		"a proof is taken away":     {host(wiped), func(s *infrav1.TalosHostSpec) { s.Wiped = nil }, []string{"spec.wiped", "proof"}},
 		"quarantine is taken away":  {host(quarantined), func(s *infrav1.TalosHostSpec) { s.Quarantine = infrav1.HostQuarantine{} }, []string{"spec.quarantine", infrav1.HostRetryAnnotation}},
 	}
 	for name, tt := range tests {

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
 )
 
 // +kubebuilder:webhook:verbs=create;update;delete,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-taloshost,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=taloshosts,versions=v1alpha1,name=validation.taloshost.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
@@ -64,7 +65,7 @@ func (w *TalosHost) ValidateUpdate(ctx context.Context, before, after *infrav1.T
 		return nil, nil
 	}
 	errs := append(validateHost(&after.Spec), refuseOurs(&before.Spec, &after.Spec)...)
-	if before.Spec.Handover.ProviderID != "" {
+	if before.Spec.Handover.ProviderID != "" || reprovision.IsUnderWay(before) {
 		errs = append(errs, refuseHandedOver(&before.Spec, &after.Spec)...)
 	}
 
@@ -83,6 +84,8 @@ func refuseOurs(before, after *infrav1.TalosHostSpec) field.ErrorList {
 		{"handover", before.Handover, after.Handover, "delete the Machine, and the host is wiped"},
 		{"release", before.Release, after.Release, "the annotation " + infrav1.HostRetryAnnotation + " lets a failed release be tried again"},
 		{"quarantine", before.Quarantine, after.Quarantine, "the annotation " + infrav1.HostRetryAnnotation + " ends it"},
+		{"reprovision", before.Reprovision, after.Reprovision, "delete the Machine to end it"},
+		{"wiped", before.Wiped, after.Wiped, "it is proof that others rely on"},
 	} {
 		if !apiequality.Semantic.DeepEqual(f.before, f.after) {
 			errs = append(errs, field.Forbidden(field.NewPath("spec", f.name), "belongs to the infrastructure provider; "+f.wayOut))

@@ -94,6 +94,12 @@ func TestHostSpec(t *testing.T) {
 
 func TestHostUpdate(t *testing.T) {
 	release := func(h *infrav1.TalosHost) { h.Spec.Release.Policy = infrav1.ReleaseWipeSystem }
+	wiped := func(h *infrav1.TalosHost) {
+		h.Spec.Wiped = []infrav1.HostWipe{{ProviderID: "talos://0", ProvenAt: metav1.Unix(1, 0)}}
+	}
+	reprovisioned := func(h *infrav1.TalosHost) {
+		h.Spec.Reprovision = infrav1.HostReprovision{ClusterName: "one", Previous: infrav1.HostHandover{ProviderID: "talos://1"}}
+	}
 	tests := map[string]struct {
 		before *infrav1.TalosHost
 		change func(*infrav1.TalosHost)
@@ -107,6 +113,14 @@ func TestHostUpdate(t *testing.T) {
 		"nobody else asks for a wipe":             {before: host(handedOver), change: release, field: "spec.release"},
 		"the manager asks for a wipe":             {before: host(handedOver), change: release, user: managerUser},
 		"nobody else ends a quarantine":           {before: host(), change: func(h *infrav1.TalosHost) { h.Spec.Quarantine.Since = metav1.Unix(1, 0) }, field: "spec.quarantine"},
+		"nobody else says that a host is wiped":   {before: host(), change: wiped, field: "spec.wiped"},
+		"nobody else takes a proof away":          {before: host(wiped), change: func(h *infrav1.TalosHost) { h.Spec.Wiped = nil }, field: "spec.wiped"},
+		"the manager says that a host is wiped":   {before: host(), change: wiped, user: managerUser},
+		"a wiped host is marked unschedulable":    {before: host(wiped), change: func(h *infrav1.TalosHost) { h.Spec.Unschedulable = ptr.To(true) }},
+		"nobody else re-provisions":               {before: host(handedOver), change: reprovisioned, field: "spec.reprovision"},
+		"the manager re-provisions":               {before: host(handedOver), change: reprovisioned, user: managerUser},
+		"the address of a host in between is not": {before: host(claimed, reprovisioned), change: func(h *infrav1.TalosHost) { h.Spec.Addresses = []string{"192.0.2.2"} }, field: "spec.addresses"},
+		"the identity of a host in between isn't": {before: host(claimed, reprovisioned), change: func(h *infrav1.TalosHost) { h.Spec.Identity.SerialNumber = "X" }, field: "spec.identity"},
 		"the address of a free host is changed":   {before: host(), change: func(h *infrav1.TalosHost) { h.Spec.Addresses = []string{"192.0.2.2"} }},
 		"the address of a used host is not":       {before: host(handedOver), change: func(h *infrav1.TalosHost) { h.Spec.Addresses = []string{"192.0.2.2"} }, field: "spec.addresses"},
 		"the identity of a used host is not":      {before: host(handedOver), change: func(h *infrav1.TalosHost) { h.Spec.Identity.SerialNumber = "X" }, field: "spec.identity"},

@@ -16,6 +16,8 @@ import (
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/wipe"
 )
 
 // Delete implements backends.Machines. It asks for the release of the host;
@@ -38,7 +40,7 @@ func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.
 		return backends.Releasing, ctrl.Result{}, nil
 	case host.Spec.Handover.ProviderID == "":
 		return backends.Released, ctrl.Result{}, m.unclaim(ctx, host)
-	case host.Spec.Release.Policy == "":
+	case host.Spec.Release.Policy == "" || reprovision.IsUnderWay(host):
 		if err := m.requestRelease(ctx, scope, host); err != nil {
 			return "", ctrl.Result{}, err
 		}
@@ -53,9 +55,14 @@ func (m *Machines) Forget(key client.ObjectKey) {
 	m.taken.Delete(key)
 }
 
-// unclaim gives a host back that was never configured.
+// unclaim gives a host back that was never configured, or is proven wiped.
 func (m *Machines) unclaim(ctx context.Context, host *infrav1.TalosHost) error {
+	if err := m.Credentials.DeleteAdmin(ctx, host); err != nil {
+		return err
+	}
+	wipe.Remember(host, host.Spec.ConsumerRef.ProviderID, m.Clock.Now())
 	host.Spec.ConsumerRef = infrav1.ConsumerReference{}
+	host.Spec.Reprovision = infrav1.HostReprovision{}
 	SetBlockMove(host, false)
 	if err := m.Client.Update(ctx, host); err != nil {
 		return fmt.Errorf("giving TalosHost %s back: %w", host.Name, err)
@@ -64,6 +71,8 @@ func (m *Machines) unclaim(ctx context.Context, host *infrav1.TalosHost) error {
 	return nil
 }
 
+// requestRelease asks for the release of a host. One that is being wiped to be
+// used again is not given to the same machine any more.
 func (m *Machines) requestRelease(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
 	spec := metalSpec(scope.TalosMachine)
 	host.Spec.Release = infrav1.HostRelease{
@@ -71,7 +80,9 @@ func (m *Machines) requestRelease(ctx context.Context, scope *backends.Scope, ho
 		RequestedAt:    metav1.NewTime(m.Clock.Now()),
 		TimeoutSeconds: spec.ReleaseTimeoutSeconds,
 		ConsumerHealth: healthOf(scope),
+		ResetAt:        host.Spec.Release.ResetAt, ResetCertFingerprint: host.Spec.Release.ResetCertFingerprint,
 	}
+	host.Spec.Reprovision = infrav1.HostReprovision{}
 	host.Spec.MaintenanceCertFingerprint = ""
 	SetBlockMove(host, true)
 	if err := m.Client.Update(ctx, host); err != nil {

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,6 +31,7 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
 )
 
 const (
@@ -76,6 +78,8 @@ type Machines struct {
 	// taken remembers which boot of a machine has taken its configuration, and
 	// when. It only saves calls: a new process asks again.
 	taken sync.Map
+	// beginning lets one TalosMachine at a time begin to be re-provisioned.
+	beginning sync.Mutex
 }
 
 var _ backends.Machines = &Machines{}
@@ -93,12 +97,21 @@ func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.R
 		return result, err
 	}
 	scope.Observed.FailureDomain = host.Spec.FailureDomain
-
+	if reprovision.HasRun(host) {
+		// Set at the end: until it runs again, it counts as one that has not.
+		defer func() { scope.Observed.Provisioned = true }()
+	}
+	host, again, err := m.reconcileReprovision(ctx, scope, host)
+	if err != nil || host == nil {
+		return again, err
+	}
 	if host.Spec.Handover.ProviderID == "" {
-		return m.reconcileHandover(ctx, scope, host, data)
+		result, err = m.reconcileHandover(ctx, scope, host, data)
+	} else {
+		result, err = m.reconcileRunning(ctx, scope, host, data)
 	}
 
-	return m.reconcileRunning(ctx, scope, host, data)
+	return util.LowestNonZeroResult(result, again), err
 }
 
 // needsAttention tells whether somebody is needed for a reason.
@@ -106,7 +119,8 @@ func needsAttention(reason string) bool {
 	switch reason {
 	case infrav1.NoHostFitsReason, infrav1.HostLostReason, infrav1.InvalidSelectorReason, infrav1.OverlayFailedReason, infrav1.InstallDiskUnfitReason,
 		infrav1.FingerprintMismatchReason, infrav1.HostIdentityMismatchReason, infrav1.HostRunsForeignReason, infrav1.HostDuplicateReason,
-		infrav1.HostReturnedToMaintenanceReason, infrav1.HostNotAnsweringReason:
+		infrav1.HostReturnedToMaintenanceReason, infrav1.HostNotAnsweringReason,
+		infrav1.ReprovisionOtherMachineReason, infrav1.ReprovisionDataMissingReason, infrav1.ReprovisionGoingReason:
 		return true
 	}
 
@@ -122,6 +136,7 @@ func (m *Machines) callForAttention(scope *backends.Scope) {
 		{infrav1.HostClaimedCondition, scope.Observed.Claim},
 		{infrav1.ConfigurationAppliedCondition, scope.Observed.Configuration},
 		{infrav1.HostRunningCondition, scope.Observed.Running},
+		{infrav1.ReprovisioningCondition, scope.Observed.Reprovisioning},
 	} {
 		before := conditions.Get(scope.TalosMachine, found.kind)
 		if needsAttention(found.now.Reason) && (before == nil || before.Reason != found.now.Reason) {

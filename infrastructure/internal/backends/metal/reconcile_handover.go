@@ -21,6 +21,7 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/hardware"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/twins"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/wipe"
 )
 
 // reconcileHandover gives a claimed machine its configuration. Before that the
@@ -149,6 +150,7 @@ func (m *Machines) recordHandover(ctx context.Context, scope *backends.Scope, ho
 		return nil
 	}
 	host.Spec.Handover = record
+	wipe.Forget(host, record.ProviderID)
 	SetBlockMove(host, true)
 	if err := m.Client.Update(ctx, host); err != nil {
 		return fmt.Errorf("recording the hand-over on TalosHost %s: %w", host.Name, err)

@@ -1,0 +1,158 @@
+package metal
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
+)
+
+// reconcileReprovision wipes a machine when somebody asks for it, and has it
+// configured again. No host means that there is nothing else to do in this pass;
+// otherwise the result says when this is to be looked at again.
+func (m *Machines) reconcileReprovision(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (*infrav1.TalosHost, ctrl.Result, error) {
+	scope.Observed.Reprovisioning = backends.False(infrav1.NotReprovisioningReason, "")
+	switch reprovision.Next(scope.TalosMachine, host) {
+	case reprovision.Needless:
+		m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeNormal, infrav1.EventReprovisionNeedless, "Reprovision",
+			"The machine has no configuration, and gets it anyway; there is nothing to wipe")
+		return host, ctrl.Result{}, m.useUpWish(ctx, scope)
+	case reprovision.Begin:
+		return m.beginReprovision(ctx, scope)
+	case reprovision.AwaitWipe:
+		observeWipe(scope, host)
+		return nil, ctrl.Result{}, nil
+	case reprovision.HandOver:
+		return m.configureAgain(scope, host), ctrl.Result{}, nil
+	case reprovision.Finish:
+		return host, ctrl.Result{}, m.finishReprovision(ctx, scope, host)
+	case reprovision.None:
+	}
+
+	return host, ctrl.Result{}, nil
+}
+
+// configureAgain lets a machine that is proven wiped be configured, unless its
+// host goes.
+func (m *Machines) configureAgain(scope *backends.Scope, host *infrav1.TalosHost) *infrav1.TalosHost {
+	if !host.DeletionTimestamp.IsZero() || reprovision.IsMoved(host) || reprovision.IsMoved(scope.TalosMachine) {
+		message := "The machine is not configured again: its TalosHost is being deleted, or was moved to another management cluster"
+		scope.Observed.Reprovisioning = backends.False(infrav1.ReprovisionGoingReason, message)
+		scope.Observed.Configuration = backends.False(infrav1.ReprovisionGoingReason, message)
+		return nil
+	}
+	scope.Observed.Reprovisioning = backends.True(infrav1.ReprovisionHandingOverReason, "The machine is proven wiped, and gets its configuration again")
+
+	return host
+}
+
+// beginReprovision asks for the release of a machine that is to come back, if
+// nothing speaks against it. That is judged on what is read live, by one
+// TalosMachine at a time, so that no two of a Cluster begin in one moment, and
+// no wish is carried out twice.
+func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) (*infrav1.TalosHost, ctrl.Result, error) {
+	m.beginning.Lock()
+	defer m.beginning.Unlock()
+
+	facts, err := m.reprovisionFacts(ctx, scope)
+	if err != nil {
+		return nil, ctrl.Result{}, err
+	}
+	if facts.Host == nil || !isOurs(facts.Host, facts.Machine) || reprovision.Next(facts.Machine, facts.Host) != reprovision.Begin {
+		// The cache is behind.
+		return nil, m.after(claimRetryInterval), nil
+	}
+	if refusal := reprovision.Refuse(facts); refusal.Reason != "" {
+		scope.Observed.Reprovisioning = backends.False(refusal.Reason, refusal.Message)
+		return facts.Host, m.later(), nil
+	}
+	host := facts.Host
+	host.Spec.Reprovision = infrav1.HostReprovision{ClusterName: facts.Cluster, Previous: host.Spec.Handover}
+	host.Spec.Release = infrav1.HostRelease{
+		Policy: infrav1.ReleaseWipeSystem, RequestedAt: metav1.NewTime(m.Clock.Now()), TimeoutSeconds: metalSpec(scope.TalosMachine).ReleaseTimeoutSeconds,
+	}
+	host.Spec.MaintenanceCertFingerprint = ""
+	SetBlockMove(host, true)
+	if err := m.Client.Update(ctx, host); err != nil {
+		return nil, ctrl.Result{}, fmt.Errorf("asking for the release of TalosHost %s: %w", host.Name, err)
+	}
+	m.Forget(keyOf(scope.TalosMachine))
+	ctrl.LoggerFrom(ctx).Info("Re-provisioning the machine", "TalosHost", host.Name)
+	m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeNormal, infrav1.EventReprovisioning, "Reprovision",
+		"TalosHost %s is wiped, and then gets its configuration again", host.Name)
+	observeWipe(scope, host)
+
+	return nil, ctrl.Result{}, nil
+}
+
+func (m *Machines) reprovisionFacts(ctx context.Context, scope *backends.Scope) (reprovision.Facts, error) {
+	facts := reprovision.Facts{Machine: &infrav1.TalosMachine{}, Cluster: scope.Cluster.Name}
+	if err := m.APIReader.Get(ctx, keyOf(scope.TalosMachine), facts.Machine); err != nil {
+		return facts, fmt.Errorf("reading TalosMachine %s: %w", scope.TalosMachine.Name, err)
+	}
+	hosts := &infrav1.TalosHostList{}
+	if err := m.APIReader.List(ctx, hosts, client.InNamespace(scope.TalosMachine.Namespace)); err != nil {
+		return facts, fmt.Errorf("listing TalosHosts: %w", err)
+	}
+	facts.Hosts = hosts.Items
+	for i := range hosts.Items {
+		if hosts.Items[i].Name == facts.Machine.Spec.HostRef.Name {
+			facts.Host = hosts.Items[i].DeepCopy()
+		}
+	}
+	configuration, err := m.configurationOf(ctx, scope, &bootstrapData{})
+	facts.HasData = configuration != nil
+
+	return facts, err
+}
+
+// observeWipe says how far the wipe is, which the TalosHost controller carries
+// out.
+func observeWipe(scope *backends.Scope, host *infrav1.TalosHost) {
+	message := "The machine is being wiped, to be given its configuration again"
+	if released := conditions.Get(host, infrav1.ReleasedCondition); released != nil && released.Status == metav1.ConditionFalse {
+		message += ": " + released.Message
+	}
+	scope.Observed.Reprovisioning = backends.True(infrav1.ReprovisionWipingReason, message)
+	scope.Observed.Configuration = backends.False(infrav1.ReprovisionWipingReason, message)
+	scope.Observed.Running = backends.False(infrav1.ReprovisionWipingReason, message)
+}
+
+// finishReprovision takes the wish away, and then the record of it: a manager
+// that dies in between does not begin again.
+func (m *Machines) finishReprovision(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
+	if err := m.useUpWish(ctx, scope); err != nil {
+		return err
+	}
+	host.Spec.Reprovision = infrav1.HostReprovision{}
+	if err := m.Client.Update(ctx, host); err != nil {
+		return fmt.Errorf("recording on TalosHost %s that its machine is re-provisioned: %w", host.Name, err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Re-provisioned the machine", "TalosHost", host.Name)
+	m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeNormal, infrav1.EventReprovisioned, "Reprovision",
+		"TalosHost %s was wiped, and runs with its configuration again", host.Name)
+
+	return nil
+}
+
+// useUpWish takes the annotation away.
+func (m *Machines) useUpWish(ctx context.Context, scope *backends.Scope) error {
+	if !reprovision.IsWanted(scope.TalosMachine) {
+		return nil
+	}
+	before := scope.TalosMachine.DeepCopy()
+	delete(scope.TalosMachine.Annotations, infrav1.ReprovisionAnnotation)
+	if err := m.Client.Patch(ctx, scope.TalosMachine, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("removing the annotation of TalosMachine %s: %w", before.Name, err)
+	}
+
+	return nil
+}

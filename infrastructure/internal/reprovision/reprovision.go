@@ -1,0 +1,149 @@
+// Package reprovision decides what the re-provisioning of a machine needs next
+// (design D15). It is pure.
+//
+// The wish is an annotation on the TalosMachine. From before the release until
+// the machine runs again there is a record on the TalosHost; the annotation is
+// taken away while the record is still there, so that a wish is never carried
+// out twice.
+package reprovision
+
+import (
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+// Step is what to do next.
+type Step string
+
+const (
+	// None does nothing: nobody has asked for it.
+	None Step = "None"
+	// Needless takes the wish away: the machine has no configuration, and gets it
+	// anyway.
+	Needless Step = "Needless"
+	// Begin records on the host that the machine is re-provisioned, and asks for
+	// its release, if Refuse has nothing against it.
+	Begin Step = "Begin"
+	// AwaitWipe waits for the proof that the machine is wiped.
+	AwaitWipe Step = "AwaitWipe"
+	// HandOver configures the machine again, and follows it until it runs.
+	HandOver Step = "HandOver"
+	// Finish takes the wish away, and then the record.
+	Finish Step = "Finish"
+)
+
+// IsWanted tells whether somebody has asked for a machine to be re-provisioned.
+func IsWanted(machine *infrav1.TalosMachine) bool {
+	return metav1.HasAnnotation(machine.ObjectMeta, infrav1.ReprovisionAnnotation)
+}
+
+// IsUnderWay tells whether the machine of a host is being re-provisioned.
+func IsUnderWay(host *infrav1.TalosHost) bool {
+	return host.Spec.Reprovision.Previous.ProviderID != ""
+}
+
+// IsConfiguredAgain tells whether a machine that is being re-provisioned is proven
+// wiped, and was not seen running since.
+func IsConfiguredAgain(host *infrav1.TalosHost) bool {
+	return IsUnderWay(host) && host.Spec.Release.Policy == "" && host.Spec.Handover.Progress != infrav1.HandoverRan
+}
+
+// HasRun tells whether a machine that is being re-provisioned had run before.
+func HasRun(host *infrav1.TalosHost) bool {
+	return host.Spec.Reprovision.Previous.Progress == infrav1.HandoverRan
+}
+
+// Next says what is next for a TalosMachine and the host that it has claimed.
+func Next(machine *infrav1.TalosMachine, host *infrav1.TalosHost) Step {
+	spec := &host.Spec
+	switch {
+	case IsUnderWay(host) && spec.Release.Policy != "":
+		return AwaitWipe
+	case IsConfiguredAgain(host):
+		return HandOver
+	case IsUnderWay(host):
+		return Finish
+	case !IsWanted(machine):
+		return None
+	case spec.Handover.ProviderID == "":
+		return Needless
+	}
+
+	return Begin
+}
+
+// Facts are what speaks for and against a beginning.
+type Facts struct {
+	// Machine is the TalosMachine, and Host its host, both as they are now.
+	Machine *infrav1.TalosMachine
+	Host    *infrav1.TalosHost
+	// HasData tells that the machine configuration is there.
+	HasData bool
+	// Hosts are all hosts of the namespace, as they are now.
+	Hosts []infrav1.TalosHost
+	// Cluster is the name of the Cluster.
+	Cluster string
+}
+
+// Refusal is why nothing is begun; its zero value is a yes.
+type Refusal struct {
+	// Reason is the reason of condition Reprovisioning.
+	Reason string
+	// Message says why, and the way out.
+	Message string
+}
+
+// Refuse says what speaks against a beginning.
+func Refuse(facts Facts) Refusal {
+	other := otherUnderWay(facts)
+	switch {
+	case isGoing(facts):
+		return Refusal{
+			Reason:  infrav1.ReprovisionGoingReason,
+			Message: "The machine is not re-provisioned: its TalosMachine or TalosHost is being deleted, or was moved to another management cluster",
+		}
+	case !facts.HasData:
+		return Refusal{
+			Reason: infrav1.ReprovisionDataMissingReason,
+			Message: "The machine is not wiped, because the Secret with the machine configuration, which it would get again, is missing; restore the Secret, or take the annotation " +
+				infrav1.ReprovisionAnnotation + " away",
+		}
+	case other != "" && facts.Machine.Annotations[infrav1.ReprovisionAnnotation] != infrav1.ReprovisionDespiteOthers:
+		return Refusal{
+			Reason: infrav1.ReprovisionOtherMachineReason,
+			Message: "The machine is not wiped, because that of TalosHost " + other + " in the same Cluster is being re-provisioned; wait for it. " +
+				"Where the cluster has no quorum left to lose, give the annotation " + infrav1.ReprovisionAnnotation + " the value " + infrav1.ReprovisionDespiteOthers,
+		}
+	}
+
+	return Refusal{}
+}
+
+// isGoing tells whether the TalosMachine or its host goes. Only what carries our
+// finalizers is wiped: nothing else is sure to be found again.
+func isGoing(facts Facts) bool {
+	machine, host := facts.Machine, facts.Host
+
+	return !machine.DeletionTimestamp.IsZero() || !controllerutil.ContainsFinalizer(machine, infrav1.TalosMachineFinalizer) || IsMoved(machine) ||
+		!host.DeletionTimestamp.IsZero() || !controllerutil.ContainsFinalizer(host, infrav1.TalosHostFinalizer) || IsMoved(host)
+}
+
+// IsMoved tells whether an object lives on in another management cluster.
+func IsMoved(object metav1.Object) bool {
+	_, moved := object.GetAnnotations()[infrav1.DeleteForMoveAnnotation]
+
+	return moved
+}
+
+func otherUnderWay(facts Facts) string {
+	for i := range facts.Hosts {
+		host := &facts.Hosts[i]
+		if host.Name != facts.Host.Name && IsUnderWay(host) && host.Spec.Reprovision.ClusterName == facts.Cluster {
+			return host.Name
+		}
+	}
+
+	return ""
+}

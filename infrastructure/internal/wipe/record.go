@@ -1,0 +1,31 @@
+package wipe
+
+import (
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+// Remember writes into a host that nothing of a claim is left on its machine. It
+// belongs into the same update that takes the records of the claim away. An empty
+// provider ID is a machine of somebody else, and is not remembered.
+func Remember(host *infrav1.TalosHost, providerID string, now time.Time) {
+	if providerID == "" {
+		return
+	}
+	Forget(host, providerID)
+	host.Spec.Wiped = slices.Insert(host.Spec.Wiped, 0, infrav1.HostWipe{ProviderID: providerID, ProvenAt: metav1.NewTime(now)})
+	host.Spec.Wiped = host.Spec.Wiped[:min(len(host.Spec.Wiped), infrav1.MaxHostWipes)]
+}
+
+// Forget takes that back. It belongs into the update that records that a
+// configuration is about to be sent.
+func Forget(host *infrav1.TalosHost, providerID string) {
+	host.Spec.Wiped = slices.DeleteFunc(host.Spec.Wiped, func(known infrav1.HostWipe) bool { return known.ProviderID == providerID })
+	if len(host.Spec.Wiped) == 0 {
+		host.Spec.Wiped = nil
+	}
+}
