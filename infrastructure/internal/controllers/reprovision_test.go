@@ -259,7 +259,9 @@ func TestAPersonLetsMachinesBeReprovisionedDespiteOthers(t *testing.T) {
 }
 
 func TestWhatKeepsAMachineFromBeingReprovisioned(t *testing.T) {
-	deleteForMove := func(o metav1.Object) { o.SetAnnotations(map[string]string{infrav1.DeleteForMoveAnnotation: "", infrav1.ReprovisionAnnotation: ""}) }
+	deleteForMove := func(o metav1.Object) {
+		o.SetAnnotations(map[string]string{infrav1.DeleteForMoveAnnotation: "", infrav1.ReprovisionAnnotation: ""})
+	}
 	tests := map[string]struct {
 		act    func(*world)
 		reason string
@@ -346,7 +348,9 @@ func TestAMachineThatKeepsItsDataIsNotConfiguredAgain(t *testing.T) {
 	g.Expect(conditions.IsFalse(w.machine("a"), infrav1.ReadyCondition)).To(BeTrue())
 
 	metal.keepsData = false
-	change(w, w.host("h1"), func(h *infrav1.TalosHost) { metav1.SetMetaDataAnnotation(&h.ObjectMeta, infrav1.HostRetryAnnotation, "") })
+	change(w, w.host("h1"), func(h *infrav1.TalosHost) {
+		metav1.SetMetaDataAnnotation(&h.ObjectMeta, infrav1.HostRetryAnnotation, "")
+	})
 	w.settle(m)
 	expectReprovisioned(w, before, "a", "h1")
 	g.Expect(metal.Resets()).To(HaveLen(2))
@@ -371,7 +375,11 @@ func TestAMachineIsDeletedWhileItIsReprovisioned(t *testing.T) {
 		until  func(*world, *manager, *bareMetal)
 		resets int
 	}{
-		"before the wipe":   {func(w *world, m *manager, metal *bareMetal) { metal.SetSilent(true); w.settle(m); metal.SetSilent(false) }, 1},
+		"before the wipe": {func(w *world, m *manager, metal *bareMetal) {
+			metal.SetSilent(true)
+			w.settle(m)
+			metal.SetSilent(false)
+		}, 1},
 		"during the wipe":   {func(w *world, m *manager, metal *bareMetal) { w.untilWiping(m, metal) }, 1},
 		"after the wipe":    {func(w *world, m *manager, _ *bareMetal) { w.untilWiped(m) }, 1},
 		"once it runs anew": {func(w *world, m *manager, _ *bareMetal) { w.settle(m) }, 2},

@@ -35,7 +35,9 @@ func host(changes ...func(*infrav1.TalosHost)) *infrav1.TalosHost {
 }
 
 func handedOver(progress infrav1.HandoverProgress) func(*infrav1.TalosHost) {
-	return func(h *infrav1.TalosHost) { h.Spec.Handover = infrav1.HostHandover{ProviderID: providerID, Progress: progress} }
+	return func(h *infrav1.TalosHost) {
+		h.Spec.Handover = infrav1.HostHandover{ProviderID: providerID, Progress: progress}
+	}
 }
 
 func underWay(cluster string) func(*infrav1.TalosHost) {
