@@ -159,6 +159,10 @@ const (
 	// with the machine configuration is missing: the machine could not be
 	// configured again.
 	ReprovisionDataMissingReason = "BootstrapDataMissing"
+	// ReprovisionFromTemplateReason says that nothing is done because the Machine
+	// has the annotation too: it comes from a template then, and would come back
+	// after each time.
+	ReprovisionFromTemplateReason = "AnnotationFromTemplate"
 	// ReprovisionGoingReason says that nothing is done because the host or the
 	// TalosMachine is being deleted, or was moved to another management cluster.
 	ReprovisionGoingReason = "BeingDeleted"

@@ -1,16 +1,19 @@
 package controllers
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
@@ -267,9 +270,12 @@ func TestWhatKeepsAMachineFromBeingReprovisioned(t *testing.T) {
 		reason string
 	}{
 		"the machine configuration is missing": {func(w *world) { w.remove(get(w, &corev1.Secret{}, "a")) }, infrav1.ReprovisionDataMissingReason},
-		"the TalosMachine was moved":           {func(w *world) { change(w, w.machine("a"), func(m *infrav1.TalosMachine) { deleteForMove(m) }) }, infrav1.ReprovisionGoingReason},
-		"the host was moved":                   {func(w *world) { change(w, w.host("h1"), func(h *infrav1.TalosHost) { deleteForMove(h) }) }, infrav1.ReprovisionGoingReason},
-		"the host is being deleted":            {func(w *world) { w.remove(w.host("h1")) }, infrav1.ReprovisionGoingReason},
+		"the annotation comes from a template": {func(w *world) {
+			change(w, get(w, &clusterv1.Machine{}, "a"), func(m *clusterv1.Machine) { m.Annotations = map[string]string{infrav1.ReprovisionAnnotation: ""} })
+		}, infrav1.ReprovisionFromTemplateReason},
+		"the TalosMachine was moved": {func(w *world) { change(w, w.machine("a"), func(m *infrav1.TalosMachine) { deleteForMove(m) }) }, infrav1.ReprovisionGoingReason},
+		"the host was moved":         {func(w *world) { change(w, w.host("h1"), func(h *infrav1.TalosHost) { deleteForMove(h) }) }, infrav1.ReprovisionGoingReason},
+		"the host is being deleted":  {func(w *world) { w.remove(w.host("h1")) }, infrav1.ReprovisionGoingReason},
 		"the Cluster is paused": {func(w *world) {
 			change(w, get(w, &clusterv1.Cluster{}, testCluster), func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
 		}, infrav1.NotReprovisioningReason},
@@ -316,6 +322,36 @@ func TestAWishForAMachineWithoutConfigurationIsUsedUp(t *testing.T) {
 	g.Expect(metal.Applied()).To(HaveLen(1))
 	g.Expect(conditions.IsTrue(w.machine("a"), infrav1.ReadyCondition)).To(BeTrue())
 	g.Expect(w.machine("a").Annotations).NotTo(HaveKey(infrav1.ReprovisionAnnotation))
+}
+
+// behind reads a TalosMachine as it was some time ago, as a cache may.
+type behind struct {
+	client.Client
+	machine *infrav1.TalosMachine
+}
+
+func (c behind) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	if machine, ok := o.(*infrav1.TalosMachine); ok {
+		c.machine.DeepCopyInto(machine)
+		return nil
+	}
+
+	return c.Client.Get(ctx, key, o, opts...)
+}
+
+func TestAWishIsNotCarriedOutTwiceWhenTheCacheIsBehind(t *testing.T) {
+	g := NewWithT(t)
+	w, m, metal := provisioned(t)
+	w.wish("a", "")
+	old := w.machine("a")
+	w.settle(m)
+	g.Expect(metal.Resets()).To(HaveLen(1))
+	m.machines.Client = behind{Client: w.client, machine: old}
+	for range rounds {
+		w.roundWith(m, apierrors.IsConflict)
+	}
+	g.Expect(metal.Resets()).To(HaveLen(1))
+	g.Expect(w.host("h1").Spec.Release).To(BeZero())
 }
 
 func TestAMachineBackInMaintenanceIsReprovisioned(t *testing.T) {

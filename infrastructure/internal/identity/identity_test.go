@@ -169,6 +169,9 @@ func TestKnown(t *testing.T) {
 	host.Spec.Identity.SerialNumber = "X1"
 	g.Expect(Known(&host).SerialNumber).To(Equal("X1"))
 	g.Expect(Known(&host).UUID).To(Equal(uuidA))
+	host.Spec.Reprovision.Previous.Identity.UUID = uuidB
+	g.Expect(Known(&host).UUID).To(Equal(uuidB), "the one that is to be configured again")
+	host.Spec.Reprovision = infrav1.HostReprovision{}
 	host.Spec.Handover.Identity.UUID = uuidB
 	g.Expect(Known(&host).UUID).To(Equal(uuidB))
 	host.Spec.Identity = infrav1.HostIdentity{MACAddresses: []string{macA}}

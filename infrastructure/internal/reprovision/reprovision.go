@@ -79,6 +79,8 @@ type Facts struct {
 	// Machine is the TalosMachine, and Host its host, both as they are now.
 	Machine *infrav1.TalosMachine
 	Host    *infrav1.TalosHost
+	// FromTemplate tells that the annotation comes from a template.
+	FromTemplate bool
 	// HasData tells that the machine configuration is there.
 	HasData bool
 	// Hosts are all hosts of the namespace, as they are now.
@@ -103,6 +105,12 @@ func Refuse(facts Facts) Refusal {
 		return Refusal{
 			Reason:  infrav1.ReprovisionGoingReason,
 			Message: "The machine is not re-provisioned: its TalosMachine or TalosHost is being deleted, or was moved to another management cluster",
+		}
+	case facts.FromTemplate:
+		return Refusal{
+			Reason: infrav1.ReprovisionFromTemplateReason,
+			Message: "The machine is not re-provisioned, because its Machine has the annotation " + infrav1.ReprovisionAnnotation +
+				" too: what a template sets would come back after each time. Take it out of the template, and put it on the TalosMachine alone",
 		}
 	case !facts.HasData:
 		return Refusal{

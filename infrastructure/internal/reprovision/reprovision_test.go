@@ -83,6 +83,7 @@ func TestRefuse(t *testing.T) {
 		machine *infrav1.TalosMachine
 		host    *infrav1.TalosHost
 		noData  bool
+		forAll  bool
 		others  []infrav1.TalosHost
 		want    string
 	}{
@@ -94,6 +95,7 @@ func TestRefuse(t *testing.T) {
 		"another one is configured again":             {others: []infrav1.TalosHost{other(underWay("one"))}, want: infrav1.ReprovisionOtherMachineReason},
 		"an unknown value does not override":          {machine: machine(wanted("force")), others: []infrav1.TalosHost{other(underWay("one"))}, want: infrav1.ReprovisionOtherMachineReason},
 		"a person overrides":                          {machine: machine(wanted(infrav1.ReprovisionDespiteOthers)), others: []infrav1.TalosHost{other(underWay("one"))}},
+		"the annotation comes from a template":        {forAll: true, want: infrav1.ReprovisionFromTemplateReason},
 		"the configuration is missing":                {noData: true, want: infrav1.ReprovisionDataMissingReason},
 		"a person cannot override what is missing":    {machine: machine(wanted(infrav1.ReprovisionDespiteOthers)), noData: true, want: infrav1.ReprovisionDataMissingReason},
 		"the TalosMachine is being deleted":           {machine: machine(func(m *infrav1.TalosMachine) { m.DeletionTimestamp = ptr.To(metav1.Unix(1, 0)) }), want: infrav1.ReprovisionGoingReason},
@@ -106,7 +108,7 @@ func TestRefuse(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			facts := Facts{Machine: tt.machine, Host: tt.host, HasData: !tt.noData, Cluster: "one"}
+			facts := Facts{Machine: tt.machine, Host: tt.host, HasData: !tt.noData, FromTemplate: tt.forAll, Cluster: "one"}
 			if facts.Machine == nil {
 				facts.Machine = machine(wanted(""))
 			}

@@ -25,6 +25,7 @@ import (
 func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.Deletion, ctrl.Result, error) {
 	machine := scope.TalosMachine
 	m.Forget(keyOf(machine))
+	scope.Observed.Reprovisioning = backends.False(infrav1.NotReprovisioningReason, "")
 	if machine.Spec.HostRef.Name == "" {
 		return backends.Released, ctrl.Result{}, nil
 	}

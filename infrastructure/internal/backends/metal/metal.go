@@ -120,7 +120,8 @@ func needsAttention(reason string) bool {
 	case infrav1.NoHostFitsReason, infrav1.HostLostReason, infrav1.InvalidSelectorReason, infrav1.OverlayFailedReason, infrav1.InstallDiskUnfitReason,
 		infrav1.FingerprintMismatchReason, infrav1.HostIdentityMismatchReason, infrav1.HostRunsForeignReason, infrav1.HostDuplicateReason,
 		infrav1.HostReturnedToMaintenanceReason, infrav1.HostNotAnsweringReason,
-		infrav1.ReprovisionOtherMachineReason, infrav1.ReprovisionDataMissingReason, infrav1.ReprovisionGoingReason:
+		infrav1.ReprovisionOtherMachineReason, infrav1.ReprovisionDataMissingReason, infrav1.ReprovisionFromTemplateReason,
+		infrav1.ReprovisionGoingReason:
 		return true
 	}
 

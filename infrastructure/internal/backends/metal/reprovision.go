@@ -22,6 +22,9 @@ func (m *Machines) reconcileReprovision(ctx context.Context, scope *backends.Sco
 	scope.Observed.Reprovisioning = backends.False(infrav1.NotReprovisioningReason, "")
 	switch reprovision.Next(scope.TalosMachine, host) {
 	case reprovision.Needless:
+		if isFromTemplate(scope) {
+			return host, ctrl.Result{}, nil // It would come back at once.
+		}
 		m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeNormal, infrav1.EventReprovisionNeedless, "Reprovision",
 			"The machine has no configuration, and gets it anyway; there is nothing to wipe")
 		return host, ctrl.Result{}, m.useUpWish(ctx, scope)
@@ -94,7 +97,7 @@ func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) 
 }
 
 func (m *Machines) reprovisionFacts(ctx context.Context, scope *backends.Scope) (reprovision.Facts, error) {
-	facts := reprovision.Facts{Machine: &infrav1.TalosMachine{}, Cluster: scope.Cluster.Name}
+	facts := reprovision.Facts{Machine: &infrav1.TalosMachine{}, FromTemplate: isFromTemplate(scope), Cluster: scope.Cluster.Name}
 	if err := m.APIReader.Get(ctx, keyOf(scope.TalosMachine), facts.Machine); err != nil {
 		return facts, fmt.Errorf("reading TalosMachine %s: %w", scope.TalosMachine.Name, err)
 	}
@@ -112,6 +115,12 @@ func (m *Machines) reprovisionFacts(ctx context.Context, scope *backends.Scope) 
 	facts.HasData = configuration != nil
 
 	return facts, err
+}
+
+// isFromTemplate tells whether the annotation comes from a MachineDeployment or a
+// control plane, which keep it on the Machine and on the TalosMachine alike.
+func isFromTemplate(scope *backends.Scope) bool {
+	return metav1.HasAnnotation(scope.Machine.ObjectMeta, infrav1.ReprovisionAnnotation)
 }
 
 // observeWipe says how far the wipe is, which the TalosHost controller carries
