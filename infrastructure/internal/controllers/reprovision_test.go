@@ -174,6 +174,20 @@ func TestReprovisioningNeedsNoStatus(t *testing.T) {
 	g.Expect(metal.Applied()).To(HaveLen(2))
 }
 
+func TestAMachineThatIsReprovisionedStaysProvisioned(t *testing.T) {
+	g := NewWithT(t)
+	w, m, metal := provisioned(t)
+	metal.SetSilent(true)
+	w.wish("a", "")
+	w.round(m)
+	w.loseStatus()
+	w.settle(m)
+	machine := w.machine("a")
+	g.Expect(machine.Status.Initialization.Provisioned).To(HaveValue(BeTrue()))
+	g.Expect(conditions.Get(machine, infrav1.ReadyCondition).Reason).To(Equal(infrav1.ReprovisionWipingReason))
+	g.Expect(w.reprovisioning("a").Message).To(ContainSubstring("does not answer"))
+}
+
 func TestAMovedMachineGoesOnToBeReprovisioned(t *testing.T) {
 	w, m, metal := provisioned(t)
 	before := w.machine("a")
@@ -404,154 +418,4 @@ func TestAnotherMachineIsNotConfiguredInPlaceOfAWipedOne(t *testing.T) {
 	w.settle(m)
 	g.Expect(other.Applied()).To(BeEmpty())
 	g.Expect(conditions.Get(w.machine("a"), infrav1.ConfigurationAppliedCondition).Reason).To(Equal(infrav1.HostIdentityMismatchReason))
-}
-
-func TestAMachineIsDeletedWhileItIsReprovisioned(t *testing.T) {
-	tests := map[string]struct {
-		until  func(*world, *manager, *bareMetal)
-		resets int
-	}{
-		"before the wipe": {func(w *world, m *manager, metal *bareMetal) {
-			metal.SetSilent(true)
-			w.settle(m)
-			metal.SetSilent(false)
-		}, 1},
-		"during the wipe":   {func(w *world, m *manager, metal *bareMetal) { w.untilWiping(m, metal) }, 1},
-		"after the wipe":    {func(w *world, m *manager, _ *bareMetal) { w.untilWiped(m) }, 1},
-		"once it runs anew": {func(w *world, m *manager, _ *bareMetal) { w.settle(m) }, 2},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
-			w, m, metal := provisioned(t)
-			providerID := w.machine("a").Spec.ProviderID
-			w.wish("a", "")
-			tt.until(w, m, metal)
-			w.remove(w.machine("a"))
-			for range 3 {
-				w.settle(m)
-			}
-			g.Expect(w.exists(&infrav1.TalosMachine{}, "a")).To(BeFalse())
-			expectFree(w, "h1")
-			g.Expect(w.host("h1").Spec.Reprovision).To(BeZero())
-			g.Expect(metal.Resets()).To(HaveLen(tt.resets))
-			g.Expect(w.host("h1").Spec.Wiped).To(HaveExactElements(HaveField("ProviderID", providerID)))
-		})
-	}
-}
-
-func TestAMachineThatIsReprovisionedIsLeftAlone(t *testing.T) {
-	deleteForMove := func(o metav1.Object) { o.SetAnnotations(map[string]string{infrav1.DeleteForMoveAnnotation: ""}) }
-	tests := map[string]func(*world){
-		"once its TalosMachine was moved": func(w *world) { change(w, w.machine("a"), func(m *infrav1.TalosMachine) { deleteForMove(m) }) },
-		"once its host was moved":         func(w *world) { change(w, w.host("h1"), func(h *infrav1.TalosHost) { deleteForMove(h) }) },
-		"once its TalosMachine vanishes": func(w *world) {
-			change(w, w.machine("a"), func(m *infrav1.TalosMachine) { m.Finalizers = nil })
-			w.remove(w.machine("a"))
-		},
-		"while its Cluster is paused": func(w *world) {
-			change(w, get(w, &clusterv1.Cluster{}, testCluster), func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
-		},
-	}
-	for name, act := range tests {
-		t.Run(name+" before the wipe", func(t *testing.T) {
-			g := NewWithT(t)
-			w, m, metal := provisioned(t)
-			metal.SetSilent(true)
-			w.wish("a", "")
-			w.round(m)
-			g.Expect(w.host("h1").Spec.Release.Policy).To(Equal(infrav1.ReleaseWipeSystem))
-			act(w)
-			metal.SetSilent(false)
-			w.wait(24 * time.Hour)
-			w.settle(m)
-			g.Expect(metal.Resets()).To(BeEmpty())
-		})
-		t.Run(name+" after the wipe", func(t *testing.T) {
-			w, m, metal := provisioned(t)
-			w.wish("a", "")
-			w.untilWiped(m)
-			act(w)
-			w.wait(24 * time.Hour)
-			w.settle(m)
-			NewWithT(t).Expect(metal.Applied()).To(HaveLen(1))
-		})
-	}
-}
-
-func TestAPausedMachineGoesOnToBeReprovisioned(t *testing.T) {
-	w, m, metal := provisioned(t)
-	before := w.machine("a")
-	pause := func(paused bool) {
-		change(w, get(w, &clusterv1.Cluster{}, testCluster), func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(paused) })
-	}
-	w.wish("a", "")
-	w.untilWiping(m, metal)
-	pause(true)
-	w.settle(m)
-	NewWithT(t).Expect(metal.Applied()).To(HaveLen(1))
-	pause(false)
-	w.settle(m)
-	expectReprovisioned(w, before, "a", "h1")
-}
-
-func TestWhatWasWipedIsRemembered(t *testing.T) {
-	g := NewWithT(t)
-	w, m, _ := provisioned(t)
-	providerID := w.machine("a").Spec.ProviderID
-	g.Expect(w.host("h1").Spec.Wiped).To(BeEmpty())
-	w.remove(w.machine("a"))
-	w.settle(m)
-	expectFree(w, "h1")
-	g.Expect(w.host("h1").Spec.Wiped).To(HaveExactElements(HaveField("ProviderID", providerID)))
-	g.Expect(w.host("h1").Spec.Wiped[0].ProvenAt.IsZero()).To(BeFalse())
-
-	// It is remembered without a status, and while the host is used by others.
-	w.loseStatus()
-	for _, object := range newMachine(t, "b") {
-		g.Expect(w.client.Create(t.Context(), object)).To(Succeed())
-	}
-	w.settle(m)
-	w.settle(m)
-	g.Expect(conditions.IsTrue(w.machine("b"), infrav1.ReadyCondition)).To(BeTrue())
-	g.Expect(w.host("h1").Spec.Wiped).To(HaveExactElements(HaveField("ProviderID", providerID)))
-
-	other := w.machine("b").Spec.ProviderID
-	w.remove(w.machine("b"))
-	w.settle(m)
-	g.Expect(w.host("h1").Spec.Wiped).To(HaveExactElements(HaveField("ProviderID", other), HaveField("ProviderID", providerID)))
-}
-
-func TestNothingIsRememberedWithoutProof(t *testing.T) {
-	g := NewWithT(t)
-	w, m, metal := provisioned(t)
-	providerID := w.machine("a").Spec.ProviderID
-	metal.keepsData = true
-	w.remove(w.machine("a"))
-	w.settle(m)
-	g.Expect(w.exists(&infrav1.TalosMachine{}, "a")).To(BeFalse())
-	g.Expect(w.host("h1").Spec.Wiped).To(BeEmpty())
-	g.Expect(w.host("h1").Spec.Handover.ProviderID).To(Equal(providerID), "it says what is still there")
-
-	metal.keepsData = false
-	w.wait(time.Hour)
-	w.settle(m)
-	g.Expect(w.host("h1").Spec.Wiped).To(HaveExactElements(HaveField("ProviderID", providerID)))
-}
-
-// TestAProviderIDOfAHostIsWipedUntilItIsUsedAgain: a host that names its provider
-// ID itself has the same one in each claim.
-func TestAProviderIDOfAHostIsWipedUntilItIsUsedAgain(t *testing.T) {
-	g := NewWithT(t)
-	const providerID = "cloud://1"
-	w, m, _ := provisioned(t, func(h *infrav1.TalosHost) { h.Spec.ProviderID = providerID })
-	w.remove(w.machine("a"))
-	w.settle(m)
-	g.Expect(w.host("h1").Spec.Wiped).To(HaveExactElements(HaveField("ProviderID", providerID)))
-	for _, object := range newMachine(t, "b") {
-		g.Expect(w.client.Create(t.Context(), object)).To(Succeed())
-	}
-	w.settle(m)
-	g.Expect(w.host("h1").Spec.Handover.ProviderID).To(Equal(providerID))
-	g.Expect(w.host("h1").Spec.Wiped).To(BeEmpty())
 }
