@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
@@ -16,6 +17,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
@@ -23,9 +25,11 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/controllers"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/webhooks"
 )
 
@@ -52,6 +56,9 @@ type Options struct {
 	// Random picks hosts, mints provider IDs and spreads retries; nil means
 	// math/rand.
 	Random Random
+	// Metrics is where metrics are registered; nil means the registry that managers
+	// serve.
+	Metrics prometheus.Registerer
 	// SecretCachingClient reads Secrets from the cache. It is required.
 	SecretCachingClient client.Client
 }
@@ -107,6 +114,9 @@ func (o *Options) setDefaults() {
 	if o.Random == nil {
 		o.Random = sharedRandom{}
 	}
+	if o.Metrics == nil {
+		o.Metrics = ctrlmetrics.Registry
+	}
 	if o.Concurrency == 0 {
 		o.Concurrency = defaultConcurrency
 	}
@@ -119,6 +129,10 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 	store := credentials.New(mgr.GetClient(), secrets.NewReader(options.SecretCachingClient, mgr.GetAPIReader()), options.Clock)
 	follower := follow.New(ctx, options.Dialer, controllers.TalosMachineOf)
 	hostFollower := follow.New(ctx, options.Dialer, controllers.HostOf)
+	contacts := contact.NewLog(options.Clock)
+	if err := registerMetrics(ctx, mgr, options, contacts, hostFollower, follower); err != nil {
+		return err
+	}
 	concurrency := controller.Options{MaxConcurrentReconciles: options.Concurrency}
 
 	clusters := &controllers.ClusterReconciler{Client: mgr.GetClient(), WatchFilterValue: options.WatchFilterValue}
@@ -129,8 +143,8 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 		Client: mgr.GetClient(),
 		Metal: &metal.Machines{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
-			Lookout: lookout.New(follower, options.Clock),
-			Clock:   options.Clock, Random: options.Random, Recorder: mgr.GetEventRecorder("talosmachine-controller"),
+			Contacts: contacts, Lookout: lookout.New(follower, options.Clock),
+			Clock: options.Clock, Random: options.Random, Recorder: mgr.GetEventRecorder("talosmachine-controller"),
 			ProbeInterval: options.ProbeInterval,
 		},
 		Changes:          follower.Events(),
@@ -142,11 +156,33 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 	hosts := &controllers.HostReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
 		Clock: options.Clock, Random: options.Random, Recorder: mgr.GetEventRecorder("taloshost-controller"),
-		Lookout: lookout.New(hostFollower, options.Clock), Changes: hostFollower.Events(),
+		Contacts: contacts, Lookout: lookout.New(hostFollower, options.Clock), Changes: hostFollower.Events(),
 		ProbeInterval: options.ProbeInterval, WatchFilterValue: options.WatchFilterValue,
 	}
 
 	return hosts.SetupWithManager(ctx, mgr, concurrency)
+}
+
+// registerMetrics registers the metrics of hosts. The machine of a host has answered
+// just now while it is watched; else when it was last asked.
+func registerMetrics(ctx context.Context, mgr ctrl.Manager, options Options, contacts *contact.Log, hosts, machines *follow.Follower) error {
+	list := func() []infrav1.TalosHost {
+		found := &infrav1.TalosHostList{}
+		if err := mgr.GetClient().List(ctx, found); err != nil {
+			// The cache has not begun, or has ended.
+			return nil
+		}
+		return found.Items
+	}
+	answered := func(host *infrav1.TalosHost) (time.Time, bool) {
+		key := client.ObjectKeyFromObject(host)
+		if hosts.Following(key) || machines.Following(client.ObjectKey{Namespace: host.Namespace, Name: host.Spec.ConsumerRef.Name}) {
+			return options.Clock.Now(), true
+		}
+		return contacts.Last(key)
+	}
+
+	return metrics.NewHosts(list, answered).Register(options.Metrics)
 }
 
 // whoAmI asks which user the manager is.

@@ -34,6 +34,7 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
@@ -59,6 +60,8 @@ type HostReconciler struct {
 	Random claim.Random
 	// Recorder records events.
 	Recorder events.EventRecorder
+	// Contacts remembers when machines have answered.
+	Contacts *contact.Log
 	// Lookout watches free machines.
 	Lookout *lookout.Lookout
 	// Changes wake the hosts whose free machine has changed.
@@ -83,7 +86,7 @@ type HostReconciler struct {
 // SetupWithManager registers the controller with mgr.
 func (r *HostReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
 	if r.Client == nil || r.APIReader == nil || r.Dialer == nil || r.Credentials == nil || r.Clock == nil || r.Random == nil ||
-		r.Recorder == nil || r.Lookout == nil || r.Changes == nil || r.ProbeInterval <= 0 {
+		r.Recorder == nil || r.Contacts == nil || r.Lookout == nil || r.Changes == nil || r.ProbeInterval <= 0 {
 		return errors.New("setting up the TalosHost controller: a required field is not set")
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", "taloshost")
@@ -109,6 +112,7 @@ func (r *HostReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctr
 	if err := r.Client.Get(ctx, req.NamespacedName, host); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.Lookout.Forget(req.NamespacedName)
+			r.Contacts.Forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}

@@ -48,7 +48,7 @@ func (r *HostReconciler) reconcileFree(ctx context.Context, s *hostScope) (ctrl.
 	if _, calm := r.Lookout.Calm(client.ObjectKeyFromObject(s.host), r.targetText(s)); calm && s.isKnown() {
 		return r.judge(s), nil
 	}
-	answer := contact.Reach(ctx, r.Dialer, contact.Target{
+	answer := r.Contacts.Reach(ctx, r.Dialer, client.ObjectKeyFromObject(s.host), contact.Target{
 		Addresses: contact.Addresses(s.host), Identity: identity.Known(s.host), Twice: identity.Twice(hosts.Items),
 	})
 	defer answer.Close()
@@ -196,7 +196,7 @@ func (r *HostReconciler) reconcileForeign(ctx context.Context, s *hostScope, hos
 	case err != nil:
 		return ctrl.Result{}, err
 	}
-	answer := contact.Reach(ctx, r.Dialer, contact.Target{
+	answer := r.Contacts.Reach(ctx, r.Dialer, client.ObjectKeyFromObject(s.host), contact.Target{
 		Addresses: contact.Addresses(s.host), Identity: identity.Known(s.host), Twice: identity.Twice(hosts), Credentials: &creds,
 	})
 	defer answer.Close()

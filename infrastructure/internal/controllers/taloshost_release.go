@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -94,7 +95,7 @@ func (r *HostReconciler) reachReleased(ctx context.Context, s *hostScope) (conta
 		return contact.Answer{}, err
 	}
 
-	return contact.Reach(ctx, r.Dialer, target), nil
+	return r.Contacts.Reach(ctx, r.Dialer, client.ObjectKeyFromObject(s.host), target), nil
 }
 
 func (r *HostReconciler) releaseFacts(ctx context.Context, s *hostScope, answer contact.Answer) wipe.Facts {

@@ -25,6 +25,7 @@ import (
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
 )
@@ -343,6 +344,7 @@ type manager struct {
 	machines *MachineReconciler
 	hosts    *HostReconciler
 
+	contacts                      *contact.Log
 	hostFollower, machineFollower *follow.Follower
 	openWatches                   int
 }
@@ -356,18 +358,19 @@ func (w *world) manager() *manager {
 	store := credentials.New(w.client, cachedReader{Reader: w.client, world: w}, w.clock)
 	m.machineFollower = follow.New(w.t.Context(), watches, TalosMachineOf)
 	m.hostFollower = follow.New(w.t.Context(), watches, HostOf)
+	m.contacts = contact.NewLog(w.clock)
 	m.clusters = &ClusterReconciler{Client: w.client}
 	m.machines = &MachineReconciler{
 		Client: w.client, Changes: m.machineFollower.Events(),
 		Metal: &metal.Machines{
-			Client: w.client, APIReader: live, Dialer: dialer, Credentials: store, Lookout: lookout.New(m.machineFollower, w.clock),
+			Client: w.client, APIReader: live, Dialer: dialer, Credentials: store, Contacts: m.contacts, Lookout: lookout.New(m.machineFollower, w.clock),
 			Clock: w.clock, Random: w.random, Recorder: w.events, ProbeInterval: probeInterval,
 		},
 	}
 	m.hosts = &HostReconciler{
 		Client: w.client, APIReader: live, Dialer: dialer, Credentials: store,
 		Clock: w.clock, Random: w.random, Recorder: w.events, ProbeInterval: probeInterval,
-		Lookout: lookout.New(m.hostFollower, w.clock), Changes: m.hostFollower.Events(),
+		Contacts: m.contacts, Lookout: lookout.New(m.hostFollower, w.clock), Changes: m.hostFollower.Events(),
 	}
 
 	return m

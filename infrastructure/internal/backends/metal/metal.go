@@ -62,6 +62,8 @@ type Machines struct {
 	Dialer talosclient.Dialer
 	// Credentials gives out client certificates.
 	Credentials *credentials.Store
+	// Contacts remembers when machines have answered.
+	Contacts *contact.Log
 	// Lookout watches configured machines.
 	Lookout *lookout.Lookout
 	// Clock tells the time.

@@ -34,7 +34,7 @@ func (m *Machines) reconcileHandover(ctx context.Context, scope *backends.Scope,
 		return ctrl.Result{}, err
 	}
 	target.Fingerprint = host.Spec.MaintenanceCertFingerprint
-	answer := contact.Reach(ctx, m.Dialer, target)
+	answer := m.Contacts.Reach(ctx, m.Dialer, client.ObjectKeyFromObject(host), target)
 	defer answer.Close()
 	if answer.Outcome != contact.InMaintenance {
 		scope.Observed.Configuration = notHandedOver(answer)

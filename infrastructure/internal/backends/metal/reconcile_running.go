@@ -13,6 +13,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
@@ -49,7 +50,7 @@ func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, 
 		return ctrl.Result{}, err
 	}
 	target.Credentials = &creds
-	answer := contact.Reach(ctx, m.Dialer, target)
+	answer := m.Contacts.Reach(ctx, m.Dialer, client.ObjectKeyFromObject(host), target)
 	defer answer.Close()
 
 	switch answer.Outcome {

@@ -1,0 +1,85 @@
+// Package metrics tells what is known of hosts at the moment in which somebody
+// asks. What no host is there for is not told.
+package metrics
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+var states = []infrav1.HostState{
+	infrav1.HostUnknown, infrav1.HostAvailable, infrav1.HostClaimed, infrav1.HostProvisioning, infrav1.HostProvisioned, infrav1.HostReleasing, infrav1.HostError,
+}
+
+// Hosts collects the metrics of hosts.
+type Hosts struct {
+	list     func() []infrav1.TalosHost
+	answered func(*infrav1.TalosHost) (time.Time, bool)
+
+	contact, count *prometheus.Desc
+}
+
+var _ prometheus.Collector = &Hosts{}
+
+// NewHosts returns a collector of what list returns. answered tells when the
+// machine of a host has last answered, and false when that is not known.
+func NewHosts(list func() []infrav1.TalosHost, answered func(*infrav1.TalosHost) (time.Time, bool)) *Hosts {
+	return &Hosts{
+		list: list, answered: answered,
+		contact: prometheus.NewDesc("capi_talos_host_last_contact_timestamp_seconds",
+			"When the machine of a TalosHost has last answered, in seconds since the epoch.", []string{"namespace", "host"}, nil),
+		count: prometheus.NewDesc("capi_talos_hosts",
+			"How many TalosHosts of a namespace are in a state.", []string{"namespace", "state"}, nil),
+	}
+}
+
+// Register registers the collector, in place of one that a former manager of the
+// same process has left.
+func (h *Hosts) Register(registry prometheus.Registerer) error {
+	err := registry.Register(h)
+	if old := (prometheus.AlreadyRegisteredError{}); errors.As(err, &old) {
+		registry.Unregister(old.ExistingCollector)
+		err = registry.Register(h)
+	}
+	if err != nil {
+		return fmt.Errorf("registering the metrics of TalosHosts: %w", err)
+	}
+
+	return nil
+}
+
+// Describe implements prometheus.Collector.
+func (h *Hosts) Describe(descriptions chan<- *prometheus.Desc) {
+	descriptions <- h.contact
+	descriptions <- h.count
+}
+
+// Collect implements prometheus.Collector.
+func (h *Hosts) Collect(metrics chan<- prometheus.Metric) {
+	counts := map[string]map[infrav1.HostState]int{}
+	hosts := h.list()
+	for i := range hosts {
+		host := &hosts[i]
+		if counts[host.Namespace] == nil {
+			counts[host.Namespace] = map[infrav1.HostState]int{}
+		}
+		state := host.Status.State
+		if state == "" {
+			state = infrav1.HostUnknown
+		}
+		counts[host.Namespace][state]++
+		if at, known := h.answered(host); known {
+			metrics <- prometheus.MustNewConstMetric(h.contact, prometheus.GaugeValue, float64(at.Unix()), host.Namespace, host.Name)
+		}
+	}
+	for namespace, count := range counts {
+		for _, state := range states {
+			metrics <- prometheus.MustNewConstMetric(h.count, prometheus.GaugeValue, float64(count[state]), namespace, string(state))
+		}
+	}
+}
