@@ -88,7 +88,7 @@ func (w *World) raise(ctx context.Context, dir string, options Options) error {
 	}
 	w.Stack, err = management.Up(ctx, management.StackOptions{
 		Dir: dir, Repository: filepath.Join(w.Source, "out", "repository"), Race: os.Getenv("RACE") != "",
-		Audit: options.Audit, ManagerArgs: options.ManagerArgs, Output: os.Stdout,
+		Audit: options.Audit, ManagerArgs: options.ManagerArgs, Variables: []string{"CLUSTER_TOPOLOGY=true"}, Output: os.Stdout,
 	})
 	if err != nil {
 		return err

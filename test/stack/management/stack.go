@@ -40,6 +40,9 @@ type StackOptions struct {
 	Race bool
 	// ManagerArgs are given to our managers beyond their manifests' arguments.
 	ManagerArgs []string
+	// Variables are those of the providers' manifests, as KEY=value. They turn on
+	// feature gates of Cluster API's core, for example CLUSTER_TOPOLOGY=true.
+	Variables []string
 	// Audit writes down who has asked the API server for what.
 	Audit bool
 	// Output is told what goes on, a line each; nil means nobody.
@@ -134,6 +137,7 @@ func (s *Stack) init(ctx context.Context, options StackOptions) error {
 	if err != nil {
 		return err
 	}
+	s.Clusterctl.Env = append(s.Clusterctl.Env, options.Variables...)
 	return s.Clusterctl.Init(ctx)
 }
 
