@@ -48,6 +48,10 @@ func TestAppliedTwiceThereIsNoDifference(t *testing.T) {
 			t.Helper()
 			return flavor(t, namespace, "", map[string]string{"CONTROL_PLANE_ENDPOINT_HOST": "lb.example.com"})
 		},
+		"flavor-topology": func(t *testing.T, namespace string) []byte {
+			t.Helper()
+			return flavor(t, namespace, "topology", map[string]string{"CONTROL_PLANE_ENDPOINT_HOST": "lb.example.com"})
+		},
 		"flavor-metal-vip": func(t *testing.T, namespace string) []byte {
 			t.Helper()
 			return flavor(t, namespace, "metal-vip", map[string]string{

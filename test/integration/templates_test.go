@@ -26,6 +26,7 @@ func TestDefaultsAreDeterministic(t *testing.T) {
 	sources = append(sources, objects(g, flavor(t, namespace, "metal-vip", map[string]string{
 		"CONTROL_PLANE_VIP": "192.0.2.1", "CONTROL_PLANE_VIP_LINK": "eno1", "CONTROL_PLANE_SUBNET": "192.0.2.0/24",
 	}))...)
+	sources = append(sources, objects(g, flavor(t, namespace, "topology", map[string]string{"CONTROL_PLANE_ENDPOINT_HOST": "lb.example.com"}))...)
 	for _, object := range sources {
 		if !isOurGroup(object.GroupVersionKind().Group) {
 			continue
