@@ -40,7 +40,9 @@ func TestChangesOfTheClusterClass(t *testing.T) {
 	t.Run("a template that does not change is not made again", func(t *testing.T) {
 		g, ctx := NewWithT(t), t.Context()
 		before := partsOf(ctx, g, name)
-		changeCluster(t, name, func(cluster *clusterv1.Cluster) { cluster.Spec.Topology.Variables = reversed(cluster.Spec.Topology.Variables) })
+		changeCluster(t, name, func(cluster *clusterv1.Cluster) {
+			cluster.Spec.Topology.Variables = reversed(cluster.Spec.Topology.Variables)
+		})
 		g.Expect(partsOf(ctx, g, name)).To(Equal(before))
 	})
 
