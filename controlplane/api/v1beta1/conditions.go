@@ -197,6 +197,12 @@ const (
 	// RollingOutReason says that at least one Machine is not up to date.
 	RollingOutReason = clusterv1.RollingOutReason
 
+	// NoSpareHostReason says that at least one Machine is not up to date, and that
+	// its replacement, which comes before it goes, finds no host. Add a host, or
+	// set spec.rollout.strategy.rollingUpdate.maxSurge to 0 with three or more
+	// replicas: then an old Machine goes first, and its host is used again.
+	NoSpareHostReason = "NoSpareHost"
+
 	// NotRollingOutReason says that all Machines are up to date.
 	NotRollingOutReason = clusterv1.NotRollingOutReason
 )

@@ -38,6 +38,18 @@ func (w *world) until(r *Reconciler, done func() bool) {
 	})
 }
 
+// staying counts the Machines that are not being deleted.
+func (w *world) staying() int {
+	staying := 0
+	for _, machine := range w.machines() {
+		if machine.DeletionTimestamp.IsZero() {
+			staying++
+		}
+	}
+
+	return staying
+}
+
 func (w *world) has(count int) func() bool {
 	return func() bool {
 		w.t.Helper()
@@ -105,7 +117,7 @@ func TestRollout(t *testing.T) {
 			})
 			most := 0
 			w.until(r, func() bool {
-				most = max(most, len(w.machines()))
+				most = max(most, w.staying())
 				for _, machine := range w.machines() {
 					if machine.Spec.Version != "v1.36.4" {
 						return false

@@ -18,6 +18,7 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/etcd"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
 func setInitializedCondition(s *scope) {
@@ -207,7 +208,24 @@ func setRollingOutCondition(s *scope) {
 		set(s, controlplanev1.RollingOutCondition, metav1.ConditionFalse, controlplanev1.NotRollingOutReason, "")
 		return
 	}
-	set(s, controlplanev1.RollingOutCondition, metav1.ConditionTrue, controlplanev1.RollingOutReason, bullets(outdated)+waiting(s))
+	reason := controlplanev1.RollingOutReason
+	if replacement := withoutHost(s); replacement != "" {
+		reason = controlplanev1.NoSpareHostReason
+		outdated = append(outdated, "Machine "+replacement+" finds no host; add one, or set maxSurge to 0 with three or more replicas")
+	}
+	set(s, controlplanev1.RollingOutCondition, metav1.ConditionTrue, reason, bullets(outdated)+waiting(s))
+}
+
+// withoutHost names a Machine that is up to date and for which there is no host;
+// empty when there is none.
+func withoutHost(s *scope) string {
+	for _, machine := range s.machines {
+		if len(s.outdated[machine.Name]) == 0 && conditions.GetReason(machine, clusterv1.MachineInfrastructureReadyCondition) == infrav1.NoHostFitsReason {
+			return machine.Name
+		}
+	}
+
+	return ""
 }
 
 // waiting says what a change waits for, as more lines of a message.

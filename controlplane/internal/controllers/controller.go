@@ -182,6 +182,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 func (r *Reconciler) reconcileNormal(ctx context.Context, s *scope) (ctrl.Result, error) {
 	for _, gather := range []func(context.Context, *scope) error{
 		r.reconcileMachineList,
+		r.reconcileIntent,
 		r.reconcileParts,
 		r.reconcileInfrastructureTemplate,
 		r.reconcileCertificates,

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/labels/format"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 )
@@ -51,10 +52,15 @@ func listMachines(ctx context.Context, reader client.Reader, s *scope) error {
 	return nil
 }
 
+// isOwn tells that a control plane Machine of the Cluster belongs to the control
+// plane, or is adopted: one that nobody controls, and that has a TalosConfig,
+// gets the label and the owner reference with the next write.
 func isOwn(controlPlane *controlplanev1.TalosControlPlane, machine *clusterv1.Machine) bool {
 	controller := metav1.GetControllerOf(machine)
 	if controller == nil {
-		return machine.Labels[clusterv1.MachineControlPlaneNameLabel] == format.MustFormatValue(controlPlane.Name)
+		name, labelled := machine.Labels[clusterv1.MachineControlPlaneNameLabel]
+		return name == format.MustFormatValue(controlPlane.Name) ||
+			(!labelled && machine.Spec.Bootstrap.ConfigRef.Kind == "TalosConfig" && machine.Spec.Bootstrap.ConfigRef.APIGroup == bootstrapv1.GroupVersion.Group)
 	}
 
 	return util.IsControlledBy(machine, controlPlane, controlplanev1.GroupVersion.WithKind(controlplanev1.TalosControlPlaneKind).GroupKind())

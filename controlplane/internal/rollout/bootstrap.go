@@ -8,11 +8,13 @@ import (
 )
 
 // decideUse records that the API server has answered: from then on etcd holds
-// what users have stored.
+// what users have stored. What a Machine serves that was let go does not count: it
+// is being wiped.
 func decideUse(facts Facts) *Decision {
 	hasData := func(machine MachineFacts) bool { return machine.EtcdData == health.EtcdDataPresent }
+	isKept := func(machine MachineFacts) bool { return !machine.Deleting || machine.Hook != HookGone }
 	switch {
-	case facts.APIServer != health.APIServerReady, facts.Intent != nil && facts.Intent.Initialized,
+	case !slices.ContainsFunc(facts.Machines, isKept), facts.APIServer != health.APIServerReady, facts.Intent != nil && facts.Intent.Initialized,
 		facts.Intent == nil && !slices.ContainsFunc(facts.Machines, hasData):
 		return nil
 	default:

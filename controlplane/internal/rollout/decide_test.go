@@ -149,7 +149,7 @@ func TestDecideAsksEveryNodeBeforeTheBootstrap(t *testing.T) {
 	leaving := MachineFacts{Name: "cp-0", ProviderID: "talos://0", Provisioned: true, Deleting: true}
 	facts := ready(intent("cp-a", "talos://a", false), func(f *Facts) { f.Machines = append([]MachineFacts{leaving}, f.Machines...) })
 
-	g.Expect(Decide(facts).Action).To(Equal(WaitForMachineDeletion))
+	g.Expect(Decide(facts).Action).To(Equal(WaitForMachine))
 }
 
 func TestDecideDelete(t *testing.T) {

@@ -16,6 +16,9 @@ import (
 func decideDepartures(facts Facts) *Decision {
 	var waiting *Decision
 	for _, machine := range facts.leaving() {
+		if facts.isRid(machine) {
+			continue
+		}
 		decision := decideDeparture(facts, machine)
 		switch {
 		case decision.Action != WaitForMachineDeletion:
@@ -83,6 +86,12 @@ func decideDeparture(facts Facts, machine MachineFacts) *Decision {
 	default:
 		return withMember(decide(RemoveMember, "Removing the etcd member of Machine "+machine.Name+", which does not answer, through another one"), member)
 	}
+}
+
+// isRid tells that etcd is rid of a Machine that is being deleted: only its
+// infrastructure is left, which may take its time. Nothing waits for that.
+func (f Facts) isRid(machine MachineFacts) bool {
+	return machine.Deleting && machine.Hook == HookGone && f.hasNoMember(machine)
 }
 
 // decideUnborn is about a Machine that goes before the API server has ever

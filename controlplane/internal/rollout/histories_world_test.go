@@ -122,7 +122,9 @@ func (p *play) world() {
 func (p *play) live(m *machinePlay) {
 	switch {
 	case m.deleting && m.hook == HookGone:
-		p.gone(m)
+		if p.random.IntN(3) == 0 {
+			p.gone(m)
+		}
 		return
 	case m.deleting && m.hook == HookEarly && p.random.IntN(2) == 0:
 		m.hook = HookDue
@@ -140,7 +142,11 @@ func (p *play) live(m *machinePlay) {
 func (p *play) gone(m *machinePlay) {
 	p.machines = slices.DeleteFunc(p.machines, func(other *machinePlay) bool { return other == m })
 	if m.provisioned {
+		before := p.hasQuorum()
 		p.nodes.Wipe(m.name)
+		if before && !p.hasQuorum() && p.used {
+			p.offend("the wipe of %s took the quorum", m.name)
+		}
 		p.hosts++
 		p.wiped[m.providerID] = true
 	}
@@ -336,7 +342,6 @@ func (p *play) effect(decision Decision, dies bool) {
 		}
 	case ReleaseHook:
 		m.hook = HookGone
-		p.gone(m)
 	default:
 	}
 	if dies {

@@ -87,7 +87,7 @@ func judgeRemediation(facts Facts, machine MachineFacts) Verdict {
 		return never("It is the only control plane Machine, and holds the data of the cluster")
 	case machine.joined(facts) && facts.awaitsReplacement(machine):
 		return later("The replacement of Machine " + facts.Remediation.InProgress.Machine + " is not there yet")
-	case slices.ContainsFunc(facts.leaving(), func(other MachineFacts) bool { return !stuck(facts, other) }):
+	case slices.ContainsFunc(facts.leaving(), func(other MachineFacts) bool { return !facts.isRid(other) && !stuck(facts, other) }):
 		return later("Another control plane Machine is being deleted")
 	case machine.joined(facts) && slices.ContainsFunc(others, func(other MachineFacts) bool {
 		return !other.Unhealthy && !other.Held && !other.joined(facts)

@@ -143,7 +143,7 @@ func preflight(facts Facts, victim string) []string {
 func isNoObstacle(facts Facts, machine MachineFacts, victim string) bool {
 	switch {
 	case machine.Deleting:
-		return mustGrowFirst(facts)
+		return mustGrowFirst(facts) || facts.isRid(machine)
 	case machine.Unhealthy:
 		return victim == "" && machine.joined(facts)
 	case victim != "" && facts.MaxSurge == 0 && isPending(machine) && !machine.Answers:

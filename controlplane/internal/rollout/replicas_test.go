@@ -50,7 +50,7 @@ func TestDecideScaleUp(t *testing.T) {
 		"waits for a broken component":                       {wants(3, func(f *Facts) { f.Machines[0].ComponentProblems = []string{"no scheduler"} }), WaitForPreflight, "", "Machine cp-a: no scheduler"},
 		"waits for etcd":                                     {wants(3, func(f *Facts) { f.Etcd.Problems = []string{"a stranger"} }), WaitForPreflight, "", "etcd: a stranger"},
 		"waits for a version that is coming":                 {wants(3, func(f *Facts) { f.VersionPending = true }), WaitForPreflight, "", "topology"},
-		"waits for a Machine that goes":                      {wants(3, second(func(m *MachineFacts) { m.Deleting = true })), WaitForMachineDeletion, "cp-b", ""},
+		"waits for a Machine that goes":                      {wants(3, second(func(m *MachineFacts) { m.Deleting, m.Hook = true, HookEarly })), WaitForMachineDeletion, "cp-b", ""},
 		"waits for the bundle":                               {wants(3, func(f *Facts) { f.Certificates = CertificatesMissing }), WaitForCertificates, "", ""},
 		"deletes one that is wanted no more before it joins": {wants(1, second()), DeleteMachine, "cp-b", ""},
 		"lists all that it waits for": {wants(3, func(f *Facts) {

@@ -1,0 +1,108 @@
+package integration
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
+	"github.com/capi-talos/capi-talos/test/talossim"
+)
+
+// TestARolloutReplacesEachMachine: another version reaches all Machines, one after
+// the other, with one Machine more and with one fewer at a time.
+func TestARolloutReplacesEachMachine(t *testing.T) {
+	for surge := range 2 {
+		t.Run(fmt.Sprintf("maxSurge %d", surge), func(t *testing.T) {
+			t.Parallel()
+			name := fmt.Sprintf("rollout-%d", surge)
+			g, ctx := NewWithT(t), t.Context()
+			machines := newFleet(t, simfleet.Options{})
+			hosts := runCluster(t, machines, name, 3, 0)
+			hosts = append(hosts, addHosts(t, machines, name, surge)...)
+			before := namesOf(t, name)
+			_, err := world.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch",
+				fmt.Sprintf(`{"spec":{"version":"v1.36.4","rollout":{"strategy":{"type":"RollingUpdate","rollingUpdate":{"maxSurge":%d}}}}}`, surge))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Eventually(func(g Gomega) {
+				g.Expect(controlPlaneOf(ctx, g, name).Status.UpToDateReplicas).NotTo(HaveValue(BeEquivalentTo(3)))
+			}).WithTimeout(timeout).Should(Succeed())
+			awaitControlPlane(t, name, 3)
+			for _, old := range before {
+				g.Expect(namesOf(t, name)).NotTo(ContainElement(old))
+			}
+			g.Expect(machines.Bootstraps()).To(Equal(1))
+			deleteClusters(t, name, name)
+			expectStates(t, name, infrav1.HostAvailable, len(hosts))
+			expectWiped(t, machines, hosts...)
+		})
+	}
+}
+
+// TestTwoMachinesDeletedAtOnceAreReplaced: each leaves etcd by itself, one after
+// the other, and two others join.
+func TestTwoMachinesDeletedAtOnceAreReplaced(t *testing.T) {
+	t.Parallel()
+	const name = "two-deleted"
+	g, ctx := NewWithT(t), t.Context()
+	machines := newFleet(t, simfleet.Options{})
+	hosts := runCluster(t, machines, name, 3, 0)
+	before := namesOf(t, name)
+	_, err := world.Kubectl(ctx, "--namespace", name, "delete", "machine", before[0], before[1], "--wait=false")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(func(g Gomega) {
+		g.Expect(namesOf(t, name)).NotTo(ContainElements(before[0], before[1]))
+	}).WithTimeout(timeout).Should(Succeed())
+	awaitControlPlane(t, name, 3)
+	g.Expect(namesOf(t, name)).To(ContainElement(before[2]))
+	deleteClusters(t, name, name)
+	expectStates(t, name, infrav1.HostAvailable, len(hosts))
+	expectWiped(t, machines, hosts...)
+}
+
+// TestAnUnhealthyControlPlaneMachineIsReplaced: a MachineHealthCheck finds a node
+// that is gone; its member is removed through another one, and three vote again.
+func TestAnUnhealthyControlPlaneMachineIsReplaced(t *testing.T) {
+	t.Parallel()
+	const name = "unhealthy"
+	g, ctx := NewWithT(t), t.Context()
+	machines := newFleet(t, simfleet.Options{})
+	runCluster(t, machines, name, 3, 0, setField("TalosMachineTemplate", int64(30), "spec", "template", "spec", "metal", "releaseTimeoutSeconds"))
+	addHosts(t, machines, name, 1)
+	_, err := world.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch",
+		`{"spec":{"etcd":{"leaveTimeoutSeconds":10}}}`)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(world.Client.Create(ctx, &clusterv1.MachineHealthCheck{
+		ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name},
+		Spec: clusterv1.MachineHealthCheckSpec{
+			ClusterName: name,
+			Selector:    metav1.LabelSelector{MatchLabels: map[string]string{clusterv1.MachineControlPlaneLabel: ""}},
+			Checks: clusterv1.MachineHealthCheckChecks{
+				NodeStartupTimeoutSeconds: ptr.To(int32(0)),
+				UnhealthyMachineConditions: []clusterv1.UnhealthyMachineCondition{
+					{Type: "EtcdMemberHealthy", Status: metav1.ConditionUnknown, TimeoutSeconds: ptr.To(int32(5))},
+					{Type: "EtcdMemberHealthy", Status: metav1.ConditionFalse, TimeoutSeconds: ptr.To(int32(5))},
+				},
+			},
+		},
+	})).To(Succeed())
+	broken := machinesOf(ctx, g, name, true)[0]
+	for _, host := range machines.Hosts() {
+		if machine := machines.Machine(host); machine.Hostname() == broken.Name {
+			machine.Break(talossim.Faults{Silent: true, DeadEtcd: true})
+		}
+	}
+
+	g.Eventually(func(g Gomega) {
+		g.Expect(namesOf(t, name)).NotTo(ContainElement(broken.Name))
+	}).WithTimeout(2 * timeout).WithPolling(time.Second).Should(Succeed())
+	awaitControlPlane(t, name, 3)
+	g.Expect(machines.Bootstraps()).To(Equal(1))
+	deleteClusters(t, name, name)
+}
