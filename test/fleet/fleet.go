@@ -21,6 +21,9 @@ type Fleet interface {
 	// KubernetesVersion is the Kubernetes version that its machines can run,
 	// with its "v".
 	KubernetesVersion() string
+	// NextKubernetesVersion is another version to which a cluster can be brought;
+	// empty when its machines run no other.
+	NextKubernetesVersion() string
 	// TalosVersion is the Talos release of its machines, with its "v".
 	TalosVersion() string
 	// RunsWorkloads tells whether a Pod really runs in a cluster of this fleet.

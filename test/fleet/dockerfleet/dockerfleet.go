@@ -92,6 +92,9 @@ func (f *Fleet) Name() string { return "docker" }
 // KubernetesVersion implements fleet.Fleet.
 func (f *Fleet) KubernetesVersion() string { return f.options.KubernetesVersion }
 
+// NextKubernetesVersion implements fleet.Fleet: there are images of one version.
+func (f *Fleet) NextKubernetesVersion() string { return "" }
+
 // TalosVersion implements fleet.Fleet.
 func (f *Fleet) TalosVersion() string { return f.options.TalosVersion }
 

@@ -89,6 +89,9 @@ func (f *Fleet) Name() string { return "sim" }
 // KubernetesVersion implements fleet.Fleet.
 func (f *Fleet) KubernetesVersion() string { return KubernetesVersion }
 
+// NextKubernetesVersion implements fleet.Fleet. Pretended machines run any.
+func (f *Fleet) NextKubernetesVersion() string { return "v1.36.4" }
+
 // TalosVersion implements fleet.Fleet.
 func (f *Fleet) TalosVersion() string { return talossim.DefaultTalosVersion }
 

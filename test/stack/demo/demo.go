@@ -56,7 +56,8 @@ type Scenario struct {
 	// Hosts is how many machines there are; 0 means as many as are needed.
 	Hosts int
 	// ControlPlanes are the numbers of control plane machines, one after the
-	// other; empty means 1, 3.
+	// other: up to the greatest before there are more workers, the rest at the
+	// end; empty means 1, 3, 1.
 	ControlPlanes []int
 	// Workers are the numbers of workers, one after the other; empty means 1, 3,
 	// 2.
@@ -167,7 +168,7 @@ func (s *Scenario) prepare() error {
 		s.Workers = []int{1, 3, 2}
 	}
 	if len(s.ControlPlanes) == 0 {
-		s.ControlPlanes = []int{1, 3}
+		s.ControlPlanes = []int{1, 3, 1}
 	}
 	s.controlPlanes, s.workers = s.ControlPlanes[0], s.Workers[0]
 	if s.Hosts == 0 {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -41,11 +42,9 @@ func (s *Scenario) steps() []step {
 		{"create cluster", "the Cluster to be Available with " + plural(s.ControlPlanes[0], "control plane machine") + " and " + plural(s.Workers[0], "worker"), s.createCluster},
 		{"nodes", "the Nodes to be Ready with our provider IDs", s.awaitNodes},
 	}
-	for _, count := range s.ControlPlanes[1:] {
-		steps = append(steps, step{fmt.Sprintf("%d control planes", count), plural(count, "control plane machine") + ", each a healthy etcd member", func(ctx context.Context) (string, error) {
-			s.controlPlanes = count
-			return s.scaleControlPlane(ctx, count)
-		}})
+	most := slices.Index(s.ControlPlanes, slices.Max(s.ControlPlanes)) + 1
+	for _, count := range s.ControlPlanes[1:most] {
+		steps = append(steps, s.controlPlaneStep(count))
 	}
 	for _, count := range s.Workers[1:] {
 		steps = append(steps, step{fmt.Sprintf("%d workers", count), plural(count, "Ready worker"), func(ctx context.Context) (string, error) {
@@ -54,6 +53,12 @@ func (s *Scenario) steps() []step {
 		}})
 	}
 	steps = append(steps, step{"workload", "a Deployment to run in the cluster", s.runWorkload})
+	for _, count := range s.ControlPlanes[most:] {
+		steps = append(steps, s.controlPlaneStep(count))
+	}
+	if next := s.Fleet.NextKubernetesVersion(); next != "" {
+		steps = append(steps, step{"rollout", "the control plane to run " + next, func(ctx context.Context) (string, error) { return s.rollOut(ctx, next) }})
+	}
 	if s.Keep {
 		return steps
 	}
@@ -61,6 +66,42 @@ func (s *Scenario) steps() []step {
 		step{"delete cluster", "the Cluster and its Machines to be gone", s.deleteCluster},
 		step{"wiped hosts", "all hosts to be Available again, proven wiped", s.awaitWiped},
 	)
+}
+
+func (s *Scenario) controlPlaneStep(count int) step {
+	what := plural(count, "control plane")
+	return step{what, what + " machines, each a healthy etcd member", func(ctx context.Context) (string, error) {
+		s.controlPlanes = count
+		return s.scaleControlPlane(ctx, count)
+	}}
+}
+
+// rollOut brings the control plane to another Kubernetes version: each of its
+// Machines is replaced.
+func (s *Scenario) rollOut(ctx context.Context, version string) (string, error) {
+	if err := s.poll(ctx, func(ctx context.Context) error {
+		_, err := s.Management.kubectl(ctx, "--namespace", s.Cluster, "patch", "taloscontrolplane", s.Cluster+"-control-plane",
+			"--type=merge", "--patch", fmt.Sprintf(`{"spec":{"version":%q}}`, version))
+		return err
+	}); err != nil {
+		return "", err
+	}
+	if err := s.poll(ctx, func(ctx context.Context) error {
+		machines := &clusterv1.MachineList{}
+		if err := s.client.List(ctx, machines, client.InNamespace(s.Cluster), client.HasLabels{clusterv1.MachineControlPlaneLabel}); err != nil {
+			return err
+		}
+		for i := range machines.Items {
+			if found := machines.Items[i].Spec.Version; found != version {
+				return fmt.Errorf("machine %s has version %s", machines.Items[i].Name, found)
+			}
+		}
+		return nil
+	}); err != nil {
+		return "", err
+	}
+	_, err := s.awaitNodes(ctx)
+	return "control plane at " + version, err
 }
 
 func plural(n int, what string) string {
