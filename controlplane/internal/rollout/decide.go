@@ -106,7 +106,7 @@ func Decide(facts Facts) Decision {
 }
 
 // rules are what Decide goes through; the first that has something to say
-// decides. docs/control-plane.md has them as a table.
+// decides. docs/kinds/taloscontrolplane.md has them as a table.
 func rules() []func(Facts) *Decision {
 	return []func(Facts) *Decision{
 		decideCluster, decideFirst, decideUse, decideDepartures, decideRemediation, decideCertificates, decideEtcd, decideStrangers,
