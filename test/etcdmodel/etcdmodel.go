@@ -78,6 +78,7 @@ type Cluster struct {
 	term    uint64
 	// events counts what happens to members.
 	events uint64
+	alarms []Alarm
 }
 
 // newCluster makes a cluster of one member that answers.
@@ -114,10 +115,7 @@ func (c *Cluster) voters() (all, up int) {
 func quorum(voters int) int { return voters/2 + 1 }
 
 // HasQuorum tells whether a majority of the voters answers.
-func (c *Cluster) HasQuorum() bool {
-	all, up := c.voters()
-	return up >= quorum(all)
-}
+func (c *Cluster) HasQuorum() bool { return c.Count().HasQuorum() }
 
 // Leader is the ID of the leader; 0 without quorum. A leader stays one until it
 // no longer answers, leaves or hands over.

@@ -29,7 +29,11 @@ type api struct {
 // order hands an order to the boot. Only the first one counts.
 func (a *api) order(next order) error {
 	var taken bool
-	a.boot.sim.look(func() { taken = a.boot.give(next) })
+	a.boot.sim.look(func() {
+		if taken = a.boot.give(next); taken && next.reset {
+			a.boot.sim.judge.Reset(a.boot.machine.spec.Name, next.leave)
+		}
+	})
 	if !taken {
 		return status.Error(codes.FailedPrecondition, "sequence lock is held by another sequence")
 	}

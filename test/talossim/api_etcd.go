@@ -35,7 +35,10 @@ func (a *api) Bootstrap(context.Context, *machine.BootstrapRequest) (*machine.Bo
 			err = status.Error(codes.FailedPrecondition, "bootstrap is not available yet")
 			return
 		}
-		if err = b.sim.etcd.Bootstrap(a.settings.etcd, b.machine.spec.Name, a.settings.hostname, b.machine.url(peerPort)); err == nil {
+		err = b.sim.judge.Bootstrap(a.settings.etcd, b.machine.spec.Name, func() error {
+			return b.sim.etcd.Bootstrap(a.settings.etcd, b.machine.spec.Name, a.settings.hostname, b.machine.url(peerPort))
+		})
+		if err == nil {
 			// The member runs once the process does.
 			b.sim.etcd.Stop(b.machine.spec.Name)
 		}
@@ -175,6 +178,11 @@ func (a *api) memberStatus() (*machine.EtcdMemberStatus, error) {
 	if member.GetLeader() == 0 {
 		member.Errors = append(member.Errors, "etcdserver: no leader")
 	}
+	// Each member tells the alarms of all (server/etcdserver/api/v3rpc/maintenance.go
+	// of etcd v3.6.16, Status).
+	for _, alarm := range data.Cluster.Alarms() {
+		member.Errors = append(member.Errors, fmt.Sprintf("memberID:%d alarm:%s ", alarm.Member, alarm.Kind))
+	}
 	return member, nil
 }
 
@@ -204,11 +212,9 @@ func (a *api) alarms() (*machine.EtcdAlarm, error) {
 		return nil, errNoAnswer
 	}
 	list := &machine.EtcdAlarm{}
-	for _, other := range a.boot.sim.machines {
-		data, found := a.boot.sim.etcd.Data(other.spec.Name)
-		if alarm := machine.EtcdMemberAlarm_AlarmType_value[other.faults.Alarm]; found && data.Cluster == local.Cluster && alarm != 0 {
-			list.MemberAlarms = append(list.MemberAlarms, &machine.EtcdMemberAlarm{MemberId: data.ID, Alarm: machine.EtcdMemberAlarm_AlarmType(alarm)})
-		}
+	for _, alarm := range local.Cluster.Alarms() {
+		kind := machine.EtcdMemberAlarm_AlarmType(machine.EtcdMemberAlarm_AlarmType_value[alarm.Kind])
+		list.MemberAlarms = append(list.MemberAlarms, &machine.EtcdMemberAlarm{MemberId: alarm.Member, Alarm: kind})
 	}
 	return list, nil
 }

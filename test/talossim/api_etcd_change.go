@@ -21,7 +21,9 @@ func (a *api) EtcdRemoveMemberByID(ctx context.Context, req *machine.EtcdRemoveM
 	a.boot.sim.update(func() {
 		var cluster *etcdmodel.Cluster
 		if cluster, err = a.cluster(); err == nil {
-			err = cluster.Remove(req.GetMemberId())
+			err = a.boot.sim.judge.Change(etcdmodel.CallRemove, a.boot.machine.spec.Name, cluster, req.GetMemberId(), func() error {
+				return cluster.Remove(req.GetMemberId())
+			})
 		}
 	})
 	switch {
@@ -49,9 +51,7 @@ func (a *api) EtcdLeaveCluster(ctx context.Context, _ *machine.EtcdLeaveClusterR
 			return true
 		}
 		id = data.ID
-		if a.boot.machine.faults.Parted {
-			failure = etcdmodel.ErrNoLeader
-		} else if failure = a.boot.sim.etcd.Leave(a.boot.machine.spec.Name); failure == nil {
+		if failure = a.leave(data); failure == nil {
 			a.boot.machine.etcd = etcdFinished
 		}
 		return !errors.Is(failure, etcdmodel.ErrUnhealthy)
@@ -62,6 +62,15 @@ func (a *api) EtcdLeaveCluster(ctx context.Context, _ *machine.EtcdLeaveClusterR
 		return nil, answered(ctx, fmt.Sprintf("failed to leave cluster: 1 error(s) occurred:\n\tfailed to remove member %d", id), failure)
 	}
 	return &machine.EtcdLeaveClusterResponse{Messages: []*machine.EtcdLeaveCluster{{}}}, nil
+}
+
+// leave takes the machine's member out. The lock is held.
+func (a *api) leave(data etcdmodel.Data) error {
+	m := a.boot.machine
+	if m.faults.Parted {
+		return etcdmodel.ErrNoLeader
+	}
+	return m.sim.judge.Change(etcdmodel.CallLeave, m.spec.Name, data.Cluster, data.ID, func() error { return m.sim.etcd.Leave(m.spec.Name) })
 }
 
 // EtcdForfeitLeadership hands the leadership to the first other member of the

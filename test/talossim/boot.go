@@ -236,9 +236,10 @@ func (b *boot) start(ctx context.Context) error {
 		b.machine.trustd = b.settings.controlPlane
 	})
 	b.resources.setVolumes(ctx, b.machine)
-	defer b.stopped(context.WithoutCancel(ctx))
+	defer b.stopped()
 
 	if b.settings.controlPlane {
+		defer b.beside(ctx, b.keepStaticPods)()
 		etcd := b.runEtcd(ctx)
 		defer etcd()
 	}
@@ -248,6 +249,20 @@ func (b *boot) start(ctx context.Context) error {
 	b.setStage(ctx, runtime.MachineStageRunning)
 	b.keepJoined(ctx)
 	return nil
+}
+
+// beside runs something until it is stopped.
+func (b *boot) beside(ctx context.Context, run func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
 }
 
 // up tells whether all services are: then the boot has ended. The lock is held.
@@ -260,15 +275,9 @@ func (b *boot) up() bool {
 }
 
 // stopped undoes what start has done.
-func (b *boot) stopped(ctx context.Context) {
-	var joined bool
-	b.sim.update(func() {
-		joined = b.machine.joined
-		b.machine.joined, b.machine.trustd, b.services = false, false, false
-	})
-	if joined {
-		b.sim.options.Clusters.Leave(ctx, b.settings.kubernetesCA.Crt, b.settings.hostname)
-	}
+func (b *boot) stopped() {
+	b.sim.update(func() { b.machine.joined, b.machine.trustd, b.services = false, false, false })
+	b.sim.lives.Go(func() { b.missed(b.sim.ctx, func() bool { return b.machine.joined }) })
 }
 
 // issuer is the CA of what apid presents. A worker gets its certificate from the

@@ -89,7 +89,9 @@ func (b *boot) etcdOnce(ctx context.Context) {
 	<-done
 	<-done
 	b.sim.update(func() {
-		b.sim.etcd.Stop(b.machine.spec.Name)
+		if !b.machine.faults.Gone {
+			b.sim.etcd.Stop(b.machine.spec.Name)
+		}
 		if b.machine.etcd == etcdRunning {
 			b.machine.etcd = etcdFailed
 		}
@@ -158,20 +160,37 @@ func (b *boot) healthy() bool {
 	return member.Up && !member.Learner && data.Cluster.Leader() != 0
 }
 
-// runAPIServer serves Kubernetes while etcd is healthy.
+// runAPIServer serves Kubernetes while etcd is healthy. It is the kubelet that
+// starts the API server; what runs goes on without it.
 func (b *boot) runAPIServer(ctx context.Context) {
-	for b.sim.await(ctx, b.healthy) == nil {
+	m := b.machine
+	serves := func() bool { return b.healthy() && !m.faults.DeadAPIServer }
+	for b.sim.await(ctx, func() bool { return serves() && (m.apiStarted || !m.faults.DeadKubelet) }) == nil {
 		stop, err := b.serveAPI(ctx)
 		if err != nil {
 			b.sim.pause(ctx, retryInterval)
 			continue
 		}
-		b.sim.update(func() { b.machine.apiUp = true })
-		b.resources.setStaticPods(ctx, b.settings.hostname, true)
-		_ = b.sim.await(ctx, func() bool { return !b.healthy() })
-		b.sim.update(func() { b.machine.apiUp = false })
+		b.sim.update(func() { m.apiUp, m.apiStarted = true, true })
+		_ = b.sim.await(ctx, func() bool { return !serves() })
+		b.sim.update(func() { m.apiUp = false })
 		stop()
-		b.resources.setStaticPods(ctx, b.settings.hostname, false)
+	}
+}
+
+// keepStaticPods tells the static Pods of a control plane node from the first
+// start of its API server on. The controller manager and the scheduler go with it:
+// they know no other API server than that of their node. Talos hears of them from
+// the kubelet, and keeps what it heard last while that does not answer
+// (internal/app/machined/pkg/controllers/k8s/kubelet_static_pod.go).
+func (b *boot) keepStaticPods(ctx context.Context) {
+	told, up := false, false
+	for b.sim.await(ctx, func() bool {
+		up = b.machine.apiUp
+		return up != told && !b.machine.faults.DeadKubelet
+	}) == nil {
+		told = up
+		b.resources.setStaticPods(ctx, b.settings.hostname, up)
 	}
 }
 

@@ -20,6 +20,16 @@ type Faults struct {
 	RefusesConfiguration string
 	// StuckBooting keeps it in stage booting, with its services not up.
 	StuckBooting bool
+	// DeadAPIServer ends the API server of the machine, and keeps it from being
+	// started. Etcd runs on.
+	DeadAPIServer bool
+	// DeadKubelet makes the kubelet hang. Static Pods that run go on, and Talos
+	// tells of them what it heard last; none is started. The node is not ready.
+	DeadKubelet bool
+	// Gone takes the power away for as long as it is set. What is on the disk
+	// stays. Whoever calls the machine gets no answer, and the other members of
+	// etcd do not notice that it is gone.
+	Gone bool
 	// DeadEtcd stops etcd, and with it the API server of the machine. The data
 	// stays.
 	DeadEtcd bool
@@ -32,7 +42,9 @@ type Faults struct {
 	KeepsData bool
 	// OtherMachine makes it tell another identity, from its next boot on.
 	OtherMachine bool
-	// Alarm is an alarm that its etcd raises: "NOSPACE" or "CORRUPT".
+	// Alarm is an alarm that its etcd raises once it can: "NOSPACE", with which the
+	// Kubernetes of the whole cluster refuses writes, or "CORRUPT". It is disarmed
+	// when the fault goes, also of a member that is out by then.
 	Alarm string
 }
 
@@ -40,11 +52,15 @@ type Faults struct {
 func (m *Machine) Break(faults Faults) {
 	var present *boot
 	m.sim.update(func() {
-		healed := m.faults.Parted && !faults.Parted
+		healed, leaves := m.faults.Parted && !faults.Parted, faults.Gone && !m.faults.Gone
 		m.faults = faults
 		present = m.present
+		if leaves && present != nil {
+			m.sim.etcd.Silence(m.spec.Name)
+			present.give(order{now: true})
+		}
 		switch {
-		case m.etcd != etcdRunning:
+		case m.etcd != etcdRunning || faults.Gone:
 		case faults.Parted:
 			m.sim.etcd.Silence(m.spec.Name)
 		case healed:

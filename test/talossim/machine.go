@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
+	"strconv"
+	"sync"
 	"time"
 
 	"github.com/siderolabs/talos/pkg/machinery/constants"
@@ -28,12 +31,18 @@ type Machine struct {
 	present *boot
 	// etcd tells how far etcd is in the present boot.
 	etcd etcdState
-	// apiUp tells that the API server serves.
-	apiUp bool
+	// apiUp tells that the API server serves, and apiStarted that the kubelet has
+	// started it in the present boot.
+	apiUp, apiStarted bool
 	// joined tells that the node is registered.
 	joined bool
 	// trustd tells that the machine issues certificates for workers.
 	trustd bool
+	// raised is the alarm of its etcd; nil when there is none.
+	raised *raised
+
+	// node is held while Kubernetes is told of the node.
+	node sync.Mutex
 }
 
 // disk is what a machine keeps. Etcd's data is kept by the fleet.
@@ -58,6 +67,8 @@ type order struct {
 	leave bool
 	// now leaves no time for anything: the power is gone.
 	now bool
+	// blank tells that the disk is empty when the power is back.
+	blank bool
 }
 
 // Spec is what the machine is made of.
@@ -139,12 +150,26 @@ func (m *Machine) PowerCycle() {
 	}
 }
 
+// LoseDisk takes the power away, and gives it back with an empty disk. It is for
+// those who call to see that it has happened: a machine that is told already to
+// boot does just that.
+func (m *Machine) LoseDisk() {
+	m.sim.update(func() {
+		if m.present == nil {
+			m.wipe(nil)
+			return
+		}
+		m.present.give(order{now: true, blank: true})
+	})
+}
+
 // live boots the machine again and again until the fleet is closed.
 func (m *Machine) live(ctx context.Context) {
 	for ctx.Err() == nil {
+		m.absent(ctx)
 		m.sim.update(func() {
 			m.boots++
-			m.stage = runtime.MachineStageBooting
+			m.stage, m.apiStarted = runtime.MachineStageBooting, false
 		})
 		m.sim.pause(ctx, m.sim.options.Delays.Boot)
 		next, err := newBoot(m).run(ctx)
@@ -154,10 +179,39 @@ func (m *Machine) live(ctx context.Context) {
 			m.sim.pause(ctx, retryInterval)
 			continue
 		}
-		if next.reset {
+		switch {
+		case next.blank:
+			m.sim.update(func() { m.wipe(nil) })
+		case next.reset && !m.Faults().Gone:
 			m.reset(ctx, next.labels)
 		}
 	}
+}
+
+// absent waits while the machine has no power. What is sent to its Talos API
+// meanwhile is lost.
+func (m *Machine) absent(ctx context.Context) {
+	if !m.Faults().Gone {
+		return
+	}
+	lost := newGate(Faults{Silent: true})
+	listener, err := lost.listen(net.JoinHostPort(m.spec.Address, strconv.Itoa(constants.ApidPort)))
+	if err == nil {
+		go func() {
+			for {
+				if _, err := listener.Accept(); err != nil {
+					return
+				}
+			}
+		}()
+	}
+	_ = m.sim.await(ctx, func() bool { return !m.faults.Gone })
+	if err == nil {
+		_ = listener.Close()
+		lost.drop()
+	}
+	// Its peers learn that their connections are dead.
+	m.sim.update(func() { m.sim.etcd.Stop(m.spec.Name) })
 }
 
 // retryInterval is how soon something is tried again that waits for others.

@@ -13,7 +13,7 @@ import (
 
 // keepJoined is the kubelet: it registers the node once the API server answers
 // at the endpoint of the configuration, and keeps it ready until ctx ends, unless
-// the machine is parted.
+// the machine is parted or the kubelet is dead.
 func (b *boot) keepJoined(ctx context.Context) {
 	b.sim.pause(ctx, b.sim.options.Delays.Join)
 	node := kube.Node{
@@ -22,21 +22,54 @@ func (b *boot) keepJoined(ctx context.Context) {
 		Addresses: []string{b.machine.spec.Address}, Labels: b.settings.labels, Taints: b.settings.taints,
 	}
 	for ctx.Err() == nil {
-		if !b.parted() && answers(ctx, b.settings.endpoint, b.settings.kubernetesCA.Crt) && b.sim.options.Clusters.Join(ctx, node) == nil {
-			b.sim.update(func() { b.machine.joined = true })
-			if b.sim.await(ctx, func() bool { return b.machine.faults.Parted }) != nil {
+		if b.join(ctx, node) {
+			if b.sim.await(ctx, b.mute) != nil {
 				return
 			}
 			b.sim.update(func() { b.machine.joined = false })
-			b.sim.options.Clusters.Leave(ctx, node.CA, node.Name)
+			b.missed(ctx, func() bool { return !b.mute() })
 		}
 		b.sim.pause(ctx, retryInterval)
 	}
 }
 
-func (b *boot) parted() (parted bool) {
-	b.sim.look(func() { parted = b.machine.faults.Parted })
-	return parted
+// mute tells whether the kubelet is not heard of. The lock is held.
+func (b *boot) mute() bool { return b.machine.faults.Parted || b.machine.faults.DeadKubelet }
+
+// join registers the node, if that can be now.
+func (b *boot) join(ctx context.Context, node kube.Node) bool {
+	var mute bool
+	b.sim.look(func() { mute = b.mute() })
+	if mute || !answers(ctx, b.settings.endpoint, b.settings.kubernetesCA.Crt) {
+		return false
+	}
+	b.machine.node.Lock()
+	defer b.machine.node.Unlock()
+	if b.sim.options.Clusters.Join(ctx, node) != nil {
+		return false
+	}
+	b.sim.update(func() { b.machine.joined = true })
+	return true
+}
+
+// missed is the node lifecycle controller, which finds that the kubelet is not
+// heard of: as soon as Kubernetes takes it, and unless it is heard of again, which
+// is asked with the lock held.
+func (b *boot) missed(ctx context.Context, heard func() bool) {
+	for ctx.Err() == nil && !b.leave(ctx, heard) {
+		b.sim.pause(ctx, retryInterval)
+	}
+}
+
+func (b *boot) leave(ctx context.Context, heard func() bool) bool {
+	b.machine.node.Lock()
+	defer b.machine.node.Unlock()
+	var over bool
+	b.sim.look(func() { over = heard() })
+	if over {
+		return true
+	}
+	return b.sim.options.Clusters.Leave(ctx, b.settings.kubernetesCA.Crt, b.settings.hostname) == nil
 }
 
 // answers tells whether something of the cluster serves at its endpoint.

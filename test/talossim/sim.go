@@ -77,7 +77,8 @@ type Sim struct {
 	keepData bool
 	// etcd is what lies in the data directories of the machines, known by their
 	// names. Machines that share the CA of their etcd are a group.
-	etcd etcdmodel.Nodes
+	etcd  etcdmodel.Nodes
+	judge *etcdmodel.Judge
 }
 
 // New returns a fleet without machines. Close ends it.
@@ -92,7 +93,9 @@ func New(options Options) *Sim {
 		options.Clock = clock.RealClock{}
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	return &Sim{options: options, ctx: ctx, stop: stop, changed: make(chan struct{})}
+	s := &Sim{options: options, ctx: ctx, stop: stop, changed: make(chan struct{})}
+	s.judge = etcdmodel.NewJudge(&s.etcd)
+	return s
 }
 
 // MachineSpec is what a machine is made of.
@@ -177,6 +180,35 @@ func (s *Sim) Bootstraps() int {
 	return s.etcd.Bootstraps("")
 }
 
+// Acts are all calls of the Talos API that change who is a member of etcd, or take
+// a member away, with the voters that answered before and after each.
+func (s *Sim) Acts() []etcdmodel.Act {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.judge.Acts()
+}
+
+// Offences are those of the acts that broke a quorum, or bootstrapped a cluster a
+// second time. That a cluster is being deleted is not known here: who deletes one
+// looks before.
+func (s *Sim) Offences() []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.judge.Offences()
+}
+
+// Voters are how many voters the cluster of a machine has, and how many of them
+// answer; of none when the machine has no data of etcd.
+func (s *Sim) Voters(machine *Machine) etcdmodel.Count {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	data, found := s.etcd.Data(machine.spec.Name)
+	if !found {
+		return etcdmodel.Count{}
+	}
+	return data.Cluster.Count()
+}
+
 // Close powers all machines off. It may be called twice.
 func (s *Sim) Close() {
 	s.stop()
@@ -191,6 +223,7 @@ func (s *Sim) update(change func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	change()
+	s.settleAlarms()
 	close(s.changed)
 	s.changed = make(chan struct{})
 }

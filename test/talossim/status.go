@@ -100,7 +100,12 @@ func (b *boot) serviceStates() []serviceState {
 		return states
 	}
 	if !b.machine.faults.StuckBooting {
-		states = append(states, up("cri"), up("kubelet"))
+		kubelet := up("kubelet")
+		if b.machine.faults.DeadKubelet {
+			kubelet.healthy = false
+			kubelet.message = "Get \"http://127.0.0.1:10248/healthz\": context deadline exceeded"
+		}
+		states = append(states, up("cri"), kubelet)
 	} else {
 		states = append(states, serviceState{id: "cri", state: "Waiting", message: "Waiting for network"},
 			serviceState{id: "kubelet", state: "Waiting", message: "Waiting for service \"cri\" to be \"up\""})

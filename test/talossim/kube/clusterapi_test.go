@@ -174,7 +174,7 @@ func TestTableOfNodes(t *testing.T) {
 	first.ControlPlane = true
 	g.Expect(w.clusters.Join(t.Context(), first)).To(Succeed())
 	g.Expect(w.clusters.Join(t.Context(), w.node("worker"))).To(Succeed())
-	w.clusters.Leave(t.Context(), w.ca.CrtPEM, "worker")
+	g.Expect(w.clusters.Leave(t.Context(), w.ca.CrtPEM, "worker")).To(Succeed())
 
 	raw, err := kubernetes.NewForConfigOrDie(w.config(t, masters)).CoreV1().RESTClient().Get().Resource("nodes").
 		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io,application/json").DoRaw(t.Context())

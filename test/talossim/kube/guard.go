@@ -1,9 +1,11 @@
 package kube
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
+	"sync/atomic"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -35,6 +37,23 @@ func guard(handler http.Handler, kubernetes string) http.Handler {
 		handler.ServeHTTP(w, r)
 	})
 	return mux
+}
+
+// errNoSpace is what etcd says to who writes while its database is full.
+const errNoSpace = "etcdserver: mvcc: database space exceeded"
+
+// refuseWrites refuses what writes while full is set. Reads are answered, and so is
+// the deletion of an object that goes at once: it is a transaction without a put
+// (server/etcdserver/apply/apply.go of etcd v3.6.16, applierV3Capped).
+func refuseWrites(full *atomic.Bool, handler http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		writes := r.Method == http.MethodPost || r.Method == http.MethodPut || r.Method == http.MethodPatch
+		if writes && full.Load() {
+			writeError(w, apierrors.NewInternalError(errors.New(errNoSpace)))
+			return
+		}
+		handler.ServeHTTP(w, r)
+	})
 }
 
 // versionInfo is the answer of /version. A version that is none is told as it

@@ -20,6 +20,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -50,6 +51,8 @@ type cluster struct {
 	handler http.Handler
 	// servers counts the API servers that serve it.
 	servers int
+	// full tells that its etcd refuses to write keys.
+	full atomic.Bool
 }
 
 // New returns a fleet without clusters. Close ends it.
@@ -106,6 +109,15 @@ func (c *Clusters) create(key string) *cluster {
 	return &cluster{key: key, handler: newOverlay(storage, c.manager.GetScheme(), handler)}
 }
 
+// Fill makes a cluster refuse what would write to its etcd, as it does while etcd
+// has an alarm NOSPACE; or take it again. A cluster that nobody has served yet has
+// nothing to fill.
+func (c *Clusters) Fill(ca []byte, full bool) {
+	if found := c.get(ca, false); found != nil {
+		found.full.Store(full)
+	}
+}
+
 // Drop forgets what a cluster holds: the data of its etcd is gone.
 func (c *Clusters) Drop(ca []byte) {
 	c.mu.Lock()
@@ -146,7 +158,7 @@ func (c *Clusters) Serve(ctx context.Context, server APIServer) (stop func(), er
 	c.count(served, 1)
 	const headerTimeout = 10 * time.Second
 	httpServer := &http.Server{
-		Handler:           guard(served.handler, server.KubernetesVersion),
+		Handler:           guard(refuseWrites(&served.full, served.handler), server.KubernetesVersion),
 		ReadHeaderTimeout: headerTimeout,
 		ErrorLog:          log.New(io.Discard, "", 0), // Whoever probes hangs up in the middle.
 		TLSConfig: &tls.Config{

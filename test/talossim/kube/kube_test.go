@@ -143,7 +143,7 @@ func TestNodesComeAndGo(t *testing.T) {
 
 	g.Expect(w.clusters.Join(t.Context(), w.node("one"))).To(Succeed())
 	heard(watch.Added, corev1.ConditionTrue)
-	w.clusters.Leave(t.Context(), w.ca.CrtPEM, "one")
+	g.Expect(w.clusters.Leave(t.Context(), w.ca.CrtPEM, "one")).To(Succeed())
 	heard(watch.Modified, corev1.ConditionUnknown)
 
 	again := w.node("one")

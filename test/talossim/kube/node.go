@@ -20,8 +20,12 @@ import (
 // controlPlaneRole is the label and the taint of a control plane node.
 const controlPlaneRole = rolePrefix + "control-plane"
 
-// ErrNoAPIServer says that no API server of a cluster serves.
-var ErrNoAPIServer = errors.New("no API server of the cluster serves")
+// ErrNoAPIServer says that no API server of a cluster serves, and ErrFull that
+// its etcd refuses writes.
+var (
+	ErrNoAPIServer = errors.New("no API server of the cluster serves")
+	ErrFull        = errors.New(errNoSpace)
+)
 
 // Node is what a kubelet registers.
 type Node struct {
@@ -44,7 +48,8 @@ type Node struct {
 
 // Join registers a node, or makes it ready again. As with a real kubelet the
 // labels, taints and provider ID of a node that is there already stay, and its
-// status is told anew. It returns ErrNoAPIServer while none serves.
+// status is told anew. It returns ErrNoAPIServer while none serves, and ErrFull
+// while writes are refused.
 func (c *Clusters) Join(ctx context.Context, node Node) error {
 	storage, err := c.client(node.CA)
 	if err != nil {
@@ -73,15 +78,19 @@ func (c *Clusters) Join(ctx context.Context, node Node) error {
 	return mirrorStaticPods(ctx, storage, node)
 }
 
-// Leave is what the node lifecycle controller does once a kubelet is silent.
-func (c *Clusters) Leave(ctx context.Context, ca []byte, name string) {
+// Leave is what the node lifecycle controller does once a kubelet is silent. A node
+// that is not there is none to be told of. It fails as Join does.
+func (c *Clusters) Leave(ctx context.Context, ca []byte, name string) error {
+	if c.get(ca, false) == nil {
+		return nil
+	}
 	storage, err := c.client(ca)
 	if err != nil {
-		return
+		return err
 	}
-	_ = changeNode(ctx, storage, name, func(found *corev1.Node) { // It may be deleted meanwhile.
+	return client.IgnoreNotFound(changeNode(ctx, storage, name, func(found *corev1.Node) {
 		setReady(found, corev1.ConditionUnknown, "NodeStatusUnknown")
-	})
+	}))
 }
 
 func changeNode(ctx context.Context, storage inmemoryclient.Client, name string, change func(*corev1.Node)) error {
@@ -103,8 +112,11 @@ func (c *Clusters) client(ca []byte) (inmemoryclient.Client, error) {
 	c.mu.Lock()
 	serving := served.servers > 0
 	c.mu.Unlock()
-	if !serving {
+	switch {
+	case !serving:
 		return nil, ErrNoAPIServer
+	case served.full.Load():
+		return nil, ErrFull
 	}
 	return c.manager.GetResourceGroup(served.key).GetClient(), nil
 }

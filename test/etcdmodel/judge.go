@@ -1,0 +1,199 @@
+package etcdmodel
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Count is how many voters a cluster has, and how many of them answer.
+type Count struct{ Voters, Answering int }
+
+// HasQuorum tells whether a majority of the voters answers; where nobody votes
+// nobody has a quorum.
+func (c Count) HasQuorum() bool { return c.Answering >= quorum(c.Voters) }
+
+// String reads as "2 of 3".
+func (c Count) String() string { return fmt.Sprintf("%d of %d", c.Answering, c.Voters) }
+
+// Count counts the voters of the cluster now.
+func (c *Cluster) Count() Count {
+	all, up := c.voters()
+	return Count{Voters: all, Answering: up}
+}
+
+// without is the count once a member no longer answers, and is no member any
+// more if it leaves.
+func (c *Cluster) without(id uint64, leaves bool) Count {
+	count := c.Count()
+	member, found := c.Member(id)
+	if !found || member.Learner {
+		return count
+	}
+	if member.Up {
+		count.Answering--
+	}
+	if leaves {
+		count.Voters--
+	}
+	return count
+}
+
+// Call is a call that changes who is a member, or takes a member away.
+type Call string
+
+// The calls that are judged.
+const (
+	CallBootstrap Call = "Bootstrap"
+	CallLeave     Call = "EtcdLeaveCluster"
+	CallRemove    Call = "EtcdRemoveMemberByID"
+	CallReset     Call = "Reset"
+)
+
+// Act is one such call as it reached a node.
+type Act struct {
+	Call Call
+	// Node is the node that was called.
+	Node string
+	// Group is the group of the node.
+	Group string
+	// Member is the member that the call was about, and MemberName its name.
+	Member     uint64
+	MemberName string
+	// Before and After are the voters of that member's cluster.
+	Before, After Count
+	// Beside are the other nodes that had data of the group when it was
+	// bootstrapped.
+	Beside []string
+	// Refusal is why nothing was done; nil when it was.
+	Refusal error
+}
+
+// String is the act in one line.
+func (a Act) String() string {
+	text := fmt.Sprintf("%s on %s", a.Call, a.Node)
+	if a.Call != CallBootstrap {
+		text += fmt.Sprintf(" for member %x (%s), voters answering %s, then %s", a.Member, a.MemberName, a.Before, a.After)
+	}
+	if a.Refusal != nil {
+		text += fmt.Sprintf(": refused, %v", a.Refusal)
+	}
+	return text
+}
+
+// Offence is what is wrong with the act; nil when nothing is. A call must not
+// leave fewer voters that answer than a quorum of the voters that are left: not
+// where there was a quorum, and not where it takes one that answers. A group is
+// bootstrapped once as long as any node has data of it. What was refused has done
+// no harm.
+func (a Act) Offence() error {
+	switch {
+	case a.Refusal != nil:
+		return nil
+	case a.Call == CallBootstrap && len(a.Beside) > 0:
+		return fmt.Errorf("%s bootstrapped a second time: %s had data of the same cluster", a, strings.Join(a.Beside, ", "))
+	case a.Call == CallBootstrap, a.After.HasQuorum():
+		return nil
+	case a.Before.HasQuorum():
+		return fmt.Errorf("%s: it took the quorum of %d away", a, quorum(a.After.Voters))
+	case a.After.Answering < a.Before.Answering:
+		return fmt.Errorf("%s: it took a voter that answered from a cluster without quorum", a)
+	}
+	return nil
+}
+
+// Judge writes down what is called for on nodes. It is not safe for concurrent
+// use.
+type Judge struct {
+	nodes *Nodes
+	acts  []Act
+}
+
+// NewJudge judges what is done to nodes.
+func NewJudge(nodes *Nodes) *Judge { return &Judge{nodes: nodes} }
+
+// Acts are what has been called for, in order.
+func (j *Judge) Acts() []Act { return slices.Clone(j.acts) }
+
+// Offences are the acts that were wrong.
+func (j *Judge) Offences() []error {
+	var found []error
+	for _, act := range j.acts {
+		if err := act.Offence(); err != nil {
+			found = append(found, err)
+		}
+	}
+	return found
+}
+
+// Bootstrap judges a bootstrap of a group on a node, which do does.
+func (j *Judge) Bootstrap(group, node string, do func() error) error {
+	act := Act{Call: CallBootstrap, Node: node, Group: group, Beside: j.nodes.with(group)}
+	act.Refusal = do()
+	if data, found := j.nodes.Data(node); found {
+		act.Member, act.After = data.ID, data.Cluster.Count()
+	}
+	j.acts = append(j.acts, act)
+	return act.Refusal
+}
+
+// Change judges a call that takes a member out of its cluster, which do does.
+func (j *Judge) Change(call Call, node string, cluster *Cluster, member uint64, do func() error) error {
+	named, _ := cluster.Member(member)
+	act := Act{Call: call, Node: node, Group: j.groupOf(cluster), Member: member, MemberName: named.Name, Before: cluster.Count()}
+	act.Refusal = do()
+	act.After = cluster.Count()
+	if !j.repeats(act) {
+		j.acts = append(j.acts, act)
+	}
+	return act.Refusal
+}
+
+// repeats tells whether an act was refused as it was just before: Talos tries to
+// leave again and again.
+func (j *Judge) repeats(act Act) bool {
+	if act.Refusal == nil || len(j.acts) == 0 {
+		return false
+	}
+	last := j.acts[len(j.acts)-1]
+	return last.Call == act.Call && last.Node == act.Node && last.Member == act.Member && errors.Is(act.Refusal, last.Refusal)
+}
+
+// Reset judges the reset of a node when it is called for: its member, if it has
+// one, will not answer any more. leaves tells that it leaves its cluster first.
+func (j *Judge) Reset(node string, leaves bool) {
+	data, found := j.nodes.Data(node)
+	if !found {
+		return
+	}
+	named, member := data.Cluster.Member(data.ID)
+	if !member {
+		return
+	}
+	j.acts = append(j.acts, Act{
+		Call: CallReset, Node: node, Group: data.Group, Member: data.ID, MemberName: named.Name,
+		Before: data.Cluster.Count(), After: data.Cluster.without(data.ID, leaves),
+	})
+}
+
+func (j *Judge) groupOf(cluster *Cluster) string {
+	for _, data := range j.nodes.data {
+		if data.Cluster == cluster {
+			return data.Group
+		}
+	}
+	return ""
+}
+
+// with are the nodes that have data of a group, in the order of their names.
+func (n *Nodes) with(group string) []string {
+	var found []string
+	for node, data := range n.data {
+		if data.Group == group {
+			found = append(found, node)
+		}
+	}
+	slices.Sort(found)
+	return found
+}
