@@ -209,6 +209,14 @@ func (s *Sim) Voters(machine *Machine) etcdmodel.Count {
 	return data.Cluster.Count()
 }
 
+// Leads tells whether the member of a machine leads its cluster.
+func (s *Sim) Leads(machine *Machine) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	data, found := s.etcd.Data(machine.spec.Name)
+	return found && data.Cluster.Leader() == data.ID
+}
+
 // Close powers all machines off. It may be called twice.
 func (s *Sim) Close() {
 	s.stop()

@@ -33,6 +33,9 @@ type Options struct {
 	Personality talossim.Personality
 	// Delays are how long things take.
 	Delays talossim.Delays
+	// ProbeInterval is how often the balancers look at API servers; 0 means
+	// balancer.DefaultProbeInterval. It is for many fleets at a time.
+	ProbeInterval time.Duration
 }
 
 // Fleet implements fleet.Fleet.
@@ -43,6 +46,7 @@ type Fleet struct {
 	clusters *kube.Clusters
 	metal    bool
 	subnet   *talossim.Subnet
+	probing  time.Duration
 
 	// adding is held while machines boot, mu only while state is looked at: the
 	// balancers must go on meanwhile.
@@ -70,7 +74,7 @@ func New(ctx context.Context, options Options) (*Fleet, error) {
 	}
 	return &Fleet{
 		Sim:      talossim.New(talossim.Options{Clusters: clusters, Personality: options.Personality, Delays: options.Delays}),
-		clusters: clusters, metal: options.Personality == talossim.Metal, subnet: subnet,
+		clusters: clusters, metal: options.Personality == talossim.Metal, subnet: subnet, probing: options.ProbeInterval,
 		machines: map[string]*talossim.Machine{}, endpoints: map[string]fleet.Endpoint{},
 	}, nil
 }
@@ -192,7 +196,7 @@ func (f *Fleet) Endpoint(ctx context.Context, name string) (fleet.Endpoint, erro
 		return fleet.Endpoint{}, fmt.Errorf("making endpoint %s: a fleet has at most %d", name, claimAddress-firstEndpoint)
 	}
 	endpoint := fleet.Endpoint{Host: f.subnet.Address(number), Port: endpointPort}
-	started, err := balancer.Start(ctx, balancer.Options{Host: endpoint.Host, Port: strconv.Itoa(endpointPort), Targets: f.apiServers})
+	started, err := balancer.Start(ctx, balancer.Options{Host: endpoint.Host, Port: strconv.Itoa(endpointPort), Targets: f.apiServers, ProbeInterval: f.probing})
 	if err != nil {
 		return fleet.Endpoint{}, err
 	}

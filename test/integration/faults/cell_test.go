@@ -1,0 +1,145 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
+	"github.com/capi-talos/capi-talos/test/talossim"
+)
+
+const (
+	// startTimeout is how long a control plane may take to come up, momentTimeout
+	// how long what a user does may take to begin, and healTimeout how long the
+	// control plane may take once nothing is wrong any more.
+	startTimeout, momentTimeout, healTimeout = 6 * time.Minute, 3 * time.Minute, 6 * time.Minute
+	// lasting is how long a fault goes on after the managers were killed.
+	lasting = 10 * time.Second
+	// often is how often machines are looked at, and seldom how often the API
+	// server is asked.
+	often, seldom = 20 * time.Millisecond, time.Second
+)
+
+// run is a cell that is being run.
+type run struct {
+	cell
+	ctx   context.Context //nolint:containedctx // That of the test.
+	fleet *simfleet.Fleet
+	// before are the machines with data of etcd before the moment, and victim is
+	// the one that breaks.
+	before map[*talossim.Machine]bool
+	victim *talossim.Machine
+	// reached tells that the cell got to its moment.
+	reached bool
+	// took is how long it took from there until all was well again.
+	took time.Duration
+}
+
+// play runs the cell, and returns what is wrong.
+func (r *run) play() error {
+	if err := r.prepare(); err != nil {
+		return fmt.Errorf("before the moment: %w", err)
+	}
+	subject, err := r.begin()
+	if err != nil {
+		return fmt.Errorf("never reached: %w", err)
+	}
+	r.reached = true
+	start := time.Now()
+	if r.victim = r.choose(subject); r.victim == nil {
+		return errors.New("never reached: there is no machine to break")
+	}
+	if err := r.strike(); err != nil {
+		return fmt.Errorf("breaking %s: %w", r.victim.Spec().Name, err)
+	}
+	if err := killing.kill(r.ctx); err != nil {
+		return err
+	}
+	if err := r.watch(); err != nil {
+		return err
+	}
+	r.heal()
+	err = r.await("all to be well again", healTimeout, seldom, r.outcome)
+	r.took = time.Since(start)
+	return errors.Join(err, r.judged())
+}
+
+// prepare makes the control plane as it is before the moment.
+func (r *run) prepare() error {
+	if err := r.addHosts(); err != nil {
+		return err
+	}
+	if r.moment.from(r.replicas) == 0 {
+		return nil
+	}
+	if err := r.create(); err != nil {
+		return err
+	}
+	return r.await("the control plane to come up", startTimeout, seldom, func() error { return r.healthy(r.moment.from(r.replicas)) })
+}
+
+// begin does what the user does, and returns the machine that comes or goes.
+func (r *run) begin() (*talossim.Machine, error) {
+	r.before = map[*talossim.Machine]bool{}
+	for _, m := range r.machines() {
+		r.before[m] = m.HasEtcdData()
+	}
+	// Admission is away while the managers are being started.
+	if err := r.await("the user to be heard", momentTimeout, seldom, func() error { return r.moment.begin(r) }); err != nil {
+		return nil, err
+	}
+	var subject *talossim.Machine
+	err := r.await("a machine to come or go", momentTimeout, often, func() (err error) {
+		subject, err = r.moment.subject(r)
+		return err
+	})
+	return subject, err
+}
+
+// watch lets the fault last, and the judge look.
+func (r *run) watch() error {
+	ctx, cancel := context.WithTimeout(r.ctx, lasting)
+	defer cancel()
+	<-ctx.Done()
+	return r.judged()
+}
+
+// judged is what the judge has to say.
+func (r *run) judged() error {
+	failures := r.fleet.Sim.Offences()
+	if bootstraps := r.fleet.Bootstraps(); bootstraps != 1 && r.moment.from(r.replicas) > 0 {
+		failures = append(failures, fmt.Errorf("etcd was bootstrapped %d times", bootstraps))
+	}
+	return errors.Join(failures...)
+}
+
+// outcome is nil when all is as it should be at the end.
+func (r *run) outcome() error {
+	if cause, is := lost()[r.name()]; is {
+		return r.told(cause)
+	}
+	return r.healthy(r.moment.to(r.replicas))
+}
+
+// await asks until there is no error.
+func (r *run) await(what string, timeout, interval time.Duration, ask func() error) error {
+	ctx, cancel := context.WithTimeout(r.ctx, timeout)
+	defer cancel()
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for {
+		err := ask()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waited %s for %s: %w", timeout, what, err)
+		case <-ticker.C:
+		}
+	}
+}
+
+func (r *run) machines() []*talossim.Machine { return r.fleet.Sim.Machines() }
