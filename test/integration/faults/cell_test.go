@@ -14,7 +14,7 @@ const (
 	// startTimeout is how long a control plane may take to come up, momentTimeout
 	// how long what a user does may take to begin, and healTimeout how long the
 	// control plane may take once nothing is wrong any more.
-	startTimeout, momentTimeout, healTimeout = 6 * time.Minute, 3 * time.Minute, 6 * time.Minute
+	startTimeout, momentTimeout, healTimeout = 10 * time.Minute, 4 * time.Minute, 10 * time.Minute
 	// lasting is how long a fault goes on after the managers were killed.
 	lasting = 10 * time.Second
 	// often is how often machines are looked at, and seldom how often the API
@@ -31,8 +31,8 @@ type run struct {
 	// the one that breaks.
 	before map[*talossim.Machine]bool
 	victim *talossim.Machine
-	// reached tells that the cell got to its moment.
-	reached bool
+	// told tells that it could not heal, and that a condition said why.
+	told bool
 	// took is how long it took from there until all was well again.
 	took time.Duration
 }
@@ -46,13 +46,17 @@ func (r *run) play() error {
 	if err != nil {
 		return fmt.Errorf("never reached: %w", err)
 	}
-	r.reached = true
 	start := time.Now()
 	if r.victim = r.choose(subject); r.victim == nil {
 		return errors.New("never reached: there is no machine to break")
 	}
 	if err := r.strike(); err != nil {
 		return fmt.Errorf("breaking %s: %w", r.victim.Spec().Name, err)
+	}
+	if r.replaces() {
+		if err := r.apply(r.healthCheck()); err != nil {
+			return err
+		}
 	}
 	if err := killing.kill(r.ctx); err != nil {
 		return err
@@ -77,7 +81,13 @@ func (r *run) prepare() error {
 	if err := r.create(); err != nil {
 		return err
 	}
-	return r.await("the control plane to come up", startTimeout, seldom, func() error { return r.healthy(r.moment.from(r.replicas)) })
+	if err := r.await("the control plane to come up", startTimeout, seldom, func() error { return r.healthy(r.moment.from(r.replicas)) }); err != nil {
+		return err
+	}
+	if r.moment.remediated {
+		return r.apply(r.healthCheck())
+	}
+	return nil
 }
 
 // begin does what the user does, and returns the machine that comes or goes.
@@ -117,10 +127,12 @@ func (r *run) judged() error {
 
 // outcome is nil when all is as it should be at the end.
 func (r *run) outcome() error {
-	if cause, is := lost()[r.name()]; is {
-		return r.told(cause)
+	err := r.healthy(r.moment.to(r.replicas))
+	if cause, is := lost()[r.name()]; is && err != nil {
+		err = r.tells(cause)
+		r.told = err == nil
 	}
-	return r.healthy(r.moment.to(r.replicas))
+	return err
 }
 
 // await asks until there is no error.

@@ -128,9 +128,6 @@ func (r *run) create() error {
 			return err
 		}
 	}
-	if r.replaces() || r.moment.remediated {
-		return r.apply(r.healthCheck())
-	}
 	return nil
 }
 
@@ -250,8 +247,8 @@ func (r *run) healthy(replicas int) error {
 	return nil
 }
 
-// told is nil when a condition of the control plane names the cause.
-func (r *run) told(cause *regexp.Regexp) error {
+// tells is nil when a condition of the control plane names the cause.
+func (r *run) tells(cause *regexp.Regexp) error {
 	controlPlane, err := r.controlPlane()
 	if err != nil {
 		return err

@@ -85,7 +85,7 @@ func play(t *testing.T, of cell) outcome {
 	r := &run{cell: of, ctx: t.Context()}
 	result.why = r.play()
 	result.took = r.took
-	_, result.lost = lost()[of.name()]
+	result.lost = r.told
 	t.Logf("%s after %.0f s", result.result(), r.took.Seconds())
 	if result.why != nil {
 		r.report(t)

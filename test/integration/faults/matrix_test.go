@@ -41,13 +41,13 @@ func cells() []cell {
 // impossible are cells that cannot be, and why not.
 func impossible() map[string]string { return map[string]string{} }
 
-// lost are cells after which the cluster cannot heal by itself, and what a condition
-// of the control plane must say then: its only voter has lost its disk.
+// lost are cells after which the cluster cannot always heal by itself, and what a
+// condition of the control plane must say then: its only voter has lost its disk, or
+// does not come back.
 func lost() map[string]*regexp.Regexp {
-	dataLost := regexp.MustCompile(`EtcdDataLost|BootstrapIntentOfOtherMachine`)
 	return map[string]*regexp.Regexp{
-		"disk-wiped-bootstrap-5": dataLost,
-		"disk-wiped-scale-up-3":  dataLost,
+		"disk-wiped-scale-up-3": regexp.MustCompile(`^EtcdDataLost:|no majority`),
+		"gone-bootstrap-5":      regexp.MustCompile(`^BootstrapIntentOfOtherMachine:`),
 	}
 }
 
