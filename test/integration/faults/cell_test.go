@@ -31,6 +31,8 @@ type run struct {
 	// the one that breaks.
 	before map[*talossim.Machine]bool
 	victim *talossim.Machine
+	// middle tells that machines were coming and going when the managers died.
+	middle bool
 	// told tells that it could not heal, and that a condition said why.
 	told bool
 	// took is how long it took from there until all was well again.
@@ -58,7 +60,7 @@ func (r *run) play() error {
 			return err
 		}
 	}
-	if err := killing.kill(r.ctx); err != nil {
+	if err := killing.kill(r.ctx, func() { r.middle = r.settled() != nil }); err != nil {
 		return err
 	}
 	if err := r.watch(); err != nil {

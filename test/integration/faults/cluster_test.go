@@ -202,6 +202,24 @@ func (r *run) controlPlaneMachines() ([]clusterv1.Machine, error) {
 	return found.Items, nil
 }
 
+// settled is nil when all Machines are there, as they are wanted, and none is on its
+// way.
+func (r *run) settled() error {
+	machines, err := r.controlPlaneMachines()
+	if err != nil {
+		return err
+	}
+	if len(machines) != r.moment.to(r.replicas) {
+		return fmt.Errorf("%d Machines", len(machines))
+	}
+	for i := range machines {
+		if !machines[i].DeletionTimestamp.IsZero() || !machines[i].Status.NodeRef.IsDefined() || !conditions.IsTrue(&machines[i], clusterv1.MachineUpToDateCondition) {
+			return fmt.Errorf("%s comes or goes", machines[i].Name)
+		}
+	}
+	return nil
+}
+
 // healthy is nil when the control plane has so many replicas, in Cluster API as in
 // etcd, and nothing else goes on.
 func (r *run) healthy(replicas int) error {

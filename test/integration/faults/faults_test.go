@@ -85,7 +85,7 @@ func play(t *testing.T, of cell) outcome {
 	r := &run{cell: of, ctx: t.Context()}
 	result.why = r.play()
 	result.took = r.took
-	result.lost = r.told
+	result.lost, result.middle = r.told, r.middle
 	t.Logf("%s after %.0f s", result.result(), r.took.Seconds())
 	if result.why != nil {
 		r.report(t)

@@ -17,24 +17,30 @@ const breath = 20 * time.Second
 // killer kills our managers and starts them again, for all cells that ask for it at
 // about the same time.
 type killer struct {
-	asks   chan chan error
+	asks   chan request
 	rounds int
 }
 
-func newKiller() *killer { return &killer{asks: make(chan chan error)} }
+// request is that of a cell. look is called just before the managers die.
+type request struct {
+	look   func()
+	answer chan error
+}
+
+func newKiller() *killer { return &killer{asks: make(chan request)} }
 
 // kill returns once our managers have been killed, after the call, and are back.
-func (k *killer) kill(ctx context.Context) error {
-	answer := make(chan error, 1)
+func (k *killer) kill(ctx context.Context, look func()) error {
+	asked := request{look: look, answer: make(chan error, 1)}
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case k.asks <- answer:
+	case k.asks <- asked:
 	}
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
-	case err := <-answer:
+	case err := <-asked.answer:
 		return err
 	}
 }
@@ -43,7 +49,7 @@ func (k *killer) kill(ctx context.Context) error {
 func (k *killer) serve(ctx context.Context) {
 	next := time.Now()
 	for {
-		var asked []chan error
+		var asked []request
 		select {
 		case <-ctx.Done():
 			return
@@ -59,11 +65,16 @@ func (k *killer) serve(ctx context.Context) {
 				waiting = false
 			}
 		}
+		var looks sync.WaitGroup
+		for _, one := range asked {
+			looks.Go(one.look)
+		}
+		looks.Wait()
 		err := restart(ctx)
 		k.rounds++
 		next = time.Now().Add(breath)
-		for _, answer := range asked {
-			answer <- err
+		for _, one := range asked {
+			one.answer <- err
 		}
 	}
 }

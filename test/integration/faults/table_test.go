@@ -20,6 +20,8 @@ type outcome struct {
 	why error
 	// impossible is why it cannot be.
 	impossible string
+	// middle tells that machines were coming and going when the managers died.
+	middle bool
 	// lost tells that it could not heal, and that a condition said why.
 	lost bool
 	// took is from the fault to the end.
@@ -51,6 +53,14 @@ func (o outcome) result() string {
 	return fmt.Sprintf("%.0f", o.took.Seconds())
 }
 
+// killed tells when the managers died.
+func (o outcome) killed() string {
+	if o.middle {
+		return "in the middle"
+	}
+	return "before the fault went"
+}
+
 // print writes fault by moment by replicas, and below it the reasons.
 func (t *table) print(out io.Writer) {
 	t.mu.Lock()
@@ -66,10 +76,13 @@ func (t *table) print(out io.Writer) {
 		return cmp.Or(cmp.Compare(order[x.fault.name], order[y.fault.name]), cmp.Compare(order[x.moment.name], order[y.moment.name]), cmp.Compare(x.replicas, y.replicas))
 	})
 	columns := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(columns, "FAULT\tMOMENT\tREPLICAS\tSECONDS UNTIL WELL")
+	fmt.Fprintln(columns, "FAULT\tMOMENT\tREPLICAS\tKILLED\tSECONDS UNTIL WELL")
 	counts := map[string]int{}
 	for _, row := range t.rows {
-		fmt.Fprintf(columns, "%s\t%s\t%d\t%s\n", row.fault.name, row.moment.name, row.replicas, row.result())
+		fmt.Fprintf(columns, "%s\t%s\t%d\t%s\t%s\n", row.fault.name, row.moment.name, row.replicas, row.killed(), row.result())
+		if row.middle {
+			counts["middle"]++
+		}
 		switch {
 		case row.impossible != "":
 			counts["impossible"]++
@@ -80,7 +93,8 @@ func (t *table) print(out io.Writer) {
 		}
 	}
 	_ = columns.Flush()
-	fmt.Fprintf(out, "%d of %d cells: %d passed, %d failed, %d impossible\n", len(t.rows), len(cells()), counts["passed"], counts["failed"], counts["impossible"])
+	fmt.Fprintf(out, "%d of %d cells: %d passed, %d failed, %d impossible; the managers were killed while machines came or went in %d\n",
+		len(t.rows), len(cells()), counts["passed"], counts["failed"], counts["impossible"], counts["middle"])
 	for _, row := range t.rows {
 		switch {
 		case row.impossible != "":
