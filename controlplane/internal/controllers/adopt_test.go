@@ -1,0 +1,95 @@
+package controllers
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+// TestAStandAloneMachineIsAdopted: nobody controls it, and it has a TalosConfig.
+func TestAStandAloneMachineIsAdopted(t *testing.T) {
+	g := NewWithT(t)
+	w, r := scaled(t, 1)
+	machine := w.machines()[0]
+	machine.OwnerReferences = nil
+	delete(machine.Labels, clusterv1.MachineControlPlaneNameLabel)
+	g.Expect(w.client.Update(t.Context(), machine)).To(Succeed())
+
+	w.settle(r)
+
+	adopted := w.machines()
+	g.Expect(adopted).To(HaveLen(1))
+	g.Expect(adopted[0].Name).To(Equal(machine.Name))
+	g.Expect(metav1.IsControlledBy(adopted[0], w.controlPlane())).To(BeTrue())
+	g.Expect(adopted[0].Labels).To(HaveKey(clusterv1.MachineControlPlaneNameLabel))
+	g.Expect(w.bootstraps()).To(Equal(1))
+}
+
+// TestAMachineOfAnotherVendorsConfigurationIsNotAdopted: the control plane stops,
+// and says so.
+func TestAMachineOfAnotherVendorsConfigurationIsNotAdopted(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(t)
+	g.Expect(w.client.Create(t.Context(), &clusterv1.Machine{
+		ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "stranger", Labels: map[string]string{
+			clusterv1.ClusterNameLabel: testCluster, clusterv1.MachineControlPlaneLabel: "",
+		}},
+		Spec: clusterv1.MachineSpec{Bootstrap: clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{
+			APIGroup: bootstrapv1.GroupVersion.Group, Kind: "KubeadmConfig", Name: "stranger",
+		}}},
+	})).To(Succeed())
+	r := w.manager()
+	for range 4 {
+		g.Expect(w.reconcile(r)).To(Succeed())
+	}
+	g.Expect(w.machines()).To(HaveLen(1))
+	g.Expect(w.machines()[0].OwnerReferences).To(BeEmpty())
+}
+
+// TestAFirstMachineThatDiesIsReplaced: etcd is bootstrapped on another one by
+// itself once the host of the first was proven wiped, and not before.
+func TestAFirstMachineThatDiesIsReplaced(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(t)
+	w.core = true
+	r := w.manager()
+	for w.bootstraps() == 0 {
+		g.Expect(w.reconcile(r)).To(Succeed())
+		w.others()
+		if len(w.talos) > 0 {
+			// Its API server never comes up.
+			w.prober.set(health.APIServerSilent)
+		}
+	}
+	w.prober.set(health.APIServerSilent)
+	first := w.machines()[0]
+	g.Expect(w.client.Delete(t.Context(), first)).To(Succeed())
+	for range 20 {
+		g.Expect(w.reconcile(r)).To(Succeed())
+		w.others()
+	}
+	g.Expect(w.machines()).To(HaveLen(1))
+	g.Expect(w.machines()[0].Name).NotTo(Equal(first.Name))
+	g.Expect(w.bootstraps()).To(Equal(1), "nobody knows what is on the first host")
+
+	host := &unstructured.Unstructured{Object: map[string]any{
+		"apiVersion": infrav1.GroupVersion.String(), "kind": "TalosHost",
+		"metadata": map[string]any{"namespace": testNamespace, "name": "host-1"},
+		"spec":     map[string]any{"wiped": []any{map[string]any{"providerID": first.Spec.ProviderID, "provenAt": "2026-06-01T12:00:00Z"}}},
+	}}
+	g.Expect(w.client.Create(t.Context(), host)).To(Succeed())
+	for range 20 {
+		g.Expect(w.reconcile(r)).To(Succeed())
+		w.others()
+	}
+	g.Expect(w.bootstraps()).To(Equal(2))
+	g.Expect(w.controlPlane().Annotations[controlplanev1.BootstrapIntentAnnotation]).To(ContainSubstring(w.machines()[0].Name))
+}
