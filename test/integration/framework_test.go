@@ -2,6 +2,7 @@ package integration
 
 import (
 	"errors"
+	"flag"
 	"fmt"
 	"maps"
 	"testing"
@@ -34,6 +35,11 @@ type owners = map[string]func(types.NamespacedName, []metav1.OwnerReference) err
 // as it should be nobody writes any more.
 func TestUpstreamsFramework(t *testing.T) {
 	t.Parallel()
+	flag.Visit(func(given *flag.Flag) {
+		if given.Name == "test.parallel" {
+			t.Skip("Ginkgo ends the process where -parallel was given")
+		}
+	})
 	scheme, err := demo.Scheme()
 	NewWithT(t).Expect(errors.Join(err, addonsv1.AddToScheme(scheme))).To(Succeed())
 	for name, topology := range map[string]bool{"upstream-flat": false, "upstream-classy": true} {

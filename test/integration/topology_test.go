@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -70,15 +71,11 @@ func awaitTopology(t *testing.T, name string) {
 func setVariable(g Gomega, cluster *clusterv1.Cluster, name string, value any) {
 	raw, err := json.Marshal(value)
 	g.Expect(err).NotTo(HaveOccurred())
-	variables := cluster.Spec.Topology.Variables[:0:0]
-	for _, variable := range cluster.Spec.Topology.Variables {
-		if variable.Name != name {
-			variables = append(variables, variable)
-		}
-	}
+	variables := slices.DeleteFunc(cluster.Spec.Topology.Variables, func(variable clusterv1.ClusterVariable) bool { return variable.Name == name })
 	variable := clusterv1.ClusterVariable{Name: name}
 	variable.Value.Raw = raw
-	cluster.Spec.Topology.Variables = append(variables, variable)
+	variables = append(variables, variable)
+	cluster.Spec.Topology.Variables = variables
 }
 
 // partsOf are the UIDs of what a rollout would replace: Machines, what they are
@@ -169,4 +166,29 @@ func expectChangedInPlace(t *testing.T, name string) {
 	}).WithTimeout(timeout).Should(Succeed())
 	awaitAvailable(t, name)
 	g.Expect(partsOf(ctx, g, name)).To(Equal(before), "nothing was replaced")
+}
+
+// TestTheTemplatesOfTheClassStandADryRun (T2): applied again as the topology
+// controller asks, each template of the class is what it was; no default and no
+// admission makes another one of it.
+func TestTheTemplatesOfTheClassStandADryRun(t *testing.T) {
+	const namespace = "class-templates"
+	createNamespace(t, namespace)
+	g, ctx := NewWithT(t), t.Context()
+	kinds := map[string]bool{}
+	for _, template := range objects(g, flavor(t, namespace, "topology", map[string]string{"CONTROL_PLANE_ENDPOINT_HOST": "lb.example.com"})) {
+		if !isOurGroup(template.GroupVersionKind().Group) {
+			continue
+		}
+		kinds[template.GetKind()] = true
+		apply := func(options ...client.ApplyOption) *unstructured.Unstructured {
+			applied := template.DeepCopy()
+			g.Expect(world.Client.Apply(ctx, client.ApplyConfigurationFromUnstructured(applied), append(options, client.FieldOwner("capi-topology"), client.ForceOwnership)...)).To(Succeed(), nameOf(template))
+			return applied
+		}
+		stored := apply()
+		template.SetAnnotations(map[string]string{clusterv1.TopologyDryRunAnnotation: ""})
+		g.Expect(apply(client.DryRunAll).Object["spec"]).To(Equal(stored.Object["spec"]), nameOf(template))
+	}
+	g.Expect(kinds).To(HaveLen(4))
 }

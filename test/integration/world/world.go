@@ -52,7 +52,8 @@ const parallel = "6"
 // environment variable RACE builds our managers with the race detector.
 func Main(m *testing.M, options Options, into *World) {
 	if !flag.Parsed() {
-		_ = flag.Set("test.parallel", parallel)
+		// Not by flag.Set: Ginkgo refuses to run beside a -parallel that somebody gave.
+		_ = flag.Lookup("test.parallel").Value.Set(parallel)
 	}
 	// What these libraries log of machines that do not answer is no news here.
 	ctrl.SetLogger(logr.Discard())
