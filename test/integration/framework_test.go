@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -148,6 +149,13 @@ func expectedFinalizers(topology bool) map[string]func(types.NamespacedName) []s
 		controlplanev1.TalosControlPlaneKind: controlplanev1.TalosControlPlaneFinalizer,
 	} {
 		all[kind] = func(types.NamespacedName) []string { return []string{finalizer} }
+	}
+	// The credentials of a host outlive its cluster, and are kept until it is wiped.
+	all["Secret"] = func(secret types.NamespacedName) []string {
+		if strings.HasSuffix(secret.Name, infrav1.AdminSecretSuffix) {
+			return []string{infrav1.TalosHostFinalizer}
+		}
+		return nil
 	}
 	return all
 }
