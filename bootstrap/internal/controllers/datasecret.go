@@ -107,7 +107,7 @@ func (r *Reconciler) findDataSecret(ctx context.Context, s *scope) error {
 	if owner == nil || owner.Kind != bootstrapv1.TalosConfigKind || owner.Name != s.config.Name || groupOf(owner) != bootstrapv1.GroupVersion.Group {
 		return errForeignSecret
 	}
-	if owner.UID != s.config.UID {
+	if wanted := controllerOwner(s.config); owner.UID != wanted.UID || owner.APIVersion != wanted.APIVersion {
 		if err := r.patchSecret(ctx, stored, func(secret *corev1.Secret) {
 			for i := range secret.OwnerReferences {
 				if secret.OwnerReferences[i].UID == owner.UID {

@@ -77,11 +77,10 @@ func (r *Reconciler) updateKubeconfig(ctx context.Context, s *scope, current *co
 		return nil // Brought by a user.
 	}
 	updated := current.DeepCopy()
-	if metav1.GetControllerOf(updated) == nil {
-		updated.OwnerReferences = util.EnsureOwnerRef(updated.OwnerReferences, ownerRef(s.controlPlane))
-	} else if !metav1.IsControlledBy(updated, s.controlPlane) {
+	if metav1.GetControllerOf(updated) != nil && !metav1.IsControlledBy(updated, s.controlPlane) {
 		return nil
 	}
+	updated.OwnerReferences = util.EnsureOwnerRef(updated.OwnerReferences, ownerRef(s.controlPlane))
 	if s.bundle != nil && r.isKubeconfigStale(s, updated.Data[secret.KubeconfigDataName]) {
 		data, err := r.generateKubeconfig(ctx, s)
 		if err != nil {
