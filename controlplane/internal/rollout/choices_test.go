@@ -1,0 +1,141 @@
+package rollout
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/etcd"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+)
+
+// three are the facts of a control plane of three healthy Machines, cp-a to cp-c,
+// of which cp-a is the oldest and leads etcd.
+func three(changes ...func(*Facts)) Facts {
+	facts := ready(running)
+	facts.Replicas, facts.RollingUpdate, facts.MaxSurge = 3, true, 1
+	facts.Machines, facts.Etcd = nil, etcd.Health{Leader: 1}
+	for i, name := range []string{"cp-a", "cp-b", "cp-c"} {
+		id := uint64(i) + 1
+		facts.Etcd.Members = append(facts.Etcd.Members, etcd.Member{ID: id, Name: name})
+		facts.Etcd.Answering = append(facts.Etcd.Answering, id)
+		facts.Machines = append(facts.Machines, MachineFacts{
+			Name: name, ProviderID: "talos://" + name, Provisioned: true, Configured: true, Answers: true,
+			EtcdData: health.EtcdDataPresent, MemberID: id, Created: time.Unix(int64(i), 0),
+		})
+	}
+	for _, change := range changes {
+		change(&facts)
+	}
+
+	return facts
+}
+
+func TestVictims(t *testing.T) {
+	for name, tc := range map[string]struct {
+		edit func(a, b, c *MachineFacts)
+		want string
+	}{
+		"the oldest, but the leader last":             {func(_, _, _ *MachineFacts) {}, "cp-b"},
+		"the one of the fullest failure domain":       {func(a, b, c *MachineFacts) { a.FailureDomain, b.FailureDomain, c.FailureDomain = "x", "y", "x" }, "cp-c"},
+		"an unhealthy one":                            {func(_, _, c *MachineFacts) { c.Answers = false }, "cp-c"},
+		"an outdated one before an unhealthy":         {func(_, b, c *MachineFacts) { b.Answers, c.Outdated = false, true }, "cp-c"},
+		"an outdated and unhealthy one first":         {func(_, b, c *MachineFacts) { b.Outdated, c.Outdated, c.Answers = true, true, false }, "cp-c"},
+		"a marked one before outdated ones":           {func(a, b, c *MachineFacts) { a.Marked, b.Outdated, c.Outdated = true, true, true }, "cp-a"},
+		"a marked and outdated one before those":      {func(a, _, c *MachineFacts) { a.Marked, c.Marked, c.Outdated = true, true, true }, "cp-c"},
+		"the leader when it is the only outdated one": {func(a, _, _ *MachineFacts) { a.Outdated = true }, "cp-a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			facts := three()
+			tc.edit(&facts.Machines[0], &facts.Machines[1], &facts.Machines[2])
+			NewWithT(t).Expect(pickVictim(facts).Name).To(Equal(tc.want))
+		})
+	}
+}
+
+func TestASnapshotComesBeforeARisk(t *testing.T) {
+	down := func(f *Facts) { f.Replicas = 1 }
+	roll := func(f *Facts) { f.Machines[0].Outdated = true }
+	for name, tc := range map[string]struct {
+		change func(*Facts)
+		state  SnapshotState
+		want   Action
+	}{
+		"a scale down asks for one":         {down, SnapshotMissing, TakeSnapshot},
+		"a scale down waits for it":         {down, SnapshotRunning, WaitForSnapshot},
+		"a scale down goes on after it":     {down, SnapshotTaken, DeleteMachine},
+		"a scale down where none is wanted": {down, SnapshotNotWanted, DeleteMachine},
+		"a rollout asks for one":            {roll, SnapshotMissing, TakeSnapshot},
+		"a rollout goes on after it":        {roll, SnapshotTaken, CreateMachine},
+		"a remediation does not wait":       {func(f *Facts) { f.Machines[2].Unhealthy = true }, SnapshotMissing, RemediateMachine},
+	} {
+		t.Run(name, func(t *testing.T) {
+			facts := three(tc.change)
+			facts.Snapshot = tc.state
+			decision := Decide(facts)
+			NewWithT(t).Expect(decision.Action).To(Equal(tc.want), decision.Message)
+		})
+	}
+}
+
+func TestRemediationCounts(t *testing.T) {
+	now := time.Unix(100000, 0)
+	before := func(ago time.Duration, retries int32) *controlplanev1.RemediationRecord {
+		return &controlplanev1.RemediationRecord{Machine: "cp-0", Timestamp: metav1.NewTime(now.Add(-ago)), RetryCount: retries}
+	}
+	for name, tc := range map[string]struct {
+		retries *controlplanev1.RemediationRecord
+		max     *int32
+		period  time.Duration
+		allowed bool
+		count   int32
+		reason  string
+	}{
+		"a first failure":                        {nil, ptr.To(int32(0)), 0, true, 0, ""},
+		"a replacement that fails":               {before(time.Minute, 0), nil, 0, true, 1, ""},
+		"a replacement that fails again":         {before(time.Minute, 3), nil, 0, true, 4, ""},
+		"a replacement that fails once too much": {before(time.Minute, 2), ptr.To(int32(2)), 0, false, 0, controlplanev1.MachineCannotBeRemediatedReason},
+		"a replacement that fails too early":     {before(time.Minute, 0), nil, time.Hour, false, 0, controlplanev1.MachineRemediationDeferredReason},
+		"a replacement that fails much later":    {before(2*time.Hour, 9), ptr.To(int32(1)), 0, true, 0, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			facts := three(func(f *Facts) {
+				f.Machines[1].Unhealthy, f.Machines[1].Retries = true, tc.retries
+				f.Remediation = RemediationFacts{MaxRetry: tc.max, RetryPeriod: tc.period, MinHealthyPeriod: time.Hour, Now: now}
+			})
+			verdict := Verdicts(facts)["cp-b"]
+			g.Expect(verdict.Remediate).To(Equal(tc.allowed))
+			g.Expect(verdict.Reason).To(Equal(tc.reason))
+			if tc.allowed {
+				g.Expect(verdict.Record.RetryCount).To(Equal(tc.count))
+			}
+		})
+	}
+}
+
+// TestMachinesOfOtherHostNamesLoseNoMember: members that carry other names than the
+// Machines, as where addresses were mixed up, are not taken for strangers.
+func TestMachinesOfOtherHostNamesLoseNoMember(t *testing.T) {
+	g := NewWithT(t)
+	facts := three(func(f *Facts) {
+		for i := range f.Etcd.Members {
+			f.Etcd.Members[i].Name = "other-" + f.Etcd.Members[i].Name
+		}
+	})
+	g.Expect(Decide(facts).Action).To(Equal(Stable))
+
+	// A node that answers under another name is no node of the Machine: silent,
+	// with a member that is known from before.
+	facts.Machines[1].Answers, facts.Machines[1].EtcdData = false, health.EtcdDataUnknown
+	facts.Etcd.Answering = []uint64{1, 3}
+	g.Expect(Decide(facts).Action).To(Equal(WaitForMachine))
+
+	// Nor is anything removed when it never told.
+	facts.Machines[1].MemberID = 0
+	g.Expect(Decide(facts).Action).To(Equal(WaitForMachine))
+}
