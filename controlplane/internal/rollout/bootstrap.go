@@ -81,6 +81,12 @@ func decideBootstrap(facts Facts) *Decision {
 	if facts.Override != "" {
 		return decideOverride(facts)
 	}
+
+	return decideTarget(facts)
+}
+
+// decideTarget is about the Machine on which etcd may be bootstrapped.
+func decideTarget(facts Facts) *Decision {
 	target := bootstrapTarget(facts.staying())
 	switch {
 	case target == nil:

@@ -16,7 +16,7 @@ import (
 	"github.com/capi-talos/capi-talos/test/etcdmodel"
 )
 
-var histories = flag.Int("histories", 400, "how many random histories TestHistories runs")
+var histories = flag.Uint64("histories", 400, "how many random histories TestHistories runs")
 
 // event is one thing that happens in a history: what kind, and which of the
 // Machines it hits.
@@ -104,7 +104,7 @@ func (p *play) check() {
 // settled tells that the control plane is as wanted.
 func (p *play) settled() bool {
 	cluster := p.cluster()
-	if cluster == nil || int32(len(p.machines)) != p.replicas || len(cluster.Members()) != len(p.machines) {
+	if cluster == nil || len(p.machines) != int(p.replicas) || len(cluster.Members()) != len(p.machines) {
 		return false
 	}
 
@@ -237,11 +237,11 @@ func shrink(seed uint64, events []event, decide func(Facts) Decision) []event {
 }
 
 // worst is the first bad history, shrunk; empty when all are good.
-func worst(count int, decide func(Facts) Decision) string {
+func worst(count uint64, decide func(Facts) Decision) string {
 	var (
 		mu    sync.Mutex
 		group sync.WaitGroup
-		found = uint64(count)
+		found = count
 	)
 	next := make(chan uint64)
 	for range runtime.GOMAXPROCS(0) {
@@ -255,9 +255,9 @@ func worst(count int, decide func(Facts) Decision) string {
 			}
 		})
 	}
-	for seed := range uint64(count) {
+	for seed := range count {
 		mu.Lock()
-		done := found < uint64(count)
+		done := found < count
 		mu.Unlock()
 		if done {
 			break
@@ -266,7 +266,7 @@ func worst(count int, decide func(Facts) Decision) string {
 	}
 	close(next)
 	group.Wait()
-	if found == uint64(count) {
+	if found == count {
 		return ""
 	}
 	events := shrink(found, generate(found), decide)

@@ -30,7 +30,6 @@ type play struct {
 	serial   int
 	hosts    int
 	machines []*machinePlay
-	stale    []*machinePlay
 
 	replicas    int32
 	surge       int32

@@ -75,35 +75,47 @@ func judgeRemediation(facts Facts, machine MachineFacts) Verdict {
 	never := func(message string) Verdict {
 		return Verdict{Reason: controlplanev1.MachineCannotBeRemediatedReason, Message: message}
 	}
-	others := slices.DeleteFunc(facts.staying(), func(other MachineFacts) bool { return other.Name == machine.Name })
-	member, hasMember := facts.member(machine)
 	switch {
-	// A dead member may be what keeps others from joining, so it waits for none.
 	case !facts.Initialized && len(facts.Machines) > 1:
 		return later("The control plane is not initialized")
 	case !facts.Initialized:
 		return Verdict{Remediate: true, Record: record}
 	case len(facts.Machines) == 1:
 		return never("It is the only control plane Machine, and holds the data of the cluster")
-	case machine.joined(facts) && facts.awaitsReplacement(machine):
-		return later("The replacement of Machine " + facts.Remediation.InProgress.Machine + " is not there yet")
 	case slices.ContainsFunc(facts.leaving(), func(other MachineFacts) bool { return !facts.isRid(other) && !stuck(facts, other) }):
 		return later("Another control plane Machine is being deleted")
-	case machine.joined(facts) && slices.ContainsFunc(others, func(other MachineFacts) bool {
-		return !other.Unhealthy && !other.Held && !other.joined(facts)
-	}):
-		return later("Another control plane Machine is about to join, or does not answer")
+	// A dead member may be what keeps others from joining, so it waits for none.
+	case machine.joined(facts) && facts.awaitsOther(machine) != "":
+		return later(facts.awaitsOther(machine))
 	case !facts.Etcd.HasQuorum():
 		return never("The etcd members that answer are no majority: without the nodes that are silent the cluster cannot be saved by a replacement")
 	case facts.hasNoMember(machine):
 		return Verdict{Remediate: true, Record: record}
-	case !hasMember:
-		return later("Nobody knows which etcd member is its")
-	case len(facts.Etcd.RemovalProblems(member.ID)) > 0:
-		return never("Without it etcd would lose its majority: " + facts.Etcd.RemovalProblems(member.ID)[0])
-	default:
-		return Verdict{Remediate: true, Record: record}
 	}
+	member, known := facts.member(machine)
+	if !known {
+		return later("Nobody knows which etcd member is its")
+	}
+	if problems := facts.Etcd.RemovalProblems(member.ID); len(problems) > 0 {
+		return never("Without it etcd would lose its majority: " + problems[0])
+	}
+
+	return Verdict{Remediate: true, Record: record}
+}
+
+// awaitsOther says which other Machine is waited for before a Machine whose member
+// is well is remediated; empty when there is none.
+func (f Facts) awaitsOther(machine MachineFacts) string {
+	if f.awaitsReplacement(machine) {
+		return "The replacement of Machine " + f.Remediation.InProgress.Machine + " is not there yet"
+	}
+	for _, other := range f.staying() {
+		if other.Name != machine.Name && !other.Unhealthy && !other.Held && !other.joined(f) {
+			return "Machine " + other.Name + " is about to join, or does not answer"
+		}
+	}
+
+	return ""
 }
 
 // RemediationEnded tells that the Machine of the remediation in progress is gone,
