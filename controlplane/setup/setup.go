@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 
+	"github.com/prometheus/client_golang/prometheus"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
@@ -16,6 +17,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
@@ -24,6 +26,7 @@ import (
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/controllers"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/controlplane/internal/metrics"
 	"github.com/capi-talos/capi-talos/controlplane/internal/webhooks"
 )
 
@@ -51,6 +54,9 @@ type Options struct {
 	// ClusterCache keeps connections to the API servers of clusters. It is
 	// required.
 	ClusterCache clustercache.ClusterCache
+	// Metrics is the registry in which the provider shows its control planes;
+	// nil means that of controller-runtime, which the manager serves.
+	Metrics prometheus.Registerer
 }
 
 // defaultConcurrency is used when Options.Concurrency is 0.
@@ -80,10 +86,17 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	if options.Random == nil {
 		options.Random = sharedRandom{}
 	}
+	if options.Metrics == nil {
+		options.Metrics = ctrlmetrics.Registry
+	}
 	if options.Concurrency == 0 {
 		options.Concurrency = defaultConcurrency
 	}
 
+	recorder := metrics.New()
+	if err := recorder.Register(options.Metrics); err != nil {
+		return err
+	}
 	reconciler := &controllers.Reconciler{
 		Client:              mgr.GetClient(),
 		APIReader:           mgr.GetAPIReader(),
@@ -95,6 +108,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		Clock:               options.Clock,
 		Random:              options.Random,
 		Recorder:            mgr.GetEventRecorder("taloscontrolplane-controller"),
+		Metrics:             recorder,
 		WatchFilterValue:    options.WatchFilterValue,
 	}
 	if err := reconciler.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: options.Concurrency}); err != nil {

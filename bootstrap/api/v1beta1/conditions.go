@@ -71,7 +71,8 @@ const (
 const (
 	// ClientConfigAvailableReason: the Secret exists and is current.
 	ClientConfigAvailableReason = clusterv1.AvailableReason
-	// ClientConfigWaitingReason: the secrets bundle is not usable.
+	// ClientConfigWaitingReason: the secrets bundle is not usable, or the
+	// TalosControlPlane, which makes the Secret for its Cluster, has not yet.
 	ClientConfigWaitingReason = WaitingForCertificatesReason
 	// ClientConfigErrorReason: the Secret could not be written; it is retried.
 	ClientConfigErrorReason = clusterv1.InternalErrorReason

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -204,7 +203,3 @@ func (r *Reconciler) configsOf(ctx context.Context, namespace, cluster string, f
 
 	return requests
 }
-
-// clientConfigLife is how long the administrator's client certificate is valid;
-// it is replaced at half of that.
-const clientConfigLife = 365 * 24 * time.Hour

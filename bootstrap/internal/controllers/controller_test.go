@@ -281,19 +281,48 @@ func TestTheClientConfigurationIsRenewedAtHalfOfItsLife(t *testing.T) {
 	first := w.secret("one-talosconfig").Data["talosconfig"]
 	result, err := w.reconcile(cpName)
 	w.Expect(err).NotTo(HaveOccurred())
-	w.Expect(result.RequeueAfter).To(BeNumerically("~", clientConfigLife/2, 2*time.Hour))
+	w.Expect(result.RequeueAfter).To(BeNumerically("~", secrets.ClientConfigLife/2, 2*time.Hour))
 
-	w.clock.SetTime(testTime.Add(clientConfigLife/2 - 24*time.Hour))
+	w.clock.SetTime(testTime.Add(secrets.ClientConfigLife/2 - 24*time.Hour))
 	w.settle(cpName)
 	w.Expect(w.secret("one-talosconfig").Data["talosconfig"]).To(Equal(first))
 
-	w.clock.SetTime(testTime.Add(clientConfigLife/2 + time.Hour))
+	w.clock.SetTime(testTime.Add(secrets.ClientConfigLife/2 + time.Hour))
 	w.settle(cpName)
 	w.Expect(w.secret("one-talosconfig").Data["talosconfig"]).NotTo(Equal(first))
 
 	w.delete("one-talosconfig")
 	w.settle(cpName)
 	w.secret("one-talosconfig")
+}
+
+// A TalosControlPlane writes the client configuration of its Cluster itself.
+func TestTheClientConfigurationOfATalosControlPlaneIsLeftToIt(t *testing.T) {
+	machine, config := newMachine(cpName, true)
+	cluster := newCluster()
+	cluster.Spec.ControlPlaneRef.Kind = "TalosControlPlane"
+	w := newWorld(t, cluster, machine, config)
+	w.settle(cpName)
+	w.expectNoSecret("one-talosconfig")
+	w.expect(cpName, "ClientConfigAvailable", metav1.ConditionFalse, bootstrapv1.ClientConfigWaitingReason, "control plane provider")
+	w.expect(cpName, "Ready", metav1.ConditionTrue, "", "")
+
+	made := &corev1.Secret{ObjectMeta: objectMeta(namespace, "one-talosconfig"), Data: map[string][]byte{"talosconfig": []byte("theirs")}}
+	made.Annotations = map[string]string{bootstrapv1.GeneratedAnnotation: ""}
+	w.Expect(w.client.Create(t.Context(), made)).To(Succeed())
+	w.settle(cpName)
+	w.Expect(w.secret("one-talosconfig").Data).To(Equal(made.Data))
+	w.Expect(w.secret("one-talosconfig").OwnerReferences).To(ConsistOf(HaveField("Kind", "Cluster")))
+	w.expect(cpName, "ClientConfigAvailable", metav1.ConditionTrue, "", "")
+}
+
+func TestAClientConfigurationOfAUserIsLeftAlone(t *testing.T) {
+	machine, config := newMachine(cpName, true)
+	users := &corev1.Secret{ObjectMeta: objectMeta(namespace, "one-talosconfig"), Data: map[string][]byte{"talosconfig": []byte("mine")}}
+	w := newWorld(t, newCluster(), machine, config, users)
+	w.settle(cpName)
+	w.Expect(w.secret("one-talosconfig").Data).To(Equal(users.Data))
+	w.expect(cpName, "ClientConfigAvailable", metav1.ConditionTrue, "", "")
 }
 
 func TestNothingIsWrittenWhilePaused(t *testing.T) {

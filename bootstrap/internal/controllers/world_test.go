@@ -164,7 +164,8 @@ func newCluster() *clusterv1.Cluster {
 		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: clusterName, UID: "cluster"},
 		Spec: clusterv1.ClusterSpec{
 			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "10.0.0.1", Port: 6443},
-			ControlPlaneRef:      clusterv1.ContractVersionedObjectReference{APIGroup: "controlplane.cluster.x-k8s.io", Kind: "TalosControlPlane", Name: "one-cp"},
+			// One that is not ours leaves most to the bootstrap provider.
+			ControlPlaneRef: clusterv1.ContractVersionedObjectReference{APIGroup: "controlplane.cluster.x-k8s.io", Kind: "OtherControlPlane", Name: "one-cp"},
 			ClusterNetwork: clusterv1.ClusterNetwork{
 				Pods:          clusterv1.NetworkRanges{CIDRBlocks: []string{"10.50.0.0/16"}},
 				Services:      clusterv1.NetworkRanges{CIDRBlocks: []string{"10.60.0.0/16"}},

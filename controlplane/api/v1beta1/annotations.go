@@ -36,6 +36,14 @@ const (
 	// the control plane endpoint; the annotation is removed with it.
 	BootstrapOverrideAnnotation = "controlplane.cluster.x-k8s.io/talos-bootstrap-override"
 
+	// RenewCredentialsAnnotation is put on a TalosControlPlane by a person, and
+	// has the client certificates in the Secrets <cluster>-kubeconfig and
+	// <cluster>-talosconfig made anew at once, if the provider has made these
+	// Secrets. Its value does not matter. It is removed when that is done. The
+	// former certificates stay valid until they expire, because neither
+	// Kubernetes nor Talos can revoke one.
+	RenewCredentialsAnnotation = "controlplane.cluster.x-k8s.io/talos-renew-credentials"
+
 	// BundleDigestAnnotation is the digest of the secrets bundle with which the
 	// cluster was bootstrapped. A bundle with another digest is not used. It
 	// belongs to the provider.

@@ -109,6 +109,28 @@ const (
 	CertificatesInternalErrorReason = clusterv1.InternalErrorReason
 )
 
+// Condition CertificatesExpiring of a TalosControlPlane and its reasons.
+const (
+	// CertificatesExpiringCondition is true when a CA of the cluster expires
+	// within 180 days, or the client certificate in the kubeconfig or in the
+	// talosconfig within 30 days. The message says when each of them expires.
+	// Certificates on the nodes are not looked at: Talos renews them by itself.
+	CertificatesExpiringCondition = "CertificatesExpiring"
+
+	// CertificatesExpiringReason says that at least one expires soon.
+	CertificatesExpiringReason = "Expiring"
+
+	// CertificatesExpiredReason says that at least one has expired.
+	CertificatesExpiredReason = "Expired"
+
+	// CertificatesNotExpiringReason says that all are valid for long enough.
+	CertificatesNotExpiringReason = "NotExpiring"
+
+	// CertificatesExpiryUnknownReason says that the CAs cannot be read; the
+	// condition CertificatesAvailable says why.
+	CertificatesExpiryUnknownReason = "ExpiryUnknown"
+)
+
 // Condition EtcdClusterHealthy of a TalosControlPlane and its reasons.
 const (
 	// EtcdClusterHealthyCondition is true when etcd has quorum, each member

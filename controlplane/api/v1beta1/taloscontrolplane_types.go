@@ -271,9 +271,9 @@ type MachineNamingSpec struct {
 type TalosControlPlaneStatus struct {
 	// conditions are the observations of the control plane's present state.
 	// Known types are Available, Initialized, CertificatesAvailable,
-	// EtcdClusterHealthy, ControlPlaneComponentsHealthy, MachinesReady,
-	// MachinesUpToDate, RollingOut, ScalingUp, ScalingDown, Remediating,
-	// Deleting and Paused.
+	// CertificatesExpiring, EtcdClusterHealthy, ControlPlaneComponentsHealthy,
+	// MachinesReady, MachinesUpToDate, RollingOut, ScalingUp, ScalingDown,
+	// Remediating, Deleting and Paused.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

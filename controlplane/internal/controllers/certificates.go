@@ -26,11 +26,11 @@ func (r *Reconciler) secrets() client.Reader {
 	return secrets.NewReader(r.SecretCachingClient, r.APIReader)
 }
 
-// reconcileCertificates reads the secrets of the cluster. The bootstrap provider
-// creates them with the first control plane TalosConfig; nothing is created
+// reconcileCertificates reads the key material of the cluster. The bootstrap
+// provider creates it with the first control plane TalosConfig; none is created
 // here, so that a cluster never gets a second set.
 func (r *Reconciler) reconcileCertificates(ctx context.Context, s *scope) error {
-	s.certificates = rollout.CertificatesMissing
+	s.certificates, s.bundle, s.invalidBundle, s.missingSecrets = rollout.CertificatesMissing, nil, false, nil
 	cluster := client.ObjectKeyFromObject(s.cluster)
 
 	bundle, err := secrets.GetBundle(ctx, r.secrets(), cluster)
@@ -53,15 +53,14 @@ func (r *Reconciler) reconcileCertificates(ctx context.Context, s *scope) error 
 		s.bundle = bundle
 	}
 
-	for _, name := range []string{secrets.CAName(cluster.Name), secrets.TalosconfigName(cluster.Name)} {
-		err := r.secrets().Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: name}, &corev1.Secret{})
-		switch {
-		case apierrors.IsNotFound(err):
-			s.missingSecrets = append(s.missingSecrets, name)
-		case err != nil:
-			s.certificatesErr = err
-			return err
-		}
+	ca := secrets.CAName(cluster.Name)
+	err = r.secrets().Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: ca}, &corev1.Secret{})
+	switch {
+	case apierrors.IsNotFound(err):
+		s.missingSecrets = append(s.missingSecrets, ca)
+	case err != nil:
+		s.certificatesErr = err
+		return err
 	}
 
 	return nil

@@ -33,6 +33,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/controlplane/internal/metrics"
 	"github.com/capi-talos/capi-talos/controlplane/internal/naming"
 	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
 )
@@ -44,7 +45,7 @@ const controllerName = "taloscontrolplane"
 // to change, is kept while the node does not answer.
 const remoteGracePeriod = 2 * time.Minute
 
-// Reconciler reconciles TalosControlPlanes. All fields but Snapshots and
+// Reconciler reconciles TalosControlPlanes. All fields but Snapshots, Metrics and
 // WatchFilterValue are required.
 type Reconciler struct {
 	// Client reads from the cache of the management cluster, but Secrets live.
@@ -69,6 +70,8 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	// Snapshots has snapshots of etcd taken; nil when nobody can.
 	Snapshots Snapshots
+	// Metrics shows control planes; nil shows them to nobody.
+	Metrics *metrics.Recorder
 	// WatchFilterValue restricts the controller to objects with this value of
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
@@ -131,12 +134,18 @@ func (r *Reconciler) init(ctx context.Context) {
 	r.etcdSilence = newSilenceTracker(r.Clock)
 	r.leaves = newLeaves(ctx)
 	r.memory = newNodeMemory(r.Clock)
+	if r.Metrics == nil {
+		r.Metrics = metrics.New()
+	}
 }
 
 // Reconcile is one pass over one TalosControlPlane.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, reterr error) {
 	controlPlane := &controlplanev1.TalosControlPlane{}
 	if err := r.Client.Get(ctx, req.NamespacedName, controlPlane); err != nil {
+		if apierrors.IsNotFound(err) {
+			r.Metrics.Forget(req.NamespacedName)
+		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	cluster, err := util.GetOwnerCluster(ctx, r.Client, controlPlane.ObjectMeta)
@@ -186,7 +195,7 @@ func (r *Reconciler) reconcileNormal(ctx context.Context, s *scope) (ctrl.Result
 		r.reconcileParts,
 		r.reconcileInfrastructureTemplate,
 		r.reconcileCertificates,
-		r.reconcileKubeconfig,
+		r.reconcileClientConfigs,
 		r.reconcileNodes,
 		r.reconcileEndpoint,
 		r.reconcileMachines,

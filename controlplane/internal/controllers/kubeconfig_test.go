@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -32,14 +31,13 @@ func TestKubeconfigSecretIsAsTheContractWantsIt(t *testing.T) {
 }
 
 func TestKubeconfigIsRenewed(t *testing.T) {
-	// The certificates of CAPI's helper begin and end by the real clock.
 	for name, tc := range map[string]struct {
 		change func(*world)
 		want   bool
 	}{
 		"not when nothing changes":             {func(*world) {}, false},
-		"not before half of its life":          {func(w *world) { w.clock.SetTime(time.Now().AddDate(0, 5, 0)) }, false},
-		"after half of its life":               {func(w *world) { w.clock.SetTime(time.Now().AddDate(0, 7, 0)) }, true},
+		"not before half of its life":          {func(w *world) { w.clock.SetTime(testTime.AddDate(0, 5, 0)) }, false},
+		"after half of its life":               {func(w *world) { w.clock.SetTime(testTime.AddDate(0, 7, 0)) }, true},
 		"when the endpoint changes":            {func(w *world) { w.changeEndpoint("10.0.0.200") }, true},
 		"when it is not readable":              {func(w *world) { w.writeKubeconfig([]byte("{")) }, true},
 		"not when a user has brought a Secret": {func(w *world) { w.bringKubeconfig(); w.changeEndpoint("10.0.0.200") }, false},

@@ -44,6 +44,11 @@ type scope struct {
 	missingSecrets []string
 	// kubeconfig is nil until there is one.
 	kubeconfig []byte
+	// renew tells that a person wants new client certificates.
+	renew bool
+	// expiries are when the certificates of the cluster expire; nil when the
+	// secrets bundle cannot be used, or was not looked at.
+	expiries []expiry
 
 	// parts are what the Machines refer to, by the name of the Machine.
 	parts map[string]parts

@@ -24,9 +24,8 @@ func testSecrets(t *testing.T) map[string]map[string][]byte {
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 
 	return map[string]map[string][]byte{
-		secrets.BundleName(testCluster):      {secrets.BundleKey: bundle.YAML()},
-		secrets.CAName(testCluster):          bundle.CASecretData(),
-		secrets.TalosconfigName(testCluster): {secrets.TalosconfigKey: []byte("{}")},
+		secrets.BundleName(testCluster): {secrets.BundleKey: bundle.YAML()},
+		secrets.CAName(testCluster):     bundle.CASecretData(),
 	}
 }
 

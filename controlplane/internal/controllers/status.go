@@ -25,6 +25,7 @@ func ownedConditions() []string {
 		controlplanev1.AvailableCondition,
 		controlplanev1.InitializedCondition,
 		controlplanev1.CertificatesAvailableCondition,
+		controlplanev1.CertificatesExpiringCondition,
 		controlplanev1.EtcdClusterHealthyCondition,
 		controlplanev1.ControlPlaneComponentsHealthyCondition,
 		controlplanev1.MachinesReadyCondition,
@@ -51,6 +52,7 @@ func (r *Reconciler) reconcileStatus(ctx context.Context, s *scope, helper *patc
 	r.setInitialized(ctx, s)
 	errs = append(errs, r.forgetNextMachine(ctx, s), r.forgetRemediation(ctx, s))
 	setConditions(ctx, s, reconcileErr)
+	r.setExpiringCondition(s)
 
 	options := []patch.Option{patch.WithOwnedConditions{Conditions: ownedConditions()}}
 	if reconcileErr == nil && errors.Join(errs...) == nil {

@@ -1,0 +1,43 @@
+package secrets
+
+import (
+	"net/netip"
+	"slices"
+
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+)
+
+// TalosEndpoints are the endpoints of the Talos API of a cluster: the addresses
+// of those control plane Machines that are not being deleted, sorted. The
+// control plane endpoint is never among them, even if a Machine calls it its
+// own: it may be a load balancer that does not know the Talos API, or a virtual
+// address that goes with the quorum.
+func TalosEndpoints(cluster *clusterv1.Cluster, machines []*clusterv1.Machine) []string {
+	endpoint := cluster.Spec.ControlPlaneEndpoint.Host
+	var found []string
+	for _, machine := range machines {
+		if !machine.DeletionTimestamp.IsZero() {
+			continue
+		}
+		for _, address := range machine.Status.Addresses {
+			isIP := address.Type == clusterv1.MachineInternalIP || address.Type == clusterv1.MachineExternalIP
+			if isIP && !isSameAddress(address.Address, endpoint) && !slices.Contains(found, address.Address) {
+				found = append(found, address.Address)
+			}
+		}
+	}
+	slices.Sort(found)
+
+	return found
+}
+
+// isSameAddress compares addresses, which IPv6 can write in several ways.
+func isSameAddress(a, b string) bool {
+	left, leftErr := netip.ParseAddr(a)
+	right, rightErr := netip.ParseAddr(b)
+	if leftErr != nil || rightErr != nil {
+		return a == b
+	}
+
+	return left.Unmap() == right.Unmap()
+}

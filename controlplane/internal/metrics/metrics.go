@@ -1,0 +1,209 @@
+// Package metrics shows control planes to Prometheus. What is shown of a control
+// plane is replaced as a whole, family by family, and goes with it: a member,
+// Machine or certificate that is no more leaves no series behind.
+//
+// A further family is an entry in families and a method of Recorder like
+// SetCertificates or CountRenewal.
+package metrics
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Names of the families.
+const (
+	certificateExpiry   = "capi_talos_certificate_expiry_timestamp_seconds"
+	certificateRenewals = "capi_talos_certificate_renewals_total"
+)
+
+// Values of the label certificate.
+const (
+	// CertificateKubernetesCA is the CA of the Kubernetes API.
+	CertificateKubernetesCA = "kubernetes-ca"
+	// CertificateAggregatorCA is the CA of the front proxy of the Kubernetes API.
+	CertificateAggregatorCA = "aggregator-ca"
+	// CertificateEtcdCA is the CA of etcd.
+	CertificateEtcdCA = "etcd-ca"
+	// CertificateTalosCA is the CA of the Talos API.
+	CertificateTalosCA = "talos-ca"
+	// CertificateKubeconfig is the client certificate in <cluster>-kubeconfig.
+	CertificateKubeconfig = "kubeconfig"
+	// CertificateTalosconfig is the client certificate in <cluster>-talosconfig.
+	CertificateTalosconfig = "talosconfig"
+)
+
+// family is a metric with all of its series.
+type family struct {
+	help string
+	// labels are those beyond namespace and cluster.
+	labels []string
+	kind   prometheus.ValueType
+}
+
+func families() map[string]family {
+	return map[string]family{
+		certificateExpiry: {
+			help:   "When a certificate of the cluster expires, in seconds since 1970.",
+			labels: []string{"certificate"},
+			kind:   prometheus.GaugeValue,
+		},
+		certificateRenewals: {
+			help:   "How often a client certificate of the cluster was renewed by this process.",
+			labels: []string{"certificate"},
+			kind:   prometheus.CounterValue,
+		},
+	}
+}
+
+// ControlPlane names what is shown.
+type ControlPlane struct {
+	// Key is the key of the TalosControlPlane.
+	Key client.ObjectKey
+	// Cluster is the name of its Cluster.
+	Cluster string
+}
+
+// sample is one series of a family.
+type sample struct {
+	// labels are the values of the family's labels, in its order.
+	labels []string
+	value  float64
+}
+
+// Recorder keeps what is shown. It is a prometheus.Collector, and safe for
+// concurrent use.
+type Recorder struct {
+	families map[string]family
+	descs    map[string]*prometheus.Desc
+
+	mu    sync.Mutex
+	shown map[client.ObjectKey]shown
+}
+
+// shown is what is shown of one control plane, by the name of the family.
+type shown struct {
+	cluster string
+	samples map[string][]sample
+}
+
+// New makes a Recorder that shows nothing yet, to nobody.
+func New() *Recorder {
+	r := &Recorder{families: families(), descs: map[string]*prometheus.Desc{}, shown: map[client.ObjectKey]shown{}}
+	for name, family := range r.families {
+		r.descs[name] = prometheus.NewDesc(name, family.help, append([]string{"namespace", "cluster"}, family.labels...), nil)
+	}
+
+	return r
+}
+
+// Register registers the Recorder, in place of one that a former manager of the
+// same process has left.
+func (r *Recorder) Register(registry prometheus.Registerer) error {
+	err := registry.Register(r)
+	if former := (prometheus.AlreadyRegisteredError{}); errors.As(err, &former) {
+		registry.Unregister(former.ExistingCollector)
+		err = registry.Register(r)
+	}
+	if err != nil {
+		return fmt.Errorf("registering the metrics of control planes: %w", err)
+	}
+
+	return nil
+}
+
+// SetCertificates shows when certificates expire, by the value of the label
+// certificate.
+func (r *Recorder) SetCertificates(of ControlPlane, expiries map[string]time.Time) {
+	samples := make([]sample, 0, len(expiries))
+	for certificate, at := range expiries {
+		samples = append(samples, sample{labels: []string{certificate}, value: float64(at.Unix())})
+	}
+	r.set(of, certificateExpiry, samples)
+}
+
+// count adds one to a counter of a control plane.
+func (r *Recorder) count(of ControlPlane, name string, labels ...string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	samples := r.of(of).samples
+	for i := range samples[name] {
+		if slices.Equal(samples[name][i].labels, labels) {
+			samples[name][i].value++
+			return
+		}
+	}
+	samples[name] = append(samples[name], sample{labels: labels, value: 1})
+}
+
+// Forget shows nothing of a control plane any more.
+func (r *Recorder) Forget(controlPlane client.ObjectKey) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.shown, controlPlane)
+}
+
+// CountRenewal counts that a client certificate was made anew.
+func (r *Recorder) CountRenewal(of ControlPlane, certificate string) {
+	r.count(of, certificateRenewals, certificate)
+}
+
+// set replaces what a family shows of a control plane.
+func (r *Recorder) set(of ControlPlane, name string, samples []sample) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.of(of).samples[name] = samples
+}
+
+// of is what is shown of a control plane. A control plane that belongs to
+// another Cluster than before is another one.
+func (r *Recorder) of(controlPlane ControlPlane) shown {
+	found, known := r.shown[controlPlane.Key]
+	if !known || found.cluster != controlPlane.Cluster {
+		found = shown{cluster: controlPlane.Cluster, samples: map[string][]sample{}}
+		r.shown[controlPlane.Key] = found
+	}
+
+	return found
+}
+
+// Describe implements prometheus.Collector.
+func (r *Recorder) Describe(into chan<- *prometheus.Desc) {
+	for _, desc := range r.descs {
+		into <- desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (r *Recorder) Collect(into chan<- prometheus.Metric) {
+	for _, metric := range r.collect() {
+		into <- metric
+	}
+}
+
+// collect does not wait for whoever reads, because passes wait for it.
+func (r *Recorder) collect() []prometheus.Metric {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var metrics []prometheus.Metric
+	for key, shown := range r.shown {
+		for name, samples := range shown.samples {
+			for _, sample := range samples {
+				labels := append([]string{key.Namespace, shown.cluster}, sample.labels...)
+				metric, err := prometheus.NewConstMetric(r.descs[name], r.families[name].kind, sample.value, labels...)
+				if err != nil {
+					metric = prometheus.NewInvalidMetric(r.descs[name], err)
+				}
+				metrics = append(metrics, metric)
+			}
+		}
+	}
+
+	return metrics
+}
