@@ -81,6 +81,7 @@ type Reconciler struct {
 	silence     *silenceTracker
 	etcdSilence *silenceTracker
 	leaves      *leaves
+	decisions   *lastDecisions
 	memory      *nodeMemory
 }
 
@@ -133,6 +134,7 @@ func (r *Reconciler) init(ctx context.Context) {
 	r.silence = newSilenceTracker(r.Clock)
 	r.etcdSilence = newSilenceTracker(r.Clock)
 	r.leaves = newLeaves(ctx)
+	r.decisions = newLastDecisions()
 	r.memory = newNodeMemory(r.Clock)
 	if r.Metrics == nil {
 		r.Metrics = metrics.New()
@@ -145,6 +147,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	if err := r.Client.Get(ctx, req.NamespacedName, controlPlane); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.Metrics.Forget(req.NamespacedName)
+			r.decisions.forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}

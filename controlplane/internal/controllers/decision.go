@@ -43,6 +43,7 @@ const (
 func (r *Reconciler) reconcileDecision(ctx context.Context, s *scope) (ctrl.Result, error) {
 	ctrl.LoggerFrom(ctx).V(3).Info("Decided", "action", s.decision.Action, "Machine", s.decision.Machine, "message", s.decision.Message)
 
+	r.observe(s)
 	r.stopUnwantedLeaves(s)
 	s.effectErr = r.carryOut(ctx, s)
 	if s.effectErr != nil {

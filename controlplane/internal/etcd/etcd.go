@@ -49,6 +49,10 @@ type View struct {
 	Leader uint64
 	// Learner tells that the own member does not vote (yet).
 	Learner bool
+	// Lag is how many entries of the raft log the own member has not applied yet.
+	Lag uint64
+	// DBSizeBytes is the size of the own member's database on disk.
+	DBSizeBytes int64
 	// Errors are what the own member complains about.
 	Errors []string
 	// Members is the member list.

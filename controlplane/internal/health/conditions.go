@@ -160,6 +160,11 @@ func memberCondition(facts Facts) metav1.Condition {
 	return condition
 }
 
+// maxLag is how far a member may be behind in its raft log: beyond that etcd
+// refuses writes (etcd v3.6, server/etcdserver/v3_server.go,
+// maxGapBetweenApplyAndCommitIndex).
+const maxLag = 5000
+
 // MemberProblem says what is wrong with the own member of a node, in a
 // sentence; empty when it votes, follows a leader, and neither complains nor
 // has an alarm.
@@ -172,6 +177,8 @@ func MemberProblem(view etcd.View) string {
 		return "The etcd member is a learner and does not vote"
 	case view.Leader == 0:
 		return "The etcd member knows no leader"
+	case view.Lag > maxLag:
+		return "The etcd member is too far behind in its log to take writes"
 	}
 	for _, alarm := range view.Alarms {
 		if alarm.MemberID == view.Self {

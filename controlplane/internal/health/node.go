@@ -226,7 +226,8 @@ func etcdView(ctx context.Context, node talosclient.Node, services map[string]ta
 		}
 	}
 
-	view := &etcd.View{Self: status.MemberID, Leader: status.Leader, Learner: status.Learner, Errors: slices.DeleteFunc(slices.Clone(status.Errors), isAlarm)}
+	view := &etcd.View{Self: status.MemberID, Leader: status.Leader, Learner: status.Learner, DBSizeBytes: status.DBSizeBytes,
+		Lag: status.RaftIndex - min(status.RaftIndex, status.RaftAppliedIndex), Errors: slices.DeleteFunc(slices.Clone(status.Errors), isAlarm)}
 	for _, m := range members {
 		view.Members = append(view.Members, etcd.Member{ID: m.ID, Name: m.Hostname, PeerURLs: m.PeerURLs, Learner: m.Learner})
 	}

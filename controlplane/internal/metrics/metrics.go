@@ -21,6 +21,12 @@ import (
 const (
 	certificateExpiry   = "capi_talos_certificate_expiry_timestamp_seconds"
 	certificateRenewals = "capi_talos_certificate_renewals_total"
+	etcdMembers         = "capi_talos_etcd_members"
+	etcdQuorumMargin    = "capi_talos_etcd_quorum_margin"
+	etcdAlarms          = "capi_talos_etcd_alarms"
+	etcdDatabaseSize    = "capi_talos_etcd_database_size_bytes"
+	machines            = "capi_talos_control_plane_machines"
+	decisions           = "capi_talos_control_plane_decisions_total"
 )
 
 // Values of the label certificate.
@@ -59,7 +65,76 @@ func families() map[string]family {
 			labels: []string{"certificate"},
 			kind:   prometheus.CounterValue,
 		},
+		etcdMembers: {
+			help:   "Members of etcd by their state: answering, silent or learner.",
+			labels: []string{"state"},
+			kind:   prometheus.GaugeValue,
+		},
+		etcdQuorumMargin: {
+			help: "How many of the voting members that answer may be lost before etcd loses its majority; negative once it is lost.",
+			kind: prometheus.GaugeValue,
+		},
+		etcdAlarms: {
+			help:   "Alarms that are raised in etcd, by kind.",
+			labels: []string{"alarm"},
+			kind:   prometheus.GaugeValue,
+		},
+		etcdDatabaseSize: {
+			help:   "Size of a member's database on disk. Talos does not tell its quota.",
+			labels: []string{"machine"},
+			kind:   prometheus.GaugeValue,
+		},
+		machines: {
+			help:   "Control plane Machines: wanted, present, up_to_date and deleting.",
+			labels: []string{"state"},
+			kind:   prometheus.GaugeValue,
+		},
+		decisions: {
+			help:   "How often this process decided to do, or to wait for, something else than before.",
+			labels: []string{"action"},
+			kind:   prometheus.CounterValue,
+		},
 	}
+}
+
+// Etcd is what is shown of an etcd cluster.
+type Etcd struct {
+	// Answering and Silent are numbers of voting members, Learners of the others.
+	Answering, Silent, Learners int
+	// QuorumMargin is how many voting members may be lost.
+	QuorumMargin int
+	// Alarms counts alarms by kind.
+	Alarms map[string]int
+	// DatabaseSizes are sizes in bytes by the name of the Machine.
+	DatabaseSizes map[string]int64
+}
+
+// SetEtcd shows the state of etcd.
+func (r *Recorder) SetEtcd(of ControlPlane, etcd Etcd) {
+	r.set(of, etcdMembers, numbers(map[string]int{"answering": etcd.Answering, "silent": etcd.Silent, "learner": etcd.Learners}))
+	r.set(of, etcdQuorumMargin, []sample{{value: float64(etcd.QuorumMargin)}})
+	r.set(of, etcdAlarms, numbers(etcd.Alarms))
+	r.set(of, etcdDatabaseSize, numbers(etcd.DatabaseSizes))
+}
+
+// SetMachines shows how many Machines there are, by the value of the label state.
+func (r *Recorder) SetMachines(of ControlPlane, counts map[string]int) {
+	r.set(of, machines, numbers(counts))
+}
+
+// CountDecision counts a decision that differs from the one before.
+func (r *Recorder) CountDecision(of ControlPlane, action string) {
+	r.count(of, decisions, action)
+}
+
+// numbers are the samples of a family with one label.
+func numbers[N int | int64](values map[string]N) []sample {
+	samples := make([]sample, 0, len(values))
+	for label, value := range values {
+		samples = append(samples, sample{labels: []string{label}, value: float64(value)})
+	}
+
+	return samples
 }
 
 // ControlPlane names what is shown.

@@ -121,3 +121,28 @@ func TestPassesAndReadersDoNotDisturbEachOther(t *testing.T) {
 	group.Wait()
 	g.Expect(gathered(t, registry)).To(HaveLen(2 * controlPlanes))
 }
+
+func TestEtcdMachinesAndDecisionsAreShown(t *testing.T) {
+	g := NewWithT(t)
+	registry := prometheus.NewRegistry()
+	recorder := metrics.New()
+	g.Expect(recorder.Register(registry)).To(Succeed())
+
+	recorder.SetEtcd(controlPlane("one"), metrics.Etcd{
+		Answering: 2, Silent: 1, QuorumMargin: 0, Alarms: map[string]int{"NOSPACE": 1}, DatabaseSizes: map[string]int64{"one-a": 4096},
+	})
+	recorder.SetMachines(controlPlane("one"), map[string]int{"wanted": 3})
+	recorder.CountDecision(controlPlane("one"), "Stable")
+	g.Expect(gathered(t, registry)).To(Equal(map[string]float64{
+		"capi_talos_etcd_members cluster=one namespace=fleet state=answering":                2,
+		"capi_talos_etcd_members cluster=one namespace=fleet state=silent":                   1,
+		"capi_talos_etcd_members cluster=one namespace=fleet state=learner":                  0,
+		"capi_talos_etcd_quorum_margin cluster=one namespace=fleet":                          0,
+		"capi_talos_etcd_alarms alarm=NOSPACE cluster=one namespace=fleet":                   1,
+		"capi_talos_etcd_database_size_bytes cluster=one machine=one-a namespace=fleet":      4096,
+		"capi_talos_control_plane_machines cluster=one namespace=fleet state=wanted":         3,
+		"capi_talos_control_plane_decisions_total action=Stable cluster=one namespace=fleet": 1,
+	}))
+	recorder.SetEtcd(controlPlane("one"), metrics.Etcd{})
+	g.Expect(gathered(t, registry)).NotTo(HaveKey(ContainSubstring("NOSPACE")))
+}

@@ -1,0 +1,78 @@
+package controllers
+
+import (
+	"sync"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capi-talos/capi-talos/controlplane/internal/etcd"
+	"github.com/capi-talos/capi-talos/controlplane/internal/metrics"
+	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+)
+
+// lastDecisions remembers what was decided last about each control plane, so that
+// people are told once.
+type lastDecisions struct {
+	mu   sync.Mutex
+	last map[client.ObjectKey]rollout.Decision
+}
+
+func newLastDecisions() *lastDecisions {
+	return &lastDecisions{last: map[client.ObjectKey]rollout.Decision{}}
+}
+
+// changed tells whether a decision is another one than before.
+func (d *lastDecisions) changed(controlPlane client.ObjectKey, decision rollout.Decision) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	before := d.last[controlPlane]
+	d.last[controlPlane] = decision
+
+	return before.Action != decision.Action || before.Machine != decision.Machine || before.MemberID != decision.MemberID
+}
+
+func (d *lastDecisions) forget(controlPlane client.ObjectKey) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.last, controlPlane)
+}
+
+// observe shows what was found and decided: in metrics, and as an event when the
+// decision is another one than before.
+func (r *Reconciler) observe(s *scope) {
+	r.Metrics.SetEtcd(s.shown(), shownEtcd(s))
+	counts := map[string]int{"wanted": int(s.facts.Replicas), "present": len(s.machines), "up_to_date": len(s.machines) - len(s.outdated), "deleting": 0}
+	for _, machine := range s.machines {
+		if !machine.DeletionTimestamp.IsZero() {
+			counts["deleting"]++
+		}
+	}
+	r.Metrics.SetMachines(s.shown(), counts)
+	if !r.decisions.changed(client.ObjectKeyFromObject(s.controlPlane), s.decision) {
+		return
+	}
+	r.Metrics.CountDecision(s.shown(), string(s.decision.Action))
+	if s.decision.Message != "" {
+		r.event(s, normal, string(s.decision.Action), "Decide", "%s", s.decision.Message)
+	}
+}
+
+func shownEtcd(s *scope) metrics.Etcd {
+	judged := s.facts.Etcd
+	voters := judged.Voters()
+	found := metrics.Etcd{
+		Answering: len(judged.Answering), Silent: voters - len(judged.Answering), Learners: len(judged.Members) - voters,
+		QuorumMargin: len(judged.Answering) - etcd.Majority(voters),
+		Alarms:       map[string]int{}, DatabaseSizes: map[string]int64{},
+	}
+	for _, alarm := range judged.Alarms {
+		found.Alarms[alarm.Name]++
+	}
+	for _, machine := range s.machines {
+		if view := s.nodes[machine.Name].Etcd; view != nil {
+			found.DatabaseSizes[machine.Name] = view.DBSizeBytes
+		}
+	}
+
+	return found
+}
