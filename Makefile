@@ -99,7 +99,9 @@ test-talos: local-repository $(if $(SMOKE),,test-faults) ## Run the suite on rea
 	cd test/stack && $(GO_TEST) -v -count=1 -timeout 80m ./talos -args -real -ginkgo.v $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(RECORD),-record)
 
 .PHONY: test-faults
-test-faults: ## Run 500 histories of an etcd cluster on the model and on real etcd.
+test-faults: local-repository ## Run the fault matrix, 10000 histories of the decision, and 500 of etcd on the model and on real etcd.
+	$(GO_TEST) -count=1 ./controlplane/internal/rollout -args -histories=10000
+	cd test/integration && $(GO_TEST) -v -count=1 -timeout 60m ./faults -args -cells=154
 	cd test/etcdhistory && $(GO_TEST) -v -count=1 -timeout 40m . -args -histories=500
 
 ##@ Develop
