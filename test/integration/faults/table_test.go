@@ -110,7 +110,7 @@ func (t *table) write(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("making the folder of the table: %w", err)
 	}
-	file, err := os.Create(path) //nolint:gosec // Of the command line.
+	file, err := os.Create(path)
 	if err != nil {
 		return fmt.Errorf("writing the table: %w", err)
 	}
