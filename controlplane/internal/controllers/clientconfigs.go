@@ -87,10 +87,13 @@ func (r *Reconciler) reconcileClientConfig(ctx context.Context, s *scope, c clie
 	}
 	switch {
 	case err == nil:
-	case exists && !apierrors.IsConflict(err) && !s.renew:
+	case exists && isRefused(err):
 		// The control plane needs care all the same, and what is there may be
-		// of use for half of a life.
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to update a client configuration, trying again later", "Secret", c.name)
+		// of use for half of a life. A person's wish has had its answer.
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to update a client configuration", "Secret", c.name)
+		if s.renew {
+			r.event(s, warning, "RenewalFailed", "RenewCredentials", "Secret %s cannot be written, see the log of the manager", c.name)
+		}
 		s.noteClientConfig(c, content, false)
 		return content, nil
 	default:
@@ -104,6 +107,11 @@ func (r *Reconciler) reconcileClientConfig(ctx context.Context, s *scope, c clie
 	s.noteClientConfig(c, desired.Content, false)
 
 	return desired.Content, nil
+}
+
+// isRefused tells that the API server will refuse the same again.
+func isRefused(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
 }
 
 func (r *Reconciler) updateClientConfig(ctx context.Context, c clientConfigSecret, stored *corev1.Secret, content []byte) error {

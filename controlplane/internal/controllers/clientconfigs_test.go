@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"context"
 	"crypto/x509"
 	"encoding/pem"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
@@ -18,6 +20,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
@@ -89,6 +92,26 @@ func TestTalosconfigSecretIsMovedWithTheCluster(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(credentials.CA).To(Equal(bundle.TalosCA()))
 	g.Expect(endpoints).To(Equal([]string{addressOf(w.machines()[0])}))
+}
+
+func TestBadInputTalosconfigOfAControlPlaneDeletedIsMadeAgain(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(t)
+	r := w.manager()
+	w.settle(r)
+	before := w.secret("one-talosconfig")
+	g.Expect(w.client.Delete(t.Context(), before)).To(Succeed())
+
+	w.settle(r)
+
+	after := w.secret("one-talosconfig")
+	former, formerEndpoints, err := secrets.ParseTalosconfig(before.Data["talosconfig"])
+	g.Expect(err).NotTo(HaveOccurred())
+	credentials, endpoints, err := secrets.ParseTalosconfig(after.Data["talosconfig"])
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(endpoints).To(Equal(formerEndpoints))
+	g.Expect(credentials.CA).To(Equal(former.CA), "of the same CA")
+	g.Expect(conditions.IsTrue(w.controlPlane(), controlplanev1.CertificatesAvailableCondition)).To(BeTrue())
 }
 
 func TestClientCertificatesAreRenewed(t *testing.T) {
@@ -174,6 +197,42 @@ func TestSecretsOfUsersAreLeftAlone(t *testing.T) {
 				ContainSubstring("one-kubeconfig expires soon; "+usersCure), ContainSubstring("one-talosconfig expires soon; "+usersCure)))
 		})
 	}
+}
+
+// A Secret that the API server does not let us write holds nothing else up.
+func TestSecretThatCannotBeWrittenHoldsNothingUp(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(t)
+	w.settle(w.manager())
+	before := w.clientConfigs()
+	r := w.manager()
+	r.Client = interceptor.NewClient(w.client.(client.WithWatch), interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			if o.GetName() == "one-kubeconfig" {
+				return apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Secret").GroupKind(), o.GetName(), nil)
+			}
+			return c.Patch(ctx, o, p, opts...)
+		},
+	})
+	r.init(t.Context())
+	w.askForRenewal()
+	w.scale(3)
+
+	for range 3 {
+		w.settle(r)
+	}
+
+	after := w.clientConfigs()
+	g.Expect(after["value"].Data).To(Equal(before["value"].Data))
+	g.Expect(serialOf(t, after["talosconfig"])).NotTo(Equal(serialOf(t, before["talosconfig"])))
+	g.Expect(w.controlPlane().Annotations).NotTo(HaveKey(controlplanev1.RenewCredentialsAnnotation))
+	g.Expect(w.members()).To(HaveLen(3))
+	var said []string
+	for len(w.events.Events) > 0 {
+		said = append(said, <-w.events.Events)
+	}
+	g.Expect(said).To(ContainElement(And(HavePrefix("Warning RenewalFailed"), ContainSubstring("one-kubeconfig"))))
+	g.Expect(said).To(ContainElement(And(HavePrefix("Normal CredentialsRenewed"), ContainSubstring("one-talosconfig"))))
 }
 
 // The manager dies at each write of a renewal: in the end both certificates are
