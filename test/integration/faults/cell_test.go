@@ -14,11 +14,11 @@ const (
 	// startTimeout is how long a control plane may take to come up, momentTimeout
 	// how long what a user does may take to begin, and healTimeout how long the
 	// control plane may take once nothing is wrong any more.
-	startTimeout, momentTimeout, healTimeout = 10 * time.Minute, 4 * time.Minute, 10 * time.Minute
+	startTimeout, momentTimeout, healTimeout = 10 * time.Minute, 4 * time.Minute, 15 * time.Minute
 	// lasting is how long a fault goes on after the managers were killed.
 	lasting = 10 * time.Second
-	// often is how often machines are looked at, and seldom how often the API
-	// server is asked.
+	// often is how often machines are looked at, and seldom how often all that is
+	// told of a control plane.
 	often, seldom = 20 * time.Millisecond, time.Second
 )
 

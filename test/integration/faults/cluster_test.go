@@ -19,6 +19,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
@@ -176,9 +177,28 @@ func (r *run) healthCheck() *clusterv1.MachineHealthCheck {
 	return check
 }
 
+// watching makes a reader that hears of control planes and their Machines, instead
+// of asking for them: there are many cells, and the API server has enough to do.
+func watching(ctx context.Context) (client.Reader, error) {
+	heard, err := cache.New(world.Stack.Config, cache.Options{Scheme: world.Client.Scheme()})
+	if err != nil {
+		return nil, fmt.Errorf("making a cache: %w", err)
+	}
+	for _, object := range []client.Object{&clusterv1.Machine{}, &controlplanev1.TalosControlPlane{}} {
+		if _, err := heard.GetInformer(ctx, object); err != nil {
+			return nil, fmt.Errorf("watching %T: %w", object, err)
+		}
+	}
+	go func() { _ = heard.Start(ctx) }() // It ends with the test.
+	if !heard.WaitForCacheSync(ctx) {
+		return nil, errors.New("the cache has not heard of anything")
+	}
+	return heard, nil
+}
+
 func (r *run) controlPlane() (*controlplanev1.TalosControlPlane, error) {
 	found := &controlplanev1.TalosControlPlane{}
-	if err := world.Client.Get(r.ctx, client.ObjectKey{Namespace: r.name(), Name: r.name() + "-control-plane"}, found); err != nil {
+	if err := seen.Get(r.ctx, client.ObjectKey{Namespace: r.name(), Name: r.name() + "-control-plane"}, found); err != nil {
 		return nil, fmt.Errorf("reading the control plane: %w", err)
 	}
 	return found, nil
@@ -196,7 +216,7 @@ func (r *run) changeControlPlane(change func(*controlplanev1.TalosControlPlane))
 
 func (r *run) controlPlaneMachines() ([]clusterv1.Machine, error) {
 	found := &clusterv1.MachineList{}
-	if err := world.Client.List(r.ctx, found, client.InNamespace(r.name()), client.HasLabels{clusterv1.MachineControlPlaneLabel}); err != nil {
+	if err := seen.List(r.ctx, found, client.InNamespace(r.name()), client.HasLabels{clusterv1.MachineControlPlaneLabel}); err != nil {
 		return nil, fmt.Errorf("listing the Machines: %w", err)
 	}
 	return found.Items, nil

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
 	bed "github.com/capi-talos/capi-talos/test/integration/world"
 )
 
@@ -25,6 +27,8 @@ var (
 var (
 	world   bed.World
 	killing = newKiller()
+	// seen reads what is told of control planes and Machines.
+	seen client.Reader
 )
 
 func TestMain(m *testing.M) {
@@ -50,6 +54,10 @@ func TestFaultMatrix(t *testing.T) {
 		fitting = regexp.MustCompile(*only)
 	}
 	results, begin := &table{}, time.Now()
+	var err error
+	if seen, err = watching(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	go killing.serve(t.Context())
 	t.Run("cells", func(t *testing.T) {
 		for _, cell := range selected(*count, fitting) {
