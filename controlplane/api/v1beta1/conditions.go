@@ -79,10 +79,6 @@ const (
 	// ForeignMachinesReason says that the Cluster has control plane Machines
 	// that do not belong to this TalosControlPlane; nothing is done then.
 	ForeignMachinesReason = "ForeignMachines"
-
-	// UnsupportedReason says that the wanted state needs something that this
-	// release cannot do; the message says what.
-	UnsupportedReason = "Unsupported"
 )
 
 // Condition CertificatesAvailable of a TalosControlPlane and its reasons.

@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -28,7 +27,7 @@ func (r *Reconciler) recordIntent(ctx context.Context, s *scope) error {
 	if machine == nil || machine.Spec.ProviderID == "" || s.bundle == nil {
 		return fmt.Errorf("recording the bootstrap intent for Machine %s: %w", s.decision.Machine, errIntentChanged)
 	}
-	value, err := json.Marshal(controlplanev1.BootstrapIntent{
+	value, err := writeRecord(controlplanev1.BootstrapIntent{
 		Kind:         "Machine",
 		Namespace:    machine.Namespace,
 		Name:         machine.Name,
@@ -40,7 +39,7 @@ func (r *Reconciler) recordIntent(ctx context.Context, s *scope) error {
 		return fmt.Errorf("encoding the bootstrap intent: %w", err)
 	}
 	annotations := map[string]string{
-		controlplanev1.BootstrapIntentAnnotation: string(value),
+		controlplanev1.BootstrapIntentAnnotation: value,
 		controlplanev1.BundleDigestAnnotation:    s.bundle.Digest(),
 	}
 	override := s.controlPlane.Annotations[controlplanev1.BootstrapOverrideAnnotation]

@@ -94,12 +94,8 @@ func (r *Reconciler) deleteMachines(ctx context.Context, s *scope) error {
 }
 
 func (r *Reconciler) deleteMachine(ctx context.Context, s *scope, machine *clusterv1.Machine) error {
-	if _, held := machine.Annotations[controlplanev1.EtcdPreTerminateHookAnnotation]; held {
-		before := machine.DeepCopy()
-		delete(machine.Annotations, controlplanev1.EtcdPreTerminateHookAnnotation)
-		if err := r.Client.Patch(ctx, machine, client.MergeFrom(before)); err != nil {
-			return fmt.Errorf("removing the hook from Machine %s: %w", machine.Name, err)
-		}
+	if err := r.dropHook(ctx, machine); err != nil {
+		return err
 	}
 	if !machine.DeletionTimestamp.IsZero() {
 		return nil

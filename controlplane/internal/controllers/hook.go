@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -26,13 +27,25 @@ func (r *Reconciler) mayDropHook(s *scope, machine *clusterv1.Machine) bool {
 	return false
 }
 
+// dropHook takes our hook from a Machine, whatever else has changed on it.
+func (r *Reconciler) dropHook(ctx context.Context, machine *clusterv1.Machine) error {
+	if !metav1.HasAnnotation(machine.ObjectMeta, controlplanev1.EtcdPreTerminateHookAnnotation) {
+		return nil
+	}
+	before := machine.DeepCopy()
+	delete(machine.Annotations, controlplanev1.EtcdPreTerminateHookAnnotation)
+	if err := r.Client.Patch(ctx, machine, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("removing the hook from Machine %s: %w", machine.Name, err)
+	}
+
+	return nil
+}
+
 // releaseHook takes our hook from the Machine of the decision.
 func (r *Reconciler) releaseHook(ctx context.Context, s *scope) error {
 	machine := s.machine(s.decision.Machine)
-	before := machine.DeepCopy()
-	delete(machine.Annotations, controlplanev1.EtcdPreTerminateHookAnnotation)
-	if err := patchIfChanged(ctx, r.Client, before, machine); client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("removing the hook from Machine %s: %w", machine.Name, err)
+	if err := r.dropHook(ctx, machine); err != nil {
+		return err
 	}
 	ctrl.LoggerFrom(ctx).Info("Letting a control plane Machine go", "Machine", logMachine(s, machine.Name), "reason", s.decision.Message)
 	r.event(s, normal, "HookReleased", "ReleaseHook", "%s: its infrastructure may go", s.decision.Message)

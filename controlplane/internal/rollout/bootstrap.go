@@ -188,11 +188,18 @@ func decideNodes(facts Facts) *Decision {
 }
 
 // bootstrappedMachine is the Machine to name in the record that etcd runs: the
-// one named already, when it is there.
+// one named already, when it is there, else one that has etcd data, else one that
+// has a host.
 func bootstrappedMachine(facts Facts) string {
-	for _, machine := range facts.Machines {
-		if facts.Intent != nil && facts.Intent.Name == machine.Name && facts.Intent.ProviderID == machine.ProviderID {
-			return machine.Name
+	for _, fits := range []func(MachineFacts) bool{
+		func(m MachineFacts) bool {
+			return facts.Intent != nil && facts.Intent.Name == m.Name && facts.Intent.ProviderID == m.ProviderID
+		},
+		func(m MachineFacts) bool { return m.ProviderID != "" && m.EtcdData == health.EtcdDataPresent },
+		func(m MachineFacts) bool { return m.ProviderID != "" },
+	} {
+		if i := slices.IndexFunc(facts.Machines, fits); i >= 0 {
+			return facts.Machines[i].Name
 		}
 	}
 

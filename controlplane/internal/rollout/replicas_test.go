@@ -61,6 +61,8 @@ func TestDecideScaleUp(t *testing.T) {
 			ready(intent("cp-a", "talos://a", false), second(), func(f *Facts) { f.Replicas = 3 }), Bootstrap, "cp-a", ""},
 		"bootstraps none of those held":          {ready(func(f *Facts) { f.Machines = nil; f.Replicas = 3 }, second()), WaitForOverride, "", controlplanev1.BootstrapOverrideAnnotation},
 		"hands over the one that a person names": {ready(func(f *Facts) { f.Machines = nil; f.Replicas = 3; f.Override = "cp-b" }, second()), HandOver, "cp-b", ""},
+		"records no Machine that has no host": {
+			wants(3, second(), func(f *Facts) { f.Intent = nil; f.Machines[0], f.Machines[1] = f.Machines[1], f.Machines[0] }), RecordInitialized, "cp-a", ""},
 		"records on which Machine etcd runs when another is silent": {
 			wants(3, second(func(m *MachineFacts) { m.Held = false }), func(f *Facts) { f.Intent = nil }), RecordInitialized, "cp-a", ""},
 	} {
