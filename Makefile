@@ -95,14 +95,17 @@ test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what t
 	cd test/integration && $(GO_TEST) -v -count=1 -p 1 -timeout 60m ./scale ./idle -args -long
 
 .PHONY: test-talos
-test-talos: local-repository $(if $(SMOKE),,test-faults) ## Run the suite on real Talos nodes in containers, where there can be Docker, and test-faults. SMOKE=1 takes one node only.
+test-talos: local-repository $(if $(SMOKE),,test-histories) ## Run test-histories, and the suite on real Talos nodes in containers where there can be Docker. SMOKE=1 takes one node only.
 	cd test/stack && $(GO_TEST) -v -count=1 -timeout 80m ./talos -args -real -ginkgo.v $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(RECORD),-record)
 
-.PHONY: test-faults
-test-faults: local-repository ## Run the fault matrix, 10000 histories of the decision, and 500 of etcd on the model and on real etcd.
+.PHONY: test-histories
+test-histories: ## Play 10000 histories of the control plane's decision, and 500 of etcd on the model and on real etcd.
 	$(GO_TEST) -count=1 ./controlplane/internal/rollout -args -histories=10000
-	cd test/integration && $(GO_TEST) -v -count=1 -timeout 60m ./faults -args -cells=154
 	cd test/etcdhistory && $(GO_TEST) -v -count=1 -timeout 40m . -args -histories=500
+
+.PHONY: test-faults
+test-faults: local-repository ## Run the fault matrix.
+	cd test/integration && $(GO_TEST) -v -count=1 -timeout 60m ./faults -args -cells=154
 
 ##@ Develop
 
