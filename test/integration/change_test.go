@@ -71,6 +71,9 @@ func TestTwoMachinesDeletedAtOnceAreReplaced(t *testing.T) {
 func TestAnUnhealthyControlPlaneMachineIsReplaced(t *testing.T) {
 	t.Parallel()
 	const name = "unhealthy"
+	// A machine that joins is not healthy yet: with less patience than a join takes,
+	// each replacement would be replaced.
+	const patience = int32(60)
 	g, ctx := NewWithT(t), t.Context()
 	machines := newFleet(t, simfleet.Options{})
 	runCluster(t, machines, name, 3, 0, setField("TalosMachineTemplate", int64(30), "spec", "template", "spec", "metal", "releaseTimeoutSeconds"))
@@ -86,8 +89,8 @@ func TestAnUnhealthyControlPlaneMachineIsReplaced(t *testing.T) {
 			Checks: clusterv1.MachineHealthCheckChecks{
 				NodeStartupTimeoutSeconds: ptr.To(int32(0)),
 				UnhealthyMachineConditions: []clusterv1.UnhealthyMachineCondition{
-					{Type: "EtcdMemberHealthy", Status: metav1.ConditionUnknown, TimeoutSeconds: ptr.To(int32(5))},
-					{Type: "EtcdMemberHealthy", Status: metav1.ConditionFalse, TimeoutSeconds: ptr.To(int32(5))},
+					{Type: "EtcdMemberHealthy", Status: metav1.ConditionUnknown, TimeoutSeconds: ptr.To(patience)},
+					{Type: "EtcdMemberHealthy", Status: metav1.ConditionFalse, TimeoutSeconds: ptr.To(patience)},
 				},
 			},
 		},
@@ -101,7 +104,7 @@ func TestAnUnhealthyControlPlaneMachineIsReplaced(t *testing.T) {
 
 	g.Eventually(func(g Gomega) {
 		g.Expect(namesOf(t, name)).NotTo(ContainElement(broken.Name))
-	}).WithTimeout(2 * timeout).WithPolling(time.Second).Should(Succeed())
+	}).WithTimeout(3 * timeout).WithPolling(time.Second).Should(Succeed())
 	awaitControlPlane(t, name, 3)
 	g.Expect(machines.Bootstraps()).To(Equal(1))
 	deleteClusters(t, name, name)
