@@ -44,7 +44,9 @@ func TestChangesOfTheClusterClass(t *testing.T) {
 			cluster.Spec.Topology.Variables = reversed(cluster.Spec.Topology.Variables)
 		})
 		// What the workers were made of before may go meanwhile.
-		for object, uid := range partsOf(ctx, g, name) {
+		after := partsOf(ctx, g, name)
+		g.Expect(after).NotTo(BeEmpty())
+		for object, uid := range after {
 			g.Expect(before).To(HaveKeyWithValue(object, uid))
 		}
 	})
