@@ -88,7 +88,20 @@ lint: ## Run golangci-lint on all modules.
 .PHONY: test
 test: local-repository ## Run the tests of rungs 1 and 2. RACE=1 looks for data races.
 	@set -e; for module in $(filter-out test/integration,$(MODULES)); do echo "test $$module"; (cd $$module && $(GO_TEST) -timeout 40m ./...); done
-	cd test/integration && $(GO_TEST) ./world && RACE=$(RACE) $(GO_TEST) -v -timeout 40m .
+	cd test/integration && $(GO_TEST) ./world
+	@$(MAKE) --no-print-directory -j2 test-integration-restarts test-integration-rest
+
+# Tests that restart the managers have a management cluster of their own, so that
+# the others need not wait for them.
+RESTARTS := '^TestManagers'
+
+.PHONY: test-integration-restarts
+test-integration-restarts:
+	cd test/integration && RACE=$(RACE) $(GO_TEST) -v -timeout 40m -run $(RESTARTS) .
+
+.PHONY: test-integration-rest
+test-integration-rest:
+	cd test/integration && RACE=$(RACE) $(GO_TEST) -v -timeout 40m -skip $(RESTARTS) .
 
 .PHONY: test-scale
 test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what the managers do when there is nothing to do.

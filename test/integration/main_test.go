@@ -20,9 +20,10 @@ import (
 // timeout is how long the tests wait for what takes seconds on an idle machine.
 const timeout = 3 * time.Minute
 
-// world is the management cluster that all tests share, each in namespaces and
-// with a fleet of its own. First come those that restart the managers, one after
-// the other; then the others, several at a time: most of what they do is wait.
+// world is the management cluster that the tests share, each in namespaces and
+// with a fleet of its own, several at a time: most of what they do is wait. Those
+// that restart the managers are called TestManagers…: they come first, one after
+// the other, or in a process with a management cluster of its own, as with make test.
 var world bed.World
 
 func TestMain(m *testing.M) { bed.Main(m, bed.Options{}, &world) }

@@ -33,7 +33,8 @@ type owners = map[string]func(types.NamespacedName, []metav1.OwnerReference) err
 
 // TestUpstreamsFramework: owners and finalizers come back, with the right
 // versions, after all of them were taken away while nobody worked, and once all is
-// as it should be nobody writes any more.
+// as it should be nobody writes any more. It takes longest, and its file comes
+// last: Go starts parallel tests from the end.
 func TestUpstreamsFramework(t *testing.T) {
 	t.Parallel()
 	flag.Visit(func(given *flag.Flag) {
