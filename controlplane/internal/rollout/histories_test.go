@@ -138,8 +138,12 @@ func (p *play) happen(event event) {
 	if len(p.machines) == 0 {
 		return
 	}
-	// Most joins are over before anything happens, so some events wait for one.
-	if strings.HasSuffix(event.kind, " a join") && !p.joining() {
+	// Most joins are over before anything happens, so some events wait for one, and
+	// hit those who vote meanwhile.
+	if strings.HasSuffix(event.kind, " a join") {
+		if voting := p.voting(); p.joining() && len(voting) > 0 {
+			p.hit(event, voting[event.pick%len(voting)])
+		}
 		return
 	}
 	p.hit(event, p.machines[event.pick%len(p.machines)])
@@ -153,6 +157,16 @@ func (p *play) joining() bool {
 	cluster := p.cluster()
 
 	return cluster != nil && slices.ContainsFunc(cluster.Members(), func(member etcdmodel.Member) bool { return member.Learner })
+}
+
+// voting are the Machines whose nodes have data of etcd, and do not learn.
+func (p *play) voting() []*machinePlay {
+	return slices.DeleteFunc(slices.Clone(p.machines), func(m *machinePlay) bool {
+		data, has := p.nodes.Data(m.name)
+		return !has || !slices.ContainsFunc(data.Cluster.Members(), func(member etcdmodel.Member) bool {
+			return member.ID == data.ID && !member.Learner
+		})
+	})
 }
 
 // hit is one event that is about a Machine.

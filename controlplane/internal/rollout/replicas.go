@@ -8,8 +8,8 @@ import (
 )
 
 // decideReplicas is about the number of Machines, and about those that are
-// outdated. One Machine comes or goes at a time, and only while all others are
-// well.
+// outdated. All that are missing are made while all is well; they wait, and join
+// one at a time. One Machine goes at a time, and only while all others are well.
 func decideReplicas(facts Facts) *Decision {
 	staying := facts.staying()
 	outdated := slices.ContainsFunc(staying, func(machine MachineFacts) bool { return machine.Outdated })
@@ -23,7 +23,9 @@ func decideReplicas(facts Facts) *Decision {
 			return &Decision{Action: DeleteMachine, Machine: staying[held].Name, Reason: controlplanev1.WaitingForMachineReason,
 				Message: "Deleting Machine " + staying[held].Name + ", which has not joined and is not wanted any more"}
 		}
-		return decideJoin(facts, staying[held])
+		if len(staying) >= int(facts.Replicas) || len(preflight(facts, "")) > 0 {
+			return decideJoin(facts, staying[held])
+		}
 	}
 	switch {
 	case len(staying) < limit:
@@ -35,9 +37,11 @@ func decideReplicas(facts Facts) *Decision {
 	}
 }
 
-// decideJoin is about a Machine that waits for its turn to join.
+// decideJoin is about a Machine that waits for its turn to join. Its join is a
+// matter of etcd: it does not wait until the API server and its like run on the
+// Machine that has joined before it.
 func decideJoin(facts Facts, machine MachineFacts) *Decision {
-	problems := preflight(facts, "")
+	problems := problemsBefore(facts, "", memberProblems)
 	switch {
 	case machine.NameInUse:
 		return blocked(machine.Name, "Scaling up", []string{"etcd has a member of the name " + machine.Name +
@@ -117,6 +121,11 @@ func blocked(machine, doing string, problems []string) *Decision {
 // problems do not count, nor do those of Machines that are to be remediated and
 // whose members are well: they are the reason for what is done.
 func preflight(facts Facts, victim string) []string {
+	return problemsBefore(facts, victim, machineProblems)
+}
+
+// problemsBefore is the preflight, with what counts as a problem of a Machine.
+func problemsBefore(facts Facts, victim string, of func(MachineFacts) []string) []string {
 	var problems []string
 	if facts.VersionPending {
 		problems = append(problems, "the version that the topology of the Cluster is about to bring")
@@ -125,7 +134,7 @@ func preflight(facts Facts, victim string) []string {
 		if machine.Held || machine.Name == victim || isNoObstacle(facts, machine, victim) {
 			continue
 		}
-		for _, problem := range machineProblems(machine) {
+		for _, problem := range of(machine) {
 			problems = append(problems, "Machine "+machine.Name+": "+problem)
 		}
 	}
@@ -154,7 +163,17 @@ func isNoObstacle(facts Facts, machine MachineFacts, victim string) bool {
 	}
 }
 
+// machineProblems says what is wrong with a Machine.
 func machineProblems(machine MachineFacts) []string {
+	if problems := memberProblems(machine); len(problems) > 0 {
+		return problems
+	}
+
+	return machine.ComponentProblems
+}
+
+// memberProblems says why a Machine is no etcd member that is well.
+func memberProblems(machine MachineFacts) []string {
 	switch {
 	case machine.Deleting:
 		return []string{"it is being deleted"}
@@ -165,7 +184,7 @@ func machineProblems(machine MachineFacts) []string {
 	case machine.MemberProblem != "":
 		return []string{machine.MemberProblem}
 	default:
-		return machine.ComponentProblems
+		return nil
 	}
 }
 

@@ -38,11 +38,12 @@ func TestDecideScaleUp(t *testing.T) {
 		machine string
 		message string
 	}{
-		"makes one more": {wants(3), CreateMachine, "", ""},
-		"hands one over before it makes the next": {wants(3, second()), HandOver, "cp-b", ""},
-		"hands the last one over":                 {wants(1, second(), func(f *Facts) { f.Replicas = 2 }), HandOver, "cp-b", ""},
-		"does not hand over a name in use":        {wants(3, second(func(m *MachineFacts) { m.NameInUse = true })), WaitForPreflight, "cp-b", "delete the Machine"},
-		"waits for one that is provisioned":       {wants(3, second(func(m *MachineFacts) { m.Held = false })), WaitForPreflight, "", "Machine cp-b: it is not provisioned yet"},
+		"makes one more":                       {wants(3), CreateMachine, "", ""},
+		"makes all that are missing":           {wants(3, second()), CreateMachine, "", ""},
+		"hands one over when none is missing":  {wants(1, second(), func(f *Facts) { f.Replicas = 2 }), HandOver, "cp-b", ""},
+		"hands one over when it can make none": {wants(3, second(), func(f *Facts) { f.Machines[0].ComponentProblems = []string{"no scheduler"} }), HandOver, "cp-b", ""},
+		"does not hand over a name in use":     {wants(2, second(func(m *MachineFacts) { m.NameInUse = true })), WaitForPreflight, "cp-b", "delete the Machine"},
+		"waits for one that is provisioned":    {wants(3, second(func(m *MachineFacts) { m.Held = false })), WaitForPreflight, "", "Machine cp-b: it is not provisioned yet"},
 		"waits for one that is a learner": {wants(3, second(func(m *MachineFacts) {
 			*m = MachineFacts{Name: "cp-b", ProviderID: "talos://b", Provisioned: true, Answers: true, EtcdData: health.EtcdDataPresent, MemberProblem: "it is a learner"}
 		})), WaitForPreflight, "", "Machine cp-b: it is a learner"},
