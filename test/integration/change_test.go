@@ -2,21 +2,28 @@ package integration
 
 import (
 	"fmt"
+	"slices"
+	"sync"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
 	"github.com/capi-talos/capi-talos/test/talossim"
 )
 
 // TestARolloutReplacesEachMachine: another version reaches all Machines, one after
-// the other, with one Machine more and with one fewer at a time.
+// the other, with one Machine more and with one fewer at a time. Meanwhile the
+// versions are told in order (§14.8), and of each Machine whether it is up to date
+// (§14.16).
 func TestARolloutReplacesEachMachine(t *testing.T) {
 	for surge := range 2 {
 		t.Run(fmt.Sprintf("maxSurge %d", surge), func(t *testing.T) {
@@ -27,6 +34,7 @@ func TestARolloutReplacesEachMachine(t *testing.T) {
 			hosts := runCluster(t, machines, name, 3, 0)
 			hosts = append(hosts, addHosts(t, machines, name, surge)...)
 			before := namesOf(t, name)
+			ending := watchRollout(t, name)
 			_, err := world.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch",
 				fmt.Sprintf(`{"spec":{"version":"v1.36.4","rollout":{"strategy":{"type":"RollingUpdate","rollingUpdate":{"maxSurge":%d}}}}}`, surge))
 			g.Expect(err).NotTo(HaveOccurred())
@@ -37,11 +45,77 @@ func TestARolloutReplacesEachMachine(t *testing.T) {
 			for _, old := range before {
 				g.Expect(namesOf(t, name)).NotTo(ContainElement(old))
 			}
+			ending().expect(g, before, simfleet.KubernetesVersion, "v1.36.4")
 			g.Expect(machines.Bootstraps()).To(Equal(1))
 			deleteClusters(t, name, name)
 			expectStates(t, name, infrav1.HostAvailable, len(hosts))
 			expectWiped(t, machines, hosts...)
 		})
+	}
+}
+
+// rolloutStory is what was told while Machines were replaced.
+type rolloutStory struct {
+	versions [][]string
+	upToDate map[string][]metav1.ConditionStatus
+}
+
+// watchRollout writes down what is told of a control plane and its Machines, until
+// the returned function is called.
+func watchRollout(t *testing.T, namespace string) func() rolloutStory {
+	t.Helper()
+	g := NewWithT(t)
+	watching, err := client.NewWithWatch(world.Stack.Config, client.Options{Scheme: world.Client.Scheme()})
+	g.Expect(err).NotTo(HaveOccurred())
+	controlPlanes, err := watching.Watch(t.Context(), &controlplanev1.TalosControlPlaneList{}, client.InNamespace(namespace))
+	g.Expect(err).NotTo(HaveOccurred())
+	machines, err := watching.Watch(t.Context(), &clusterv1.MachineList{}, client.InNamespace(namespace))
+	g.Expect(err).NotTo(HaveOccurred())
+	story := rolloutStory{upToDate: map[string][]metav1.ConditionStatus{}}
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		for event := range controlPlanes.ResultChan() {
+			if controlPlane, ok := event.Object.(*controlplanev1.TalosControlPlane); ok {
+				var versions []string
+				for _, entry := range controlPlane.Status.Versions {
+					versions = append(versions, entry.Version)
+				}
+				story.versions = append(story.versions, versions)
+			}
+		}
+	})
+	ended.Go(func() {
+		for event := range machines.ResultChan() {
+			if machine, ok := event.Object.(*clusterv1.Machine); ok && event.Type != watch.Deleted {
+				story.upToDate[machine.Name] = append(story.upToDate[machine.Name], told(machine, clusterv1.MachineUpToDateCondition).Status)
+			}
+		}
+	})
+	return func() rolloutStory {
+		controlPlanes.Stop()
+		machines.Stop()
+		ended.Wait()
+		return story
+	}
+}
+
+// expect wants the older version first, and no Machine without a word about its
+// being up to date once there was one: at the end the old ones are not.
+func (s rolloutStory) expect(g Gomega, old []string, from, to string) {
+	g.Expect(s.versions).To(ContainElement([]string{from, to}), "both are told while both are there")
+	for _, versions := range s.versions {
+		g.Expect(versions).To(BeElementOf([]string{from}, []string{from, to}, []string{to}))
+	}
+	g.Expect(len(s.upToDate)).To(BeNumerically(">", len(old)))
+	for name, told := range s.upToDate {
+		first := slices.IndexFunc(told, func(status metav1.ConditionStatus) bool { return status != "" })
+		g.Expect(first).To(BeNumerically(">=", 0), name)
+		g.Expect(told[first:]).NotTo(ContainElement(metav1.ConditionStatus("")), name)
+		if slices.Contains(old, name) {
+			g.Expect(told[len(told)-1]).To(Equal(metav1.ConditionFalse), name)
+		} else {
+			g.Expect(told[first:]).To(HaveEach(metav1.ConditionTrue), name)
+		}
 	}
 }
 

@@ -82,6 +82,40 @@ func TestASnapshotComesBeforeARisk(t *testing.T) {
 	}
 }
 
+// TestRemediationIsRefused (§14.11): not the last Machine, not without a majority,
+// and not where it would be lost.
+func TestRemediationIsRefused(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*Facts)
+		reason string
+		says   string
+	}{
+		"the only Machine": {func(f *Facts) {
+			f.Replicas, f.Machines, f.Etcd.Members, f.Etcd.Answering = 1, f.Machines[1:2], f.Etcd.Members[1:2], f.Etcd.Answering[1:2]
+		}, controlplanev1.MachineCannotBeRemediatedReason, "the only control plane Machine"},
+		"without a majority": {func(f *Facts) {
+			f.Machines[1].Answers, f.Machines[2].Answers, f.Etcd.Answering = false, false, []uint64{1}
+		}, controlplanev1.MachineCannotBeRemediatedReason, "no majority"},
+		"where a majority hangs on it": {func(f *Facts) {
+			f.Machines[2].Answers, f.Machines[2].Unhealthy, f.Etcd.Answering = false, true, []uint64{1, 2}
+		}, controlplanev1.MachineCannotBeRemediatedReason, "etcd would lose its majority"},
+		"while another is deleted": {func(f *Facts) {
+			f.Machines[2].Deleting = true
+		}, controlplanev1.MachineRemediationDeferredReason, "is being deleted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, facts := NewWithT(t), three(tc.change)
+			for i := range facts.Machines {
+				facts.Machines[i].Unhealthy = facts.Machines[i].Unhealthy || facts.Machines[i].Name == "cp-b"
+			}
+			verdict := Verdicts(facts)["cp-b"]
+			g.Expect(verdict.Remediate).To(BeFalse())
+			g.Expect(verdict.Reason).To(Equal(tc.reason))
+			g.Expect(verdict.Message).To(ContainSubstring(tc.says))
+		})
+	}
+}
+
 func TestRemediationCounts(t *testing.T) {
 	now := time.Unix(100000, 0)
 	before := func(ago time.Duration, retries int32) *controlplanev1.RemediationRecord {
