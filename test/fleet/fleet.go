@@ -40,6 +40,8 @@ type Fleet interface {
 	// Restart takes the power from a machine and gives it back. What is on its
 	// volumes stays. It returns before the machine is up again.
 	Restart(ctx context.Context, host Host) error
+	// Destroy takes a machine away for good: it never answers again.
+	Destroy(ctx context.Context, host Host) error
 	// KeepDataOnReset tells the fleet whether its machines reboot without
 	// wiping anything when they are reset.
 	KeepDataOnReset(ctx context.Context, keep bool) error

@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -55,9 +56,11 @@ type Options struct {
 	// NameServer is whom the machines ask for names; empty means Docker's choice.
 	NameServer string
 	// TalosVersion is the release in the image, KubernetesVersion the version
-	// whose images the machines can get.
-	TalosVersion      string
-	KubernetesVersion string
+	// that clusters start with. NextKubernetesVersion is another whose images the
+	// machines can get, too; empty when there is none.
+	TalosVersion          string
+	KubernetesVersion     string
+	NextKubernetesVersion string
 	// StrategicPatches are what the surroundings need in every configuration.
 	StrategicPatches []string
 }
@@ -92,8 +95,8 @@ func (f *Fleet) Name() string { return "docker" }
 // KubernetesVersion implements fleet.Fleet.
 func (f *Fleet) KubernetesVersion() string { return f.options.KubernetesVersion }
 
-// NextKubernetesVersion implements fleet.Fleet: there are images of one version.
-func (f *Fleet) NextKubernetesVersion() string { return "" }
+// NextKubernetesVersion implements fleet.Fleet.
+func (f *Fleet) NextKubernetesVersion() string { return f.options.NextKubernetesVersion }
 
 // TalosVersion implements fleet.Fleet.
 func (f *Fleet) TalosVersion() string { return f.options.TalosVersion }
@@ -125,11 +128,18 @@ func (f *Fleet) Add(ctx context.Context, count int) ([]fleet.Host, error) {
 		if err := m.create(ctx); err != nil {
 			return nil, err
 		}
-		f.machines = append(f.machines, m)
-		f.running.Go(func() { m.supervise(f.supervise) })
+		f.take(m)
 		added = append(added, m.host)
 	}
 	return added, awaitMaintenance(ctx, added)
+}
+
+// take makes a machine one of the fleet, and watches over it.
+func (f *Fleet) take(m *machine) {
+	var ctx context.Context
+	ctx, m.abandon = context.WithCancel(f.supervise)
+	f.machines = append(f.machines, m)
+	f.running.Go(func() { m.supervise(ctx) })
 }
 
 // awaitMaintenance waits until all machines answer.
@@ -242,6 +252,30 @@ func (f *Fleet) Restart(ctx context.Context, host fleet.Host) error {
 		return fmt.Errorf("restarting machine %s: %w", host.Name, err)
 	}
 	return nil
+}
+
+// Destroy implements fleet.Fleet: the container goes with its volumes.
+func (f *Fleet) Destroy(ctx context.Context, host fleet.Host) error {
+	m := f.machine(host)
+	if m == nil {
+		return fmt.Errorf("machine %s is not of this fleet", host.Name)
+	}
+	m.abandon()
+	m.note("is destroyed")
+	return m.remove(ctx)
+}
+
+// Started tells when a machine was switched on last, as Docker writes it.
+func (f *Fleet) Started(ctx context.Context, host fleet.Host) (string, error) {
+	m := f.machine(host)
+	if m == nil {
+		return "", fmt.Errorf("machine %s is not of this fleet", host.Name)
+	}
+	out, err := m.docker(ctx, "inspect", "--format", "{{.Id}} {{.State.StartedAt}}", m.container)
+	if err != nil {
+		return "", fmt.Errorf("asking when machine %s was switched on: %w", host.Name, err)
+	}
+	return strings.TrimSpace(string(out)), nil
 }
 
 // KeepDataOnReset implements fleet.Fleet.

@@ -81,8 +81,7 @@ func boot(t *testing.T, f *Fleet) *machine {
 	g := NewWithT(t)
 	m := newMachine(f, len(f.machines)+1)
 	g.Expect(m.create(t.Context())).To(Succeed())
-	f.machines = append(f.machines, m)
-	f.running.Go(func() { m.supervise(f.supervise) })
+	f.take(m)
 	return m
 }
 
@@ -156,4 +155,16 @@ func TestARestartTakesThePowerAway(t *testing.T) {
 	g.Eventually(docker.verbs).WithTimeout(patience).Should(HaveExactElements("create", "cp", "start", "kill", "start"), "its volumes stay")
 	host.Name = "stranger"
 	g.Expect(f.Restart(t.Context(), host)).NotTo(Succeed())
+}
+
+func TestADestroyedMachineDoesNotComeBack(t *testing.T) {
+	g, docker := NewWithT(t), newFakeDocker()
+	f := newTestFleet(t, docker)
+	host := boot(t, f).host
+	g.Expect(f.Destroy(t.Context(), host)).To(Succeed())
+	g.Expect(docker.verbs()).To(HaveExactElements("create", "cp", "start", "rm"))
+	g.Expect(f.Close(t.Context())).To(Succeed(), "it waits for all who watch over machines")
+	g.Expect(docker.verbs()).To(HaveExactElements("create", "cp", "start", "rm", "rm"))
+	host.Name = "stranger"
+	g.Expect(f.Destroy(t.Context(), host)).NotTo(Succeed())
 }

@@ -37,6 +37,8 @@ type machine struct {
 	number int
 	// container is its name in Docker.
 	container string
+	// abandon ends the watch over it.
+	abandon context.CancelFunc
 
 	mu sync.Mutex
 	// before is the console of earlier containers of the machine, and what was

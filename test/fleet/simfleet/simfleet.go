@@ -228,6 +228,16 @@ func (f *Fleet) Restart(_ context.Context, host fleet.Host) error {
 	return nil
 }
 
+// Destroy implements fleet.Fleet: the machine is silent from now on.
+func (f *Fleet) Destroy(_ context.Context, host fleet.Host) error {
+	machine := f.Machine(host)
+	if machine == nil {
+		return fmt.Errorf("machine %s is not of this fleet", host.Name)
+	}
+	machine.Break(talossim.Faults{Silent: true, DeadEtcd: true})
+	return nil
+}
+
 // KeepDataOnReset implements fleet.Fleet.
 func (f *Fleet) KeepDataOnReset(_ context.Context, keep bool) error {
 	f.Sim.KeepDataOnReset(keep)

@@ -71,8 +71,13 @@ func (s *Scenario) steps() []step {
 func (s *Scenario) controlPlaneStep(count int) step {
 	what := plural(count, "control plane")
 	return step{what, what + " machines, each a healthy etcd member", func(ctx context.Context) (string, error) {
+		grows := count > s.controlPlanes
 		s.controlPlanes = count
-		return s.scaleControlPlane(ctx, count)
+		outcome, unready, err := s.scaleControlPlane(ctx, count)
+		if grows {
+			s.Unready = max(s.Unready, unready)
+		}
+		return outcome, err
 	}}
 }
 
@@ -349,22 +354,21 @@ func (s *Scenario) scale(ctx context.Context, kind, name string, count int) (str
 }
 
 // scaleControlPlane scales the control plane while its API server is asked all
-// the time whether it is ready.
-func (s *Scenario) scaleControlPlane(ctx context.Context, count int) (string, error) {
+// the time whether it is ready, and returns for how long it was not at most.
+func (s *Scenario) scaleControlPlane(ctx context.Context, count int) (string, time.Duration, error) {
 	secret := &corev1.Secret{}
 	if err := s.client.Get(ctx, client.ObjectKey{Namespace: s.Cluster, Name: s.Cluster + "-kubeconfig"}, secret); err != nil {
-		return "", fmt.Errorf("reading the kubeconfig of the cluster: %w", err)
+		return "", 0, fmt.Errorf("reading the kubeconfig of the cluster: %w", err)
 	}
 	readyz, err := WatchReadyz(ctx, secret.Data["value"])
 	if err != nil {
-		return "", err
+		return "", 0, err
 	}
 	outcome, err := s.scale(ctx, "taloscontrolplane", s.Cluster+"-control-plane", count)
 	unready, asked, failed := readyz.Stop()
-	s.Unready = max(s.Unready, unready)
 	fmt.Fprintf(s.Output, "    /readyz through the endpoint: asked %d times, %d times not ready, longest time between two that were: %.1f s\n",
 		asked, failed, unready.Seconds())
-	return outcome, err
+	return outcome, unready, err
 }
 
 func (s *Scenario) deleteCluster(ctx context.Context) (string, error) {

@@ -36,6 +36,10 @@ type Options struct {
 	Dir string
 	// Built are the parts listed by Parts.
 	Built parts.Built
+	// Previous makes clusters of the fleet start with
+	// parts.PreviousKubernetesVersion, to be brought to parts.KubernetesVersion.
+	// Built has parts.PreviousTalosNodeImages then, too.
+	Previous bool
 	// Output is told what is done to this machine, a line each.
 	Output io.Writer
 }
@@ -56,7 +60,7 @@ type Nodes struct {
 
 // Parts are the parts that Up needs.
 func Parts() []string {
-	return []string{"runtime-wrapper", "registry", "talos-image", "talos-node-images"}
+	return []string{"runtime-wrapper", "registry", "talos-image", parts.TalosNodeImages}
 }
 
 // Reason tells why there can be no real nodes on this machine; it is empty when
@@ -108,11 +112,16 @@ func Up(ctx context.Context, options Options) (_ *Nodes, err error) {
 	if err := n.startRegistry(ctx, options); err != nil {
 		return nil, err
 	}
+	if options.Previous {
+		if err := n.OfferPrevious(ctx, options.Built); err != nil {
+			return nil, err
+		}
+	}
 	return n, n.makeFleet(ctx, options, confined)
 }
 
 func (n *Nodes) startRegistry(ctx context.Context, options Options) error {
-	all, err := parts.OpenImages(options.Built.Dir("talos-node-images"))
+	all, err := parts.OpenImages(options.Built.Dir(parts.TalosNodeImages))
 	if err != nil {
 		return err
 	}
@@ -121,9 +130,19 @@ func (n *Nodes) startRegistry(ctx context.Context, options Options) error {
 		return err
 	}
 	// The folder of the part is named by what is in it.
-	storage := filepath.Join(cache, "registry", filepath.Base(options.Built.Dir("talos-node-images")))
+	storage := filepath.Join(cache, "registry", filepath.Base(options.Built.Dir(parts.TalosNodeImages)))
 	n.registry, err = talosnode.StartRegistry(ctx, options.Built.Path("registry"), n.Network.Gateway.String()+":"+registryPort, storage, options.Dir, all)
 	return err
+}
+
+// OfferPrevious puts the images of parts.PreviousKubernetesVersion, of part
+// parts.PreviousTalosNodeImages, where the nodes pull from.
+func (n *Nodes) OfferPrevious(ctx context.Context, built parts.Built) error {
+	all, err := parts.OpenImages(built.Dir(parts.PreviousTalosNodeImages))
+	if err != nil {
+		return err
+	}
+	return n.registry.Push(ctx, all)
 }
 
 func (n *Nodes) makeFleet(ctx context.Context, options Options, confined bool) error {
@@ -143,10 +162,14 @@ func (n *Nodes) makeFleet(ctx context.Context, options Options, confined bool) e
 		// Nobody answers there, and nobody is asked elsewhere.
 		nameServer = n.Network.Gateway.String()
 	}
+	version, next := parts.KubernetesVersion, ""
+	if options.Previous {
+		version, next = parts.PreviousKubernetesVersion, parts.KubernetesVersion
+	}
 	n.Fleet = dockerfleet.New(ctx, dockerfleet.Options{
 		Docker: n.Docker, Image: image.Name, Label: docker.RunLabel(options.Run),
 		Network: n.Network.Name, Bridge: n.Network.Bridge, Subnet: n.Network.Subnet, NameServer: nameServer,
-		TalosVersion: parts.TalosVersion, KubernetesVersion: parts.KubernetesVersion,
+		TalosVersion: parts.TalosVersion, KubernetesVersion: version, NextKubernetesVersion: next,
 		StrategicPatches: []string{patch},
 	})
 	return nil

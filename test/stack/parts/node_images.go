@@ -16,7 +16,14 @@ const (
 	// CertManagerImage is the image of part "cert-manager-image".
 	CertManagerImage = "registry.local/cert-manager-controllers:" + CertManagerVersion
 	// PauseImage is an image that every Talos node can run.
-	PauseImage = "registry.k8s.io/pause:" + TalosPauseVersion
+	PauseImage = kubernetesRegistry + "pause:" + TalosPauseVersion
+	// TalosNodeImages is the part with the images that Talos nodes pull.
+	TalosNodeImages = "talos-node-images"
+	// PreviousTalosNodeImages is the part with those that differ for
+	// PreviousKubernetesVersion.
+	PreviousTalosNodeImages = TalosNodeImages + previous
+
+	kubernetesRegistry = "registry.k8s.io/"
 
 	defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	binDir      = "/usr/local/bin"
@@ -30,11 +37,25 @@ func nodeImages() []Part {
 		talosImagePart(),
 		{
 			// Each folder of this part is an image that Talos nodes pull.
-			Name:    "talos-node-images",
+			Name:    TalosNodeImages,
 			Version: KubernetesVersion,
 			Needs:   []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "etcd", "pause", debianPart},
 			Inputs:  []string{"1", TalosEtcdVersion, TalosPauseVersion},
 			Build:   buildTalosNodeImages,
+		},
+		{
+			// Those of an older Kubernetes; etcd and pause are the same.
+			Name:    PreviousTalosNodeImages,
+			Version: PreviousKubernetesVersion,
+			Needs: []string{
+				"kube-apiserver" + previous, "kube-controller-manager" + previous, "kube-scheduler" + previous, "kubelet" + previous, debianPart,
+			},
+			Inputs: []string{"1"},
+			Build: func(ctx context.Context, w *Workspace) error {
+				maker := &imageMaker{w: w}
+				maker.kubernetes(ctx, PreviousKubernetesVersion, previous)
+				return maker.err
+			},
 		},
 		programImage("capi-core-image", ClusterAPIVersion, CoreImage, "capi-core", "manager"),
 		programImage("cert-manager-image", CertManagerVersion, CertManagerImage, "cert-manager-controllers", "cert-manager-controllers"),
@@ -72,21 +93,26 @@ func WriteProgramImage(binary, root, out, name string) error {
 }
 
 func buildTalosNodeImages(ctx context.Context, w *Workspace) error {
-	const kubernetes = "registry.k8s.io/"
 	maker := &imageMaker{w: w}
-	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
-		maker.static(kubernetes+name+":"+KubernetesVersion, w.Needs.Path(name), binDir)
-	}
-	maker.static(kubernetes+"etcd:"+TalosEtcdVersion, w.Needs.Path("etcd"), binDir)
+	maker.kubernetes(ctx, KubernetesVersion, "")
+	maker.static(kubernetesRegistry+"etcd:"+TalosEtcdVersion, w.Needs.Path("etcd"), binDir)
 	maker.static(PauseImage, w.Needs.Path("pause"), "/")
-	maker.make("ghcr.io/siderolabs/kubelet:"+KubernetesVersion, binDir+"/kubelet", func(tree *images.Tree) {
-		kubeletTree(ctx, tree, w.Needs)
-	})
 	return maker.err
 }
 
+// kubernetes makes the images of one version of Kubernetes. The names of the
+// parts that they are made of end in suffix.
+func (m *imageMaker) kubernetes(ctx context.Context, version, suffix string) {
+	for _, name := range []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
+		m.static(kubernetesRegistry+name+":"+version, m.w.Needs.Path(name+suffix, name), binDir)
+	}
+	m.make("ghcr.io/siderolabs/kubelet:"+version, binDir+"/kubelet", func(tree *images.Tree) {
+		kubeletTree(ctx, tree, m.w.Needs, m.w.Needs.Path("kubelet"+suffix, "kubelet"))
+	})
+}
+
 // kubeletTree has kubelet and the programs that it calls.
-func kubeletTree(ctx context.Context, tree *images.Tree, needs Built) {
+func kubeletTree(ctx context.Context, tree *images.Tree, needs Built, kubelet string) {
 	system := debianRoot(needs)
 	tree.Dirs("/usr/sbin", "/usr/bin", "/usr/lib", "/usr/lib64", "/var/run", "/dev", "/proc", "/sys")
 	for _, name := range []string{"bin", "sbin", "lib", "lib64"} {
@@ -94,7 +120,7 @@ func kubeletTree(ctx context.Context, tree *images.Tree, needs Built) {
 	}
 	tree.Link("/run", "/var/run")
 	tree.Dirs("/usr/lib/modules")
-	tree.Copy(needs.Path("kubelet"), binDir+"/kubelet", images.Program)
+	tree.Copy(kubelet, binDir+"/kubelet", images.Program)
 	tree.Dynamic(ctx, system, "/usr/bin/mount", "/usr/bin/umount", "/usr/bin/nsenter", "/usr/bin/findmnt", "/usr/sbin/blkid",
 		"/usr/bin/cp", "/usr/bin/ls", "/usr/sbin/conntrack")
 	netfilter(ctx, tree, system)

@@ -36,13 +36,14 @@ func raiseDocker(ctx context.Context, set settings) (_ *bed, err error) {
 		return nil, fmt.Errorf("there can be no real machines here: %s; FLEET=sim needs nothing", reason)
 	}
 	fmt.Fprintln(set.output, "==> building the parts that are missing")
-	built, err := parts.Ensure(ctx, parts.Print(set.output), slices.Concat(kindstack.Parts(), nodes.Parts())...)
+	built, err := parts.Ensure(ctx, parts.Print(set.output), slices.Concat(kindstack.Parts(), nodes.Parts(), []string{parts.PreviousTalosNodeImages})...)
 	if err != nil {
 		return nil, err
 	}
 	fmt.Fprintln(set.output, "==> starting the surroundings of the machines")
 	machines, err := nodes.Up(ctx, nodes.Options{
 		Run: dockerRun, Bridge: dockerBridge, Kind: dockerRun, Dir: filepath.Join(set.dir, "nodes"), Built: built, Output: set.output,
+		Previous: true,
 	})
 	if err != nil {
 		return nil, err

@@ -60,12 +60,18 @@ func StartRegistry(ctx context.Context, program, address, storage, dir string, a
 	if err := registry.await(ctx); err != nil {
 		return nil, err
 	}
+	return registry, registry.Push(ctx, all)
+}
+
+// Push copies images into the registry. Those that are there are not copied
+// again.
+func (r *Registry) Push(ctx context.Context, all []*images.Image) error {
 	for _, image := range all {
-		if err := image.Push(ctx, address); err != nil {
-			return nil, err
+		if err := image.Push(ctx, r.Address); err != nil {
+			return err
 		}
 	}
-	return registry, nil
+	return nil
 }
 
 func (r *Registry) await(ctx context.Context) error {
