@@ -12,8 +12,8 @@ import (
 var _ = Describe("A machine that does not wipe itself", func() {
 	It("ends in Error, and comes back once it does", func(ctx SpecContext) {
 		const name = "unwiped"
-		host := addHost(ctx, name)
-		createCluster(ctx, name, map[string]string{}, nil)
+		host := addHosts(ctx, name, 1)[0]
+		createCluster(ctx, name, shape{controlPlanes: 1}, nil)
 		awaitMachine(ctx, name)
 
 		Expect(world.nodes.Fleet.KeepDataOnReset(ctx, true)).To(Succeed())

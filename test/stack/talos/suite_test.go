@@ -40,6 +40,9 @@ const (
 	bridge = "capt-test"
 	// timeout is how long specs wait for what takes seconds on an idle machine.
 	timeout = 5 * time.Minute
+	// longTimeout is how long they wait for several machines that are replaced one
+	// after the other.
+	longTimeout = 20 * time.Minute
 )
 
 // world is what all specs share. They run one after the other, each in a
