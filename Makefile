@@ -109,7 +109,7 @@ test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what t
 
 .PHONY: test-talos
 test-talos: local-repository $(if $(SMOKE),,test-histories) ## Run test-histories, and the suite on real Talos nodes in containers where there can be Docker. SMOKE=1 takes one node only.
-	cd test/stack && $(GO_TEST) -v -count=1 -timeout 80m ./talos -args -real -ginkgo.v $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(RECORD),-record)
+	cd test/stack && $(GO_TEST) -v -count=1 -timeout 3h ./talos -args -real -ginkgo.v $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(RECORD),-record)
 
 .PHONY: test-histories
 test-histories: ## Play 10000 histories of the control plane's decision, and 500 of etcd on the model and on real etcd.
@@ -119,6 +119,10 @@ test-histories: ## Play 10000 histories of the control plane's decision, and 500
 .PHONY: test-faults
 test-faults: local-repository ## Run the fault matrix.
 	cd test/integration && $(GO_TEST) -v -count=1 -timeout 60m ./faults -args -cells=154
+
+.PHONY: bench-main
+bench-main: local-repository ## Measure the main job beside its floor, on real nodes where there can be Docker, and the managers. FLEET=sim, ROUNDS=1.
+	cd test/stack && go run ./cmd/stack bench-main
 
 ##@ Develop
 

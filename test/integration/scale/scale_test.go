@@ -18,6 +18,7 @@ import (
 	"github.com/capi-talos/capi-talos/test/fleet"
 	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
 	bed "github.com/capi-talos/capi-talos/test/integration/world"
+	"github.com/capi-talos/capi-talos/test/stack/process"
 )
 
 const (
@@ -92,7 +93,7 @@ type measurement struct{ steps []step }
 type step struct {
 	name  string
 	took  time.Duration
-	usage []bed.Usage
+	usage []process.Usage
 }
 
 func (m *measurement) step(t *testing.T, name string, do func()) {
@@ -101,7 +102,7 @@ func (m *measurement) step(t *testing.T, name string, do func()) {
 	do()
 	done := step{name: name, took: time.Since(start)}
 	for _, manager := range world.Stack.Managers.All() {
-		usage, err := bed.UsageOf(manager.PID())
+		usage, err := process.UsageOf(manager.PID())
 		NewWithT(t).Expect(err).NotTo(HaveOccurred())
 		done.usage = append(done.usage, usage)
 	}

@@ -34,7 +34,9 @@ func main() {
 const usage = `usage: stack <command>
   parts [name ...]   build the named parts of the test bed (default: all) and print where they are
   demo               run the main job from end to end; FLEET=sim says on what,
-                     KEEP=1 leaves it running`
+                     KEEP=1 leaves it running
+  bench-main         measure the main job beside its floor, and the managers; FLEET says
+                     on what, ROUNDS how often`
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
@@ -45,6 +47,8 @@ func run(ctx context.Context, args []string) error {
 		return buildParts(ctx, args[1:])
 	case "demo":
 		return runDemo(ctx)
+	case "bench-main":
+		return runBench(ctx)
 	default:
 		return fmt.Errorf("unknown command %q\n%s", args[0], usage)
 	}

@@ -1,17 +1,19 @@
-package world
+package process
 
 import (
 	"fmt"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 )
 
 // Usage is what a process has taken of the machine so far.
 type Usage struct {
-	// PeakMiB is the most memory that was resident at a time.
-	PeakMiB float64
+	// ResidentMiB is the memory that is resident, PeakMiB the most that ever was.
+	ResidentMiB, PeakMiB float64
+	// FileMiB is what of ResidentMiB are pages of files, which is the program's
+	// code and its tables: the kernel takes them away when memory is short.
+	FileMiB float64
 	// CPUSeconds is the time on all processors, in user and kernel mode.
 	CPUSeconds float64
 }
@@ -40,16 +42,17 @@ func UsageOf(pid int) (Usage, error) {
 
 func parseUsage(status, stat string) (Usage, error) {
 	var usage Usage
-	lines := strings.Split(status, "\n")
-	at := slices.IndexFunc(lines, func(line string) bool { return strings.HasPrefix(line, "VmHWM:") })
-	if at < 0 {
-		return usage, fmt.Errorf("no peak of memory in %q", status)
+	for name, into := range map[string]*float64{"VmRSS:": &usage.ResidentMiB, "VmHWM:": &usage.PeakMiB, "RssFile:": &usage.FileMiB} {
+		_, rest, found := strings.Cut(status, name)
+		if !found {
+			return usage, fmt.Errorf("no %s in %q", name, status)
+		}
+		if _, err := fmt.Sscanf(rest, "%f kB", into); err != nil {
+			return usage, fmt.Errorf("reading %s %q: %w", name, rest, err)
+		}
+		const kibiPerMebi = 1024
+		*into /= kibiPerMebi
 	}
-	const kibiPerMebi = 1024
-	if _, err := fmt.Sscanf(strings.TrimPrefix(lines[at], "VmHWM:"), "%f kB", &usage.PeakMiB); err != nil {
-		return usage, fmt.Errorf("reading %q: %w", lines[at], err)
-	}
-	usage.PeakMiB /= kibiPerMebi
 	// The second field is the program's name in brackets, and may hold brackets and
 	// spaces itself. utime and stime are the fields 14 and 15.
 	fields := strings.Fields(stat[strings.LastIndex(stat, ")")+1:])
