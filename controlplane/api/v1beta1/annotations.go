@@ -22,6 +22,12 @@ const (
 	// loss of the cluster's data is accepted.
 	EtcdPreTerminateHookOverrideAnnotation = "controlplane.cluster.x-k8s.io/talos-etcd-hook-override"
 
+	// EtcdLeftAnnotation is put on a control plane Machine when it is let go because
+	// etcd is rid of it. A node that restarts before it is reset joins again; by
+	// this annotation the infrastructure provider knows that it must not wipe it
+	// while it votes. Its value does not matter. It belongs to the provider.
+	EtcdLeftAnnotation = "controlplane.cluster.x-k8s.io/talos-etcd-left"
+
 	// BootstrapIntentAnnotation is the durable record on a TalosControlPlane of
 	// the one Machine on which etcd is, or was, bootstrapped. Its value is a
 	// JSON object (see BootstrapIntent). It is written before etcd is

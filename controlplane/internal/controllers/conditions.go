@@ -345,7 +345,7 @@ func quorumStatus(s *scope) (metav1.ConditionStatus, string) {
 	views := s.views()
 	switch {
 	case len(views) == 0:
-		return conditionStatus(s, controlplanev1.EtcdClusterHealthyCondition), "etcd: no member answers"
+		return conditionStatus(s, controlplanev1.EtcdClusterHealthyCondition), "etcd: no member answers, so there is no majority"
 	case etcd.Judge(views).HasQuorum():
 		return metav1.ConditionTrue, ""
 	default:

@@ -94,7 +94,7 @@ func (r *Reconciler) deleteMachines(ctx context.Context, s *scope) error {
 }
 
 func (r *Reconciler) deleteMachine(ctx context.Context, s *scope, machine *clusterv1.Machine) error {
-	if err := r.dropHook(ctx, machine); err != nil {
+	if err := r.dropHook(ctx, machine, false); err != nil {
 		return err
 	}
 	if !machine.DeletionTimestamp.IsZero() {

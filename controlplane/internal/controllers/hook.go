@@ -27,13 +27,17 @@ func (r *Reconciler) mayDropHook(s *scope, machine *clusterv1.Machine) bool {
 	return false
 }
 
-// dropHook takes our hook from a Machine, whatever else has changed on it.
-func (r *Reconciler) dropHook(ctx context.Context, machine *clusterv1.Machine) error {
+// dropHook takes our hook from a Machine, whatever else has changed on it. left says
+// that etcd is rid of the Machine, which is written down.
+func (r *Reconciler) dropHook(ctx context.Context, machine *clusterv1.Machine, left bool) error {
 	if !metav1.HasAnnotation(machine.ObjectMeta, controlplanev1.EtcdPreTerminateHookAnnotation) {
 		return nil
 	}
 	before := machine.DeepCopy()
 	delete(machine.Annotations, controlplanev1.EtcdPreTerminateHookAnnotation)
+	if left {
+		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, controlplanev1.EtcdLeftAnnotation, "")
+	}
 	if err := r.Client.Patch(ctx, machine, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("removing the hook from Machine %s: %w", machine.Name, err)
 	}
@@ -44,7 +48,7 @@ func (r *Reconciler) dropHook(ctx context.Context, machine *clusterv1.Machine) e
 // releaseHook takes our hook from the Machine of the decision.
 func (r *Reconciler) releaseHook(ctx context.Context, s *scope) error {
 	machine := s.machine(s.decision.Machine)
-	if err := r.dropHook(ctx, machine); err != nil {
+	if err := r.dropHook(ctx, machine, s.decision.Left); err != nil {
 		return err
 	}
 	ctrl.LoggerFrom(ctx).Info("Letting a control plane Machine go", "Machine", logMachine(s, machine.Name), "reason", s.decision.Message)

@@ -85,6 +85,8 @@ type Decision struct {
 	// MemberID is the etcd member that the action is about; 0 when it is about
 	// none.
 	MemberID uint64
+	// Left tells that etcd is rid of the Machine, for ReleaseHook.
+	Left bool
 	// Reason is the reason of condition Initialized while the control plane is
 	// not initialized.
 	Reason string
@@ -109,7 +111,7 @@ func Decide(facts Facts) Decision {
 // decides. docs/kinds/taloscontrolplane.md has them as a table.
 func rules() []func(Facts) *Decision {
 	return []func(Facts) *Decision{
-		decideCluster, decideFirst, decideUse, decideDepartures, decideRemediation, decideCertificates, decideEtcd, decideStrangers,
+		decideCluster, decideFirst, decideUse, decideStrangers, decideDepartures, decideRemediation, decideCertificates, decideEtcd,
 		decideReplicas, decideNodes,
 	}
 }

@@ -60,11 +60,13 @@ func decideDeparture(facts Facts, machine MachineFacts) *Decision {
 	}
 	switch {
 	case machine.Hook == HookGone:
-		return wait("Cluster API and the infrastructure provider to let it go")
+		return decideReturned(facts, machine, decide, wait)
 	case machine.Hook == HookEarly:
 		return wait(machine.HookWaitsFor)
 	case facts.hasNoMember(machine):
-		return decide(ReleaseHook, "Machine "+machine.Name+" has no etcd member (any more)")
+		release := decide(ReleaseHook, "Machine "+machine.Name+" has no etcd member (any more)")
+		release.Left = true
+		return release
 	case !facts.Initialized:
 		return decideUnborn(facts, machine, decide, wait)
 	}
@@ -86,6 +88,20 @@ func decideDeparture(facts Facts, machine MachineFacts) *Decision {
 	default:
 		return withMember(decide(RemoveMember, "Removing the etcd member of Machine "+machine.Name+", which does not answer, through another one"), member)
 	}
+}
+
+// decideReturned is about a Machine that was let go. A node that restarts before it
+// is reset joins etcd again: its member is removed again, through another one.
+func decideReturned(facts Facts, machine MachineFacts, decide func(Action, string) *Decision, wait func(...string) *Decision) *Decision {
+	member, known := facts.member(machine)
+	if !facts.Initialized || !known {
+		return wait("Cluster API and the infrastructure provider to let it go")
+	}
+	if problems := facts.Etcd.RemovalProblems(member.ID); len(problems) > 0 {
+		return wait(prefixed("etcd: ", problems)...)
+	}
+
+	return withMember(decide(RemoveMember, "Removing the etcd member of Machine "+machine.Name+", with which it has joined again after it was let go"), member)
 }
 
 // isRid tells that etcd is rid of a Machine that is being deleted: only its
@@ -119,7 +135,7 @@ func (m MachineFacts) etcdAnswers(facts Facts, member etcd.Member) bool {
 func mustGrowFirst(facts Facts) bool {
 	return facts.Initialized && facts.Etcd.HasQuorum() && slices.ContainsFunc(facts.leaving(), func(machine MachineFacts) bool {
 		member, known := facts.member(machine)
-		return machine.Hook == HookDue && known && facts.Etcd.IsLast(member.ID)
+		return machine.Hook != HookEarly && known && facts.Etcd.IsLast(member.ID)
 	})
 }
 

@@ -112,6 +112,15 @@ type MachineFacts struct {
 	Retries *controlplanev1.RemediationRecord
 }
 
+// mayHaveAnyMember tells that nobody knows which member is the Machine's: it may have
+// joined, and its node never said so. One that says that it has no data has none but
+// at its own address.
+func (m MachineFacts) mayHaveAnyMember() bool {
+	hasNone := m.Answers && m.EtcdData == health.EtcdDataAbsent && len(m.Addresses) > 0
+
+	return m.Configured && m.MemberID == 0 && !hasNone
+}
+
 // joined tells that the Machine's etcd member votes and follows the leader.
 func (m MachineFacts) joined(facts Facts) bool {
 	return m.MemberID != 0 && facts.Etcd.Answers(m.MemberID)
@@ -200,23 +209,28 @@ func (f Facts) leaving() []MachineFacts {
 }
 
 // strangers are the members that belong to no Machine, neither by their ID nor
-// by their address. Nothing is known while a Machine that may join has no member.
+// by their address. Nothing is known while any may be the member of a Machine that
+// never told which one is its.
 func (f Facts) strangers() []etcd.Member {
-	for _, machine := range f.Machines {
-		if machine.Configured && machine.MemberID == 0 {
-			return nil
-		}
+	if slices.ContainsFunc(f.Machines, MachineFacts.mayHaveAnyMember) {
+		return nil
 	}
 
+	return f.membersOfNone(f.Machines)
+}
+
+// membersOfNone are the members that belong to none of these Machines.
+func (f Facts) membersOfNone(machines []MachineFacts) []etcd.Member {
 	return slices.DeleteFunc(slices.Clone(f.Etcd.Members), func(member etcd.Member) bool {
-		return slices.ContainsFunc(f.Machines, func(machine MachineFacts) bool {
+		return slices.ContainsFunc(machines, func(machine MachineFacts) bool {
 			return machine.MemberID == member.ID || member.IsAt(machine.Addresses)
 		})
 	})
 }
 
 // member is the member of a Machine: by its ID, else by its address when the
-// member is no other Machine's. False when none in the list is known to be its.
+// member is no other Machine's, else by elimination when it is a learner. False
+// when none in the list is known to be its.
 func (f Facts) member(machine MachineFacts) (etcd.Member, bool) {
 	if machine.MemberID != 0 {
 		if member, listed := f.Etcd.Member(machine.MemberID); listed {
@@ -229,7 +243,20 @@ func (f Facts) member(machine MachineFacts) (etcd.Member, bool) {
 		}
 	}
 
-	return etcd.Member{}, false
+	return f.onlyLearnerLeft(machine)
+}
+
+// onlyLearnerLeft is the learner that is the member of a Machine by elimination: of
+// no other Machine nobody knows which member is its, and no other member is left. Its
+// node has died before it could tell.
+func (f Facts) onlyLearnerLeft(machine MachineFacts) (etcd.Member, bool) {
+	others := slices.DeleteFunc(slices.Clone(f.Machines), func(other MachineFacts) bool { return other.Name == machine.Name })
+	left := f.membersOfNone(others)
+	if !machine.mayHaveAnyMember() || slices.ContainsFunc(others, MachineFacts.mayHaveAnyMember) || len(left) != 1 || !left[0].Learner {
+		return etcd.Member{}, false
+	}
+
+	return left[0], true
 }
 
 func (f Facts) belongsToOther(member etcd.Member, machine MachineFacts) bool {

@@ -62,8 +62,9 @@ type machinePlay struct {
 	// silent nodes do not answer managers; parted ones do not reach their peers;
 	// stopped ones have a dead etcd; sick ones have a dead component.
 	silent, parted, stopped, sick bool
-	// left nodes have left etcd in this boot.
-	left bool
+	// left nodes have left etcd in this boot; out are Machines that were let go
+	// because they had no member.
+	left, out bool
 	// list is the member list that the node knew before it was parted.
 	list []etcdmodel.Member
 }
@@ -121,9 +122,7 @@ func (p *play) world() {
 func (p *play) live(m *machinePlay) {
 	switch {
 	case m.deleting && m.hook == HookGone:
-		if p.random.IntN(3) == 0 {
-			p.gone(m)
-		}
+		p.letGo(m)
 		return
 	case m.deleting && m.hook == HookEarly && p.random.IntN(2) == 0:
 		m.hook = HookDue
@@ -135,6 +134,40 @@ func (p *play) live(m *machinePlay) {
 	case m.provisioned:
 		p.boot(m)
 	}
+}
+
+// letGo is what becomes of a Machine that was let go. Its node may restart, and
+// joins again then. One that was let go without a member is not reset while the
+// others, or their silence, say that it may vote.
+func (p *play) letGo(m *machinePlay) {
+	if m.provisioned && p.random.IntN(4) == 0 {
+		m.left = false
+		p.boot(m)
+	}
+	if p.random.IntN(3) == 0 && (!m.out || !p.mayVote(m)) {
+		p.gone(m)
+	}
+}
+
+// isMember tells that etcd has the node of a Machine as a member.
+func (p *play) isMember(m *machinePlay) bool {
+	data, has := p.nodes.Data(m.name)
+	if !has {
+		return false
+	}
+	_, found := data.Cluster.Member(data.ID)
+	return found
+}
+
+// mayVote tells that a majority knows the node of a Machine as a voter, or that
+// there is none to ask.
+func (p *play) mayVote(m *machinePlay) bool {
+	data, has := p.nodes.Data(m.name)
+	if !has {
+		return false
+	}
+	member, found := data.Cluster.Member(data.ID)
+	return found && (!member.Learner || !data.Cluster.HasQuorum())
 }
 
 // gone is the end of a Machine: its host is wiped and free.
@@ -340,7 +373,7 @@ func (p *play) effect(decision Decision, dies bool) {
 			_ = cluster.Remove(decision.MemberID)
 		}
 	case ReleaseHook:
-		m.hook = HookGone
+		m.hook, m.out = HookGone, !p.isMember(m)
 	default:
 	}
 	if dies {

@@ -294,6 +294,10 @@ const (
 	// ReleaseUntrustedReason says that the machine does not accept the client
 	// certificate of the host, or that this is missing.
 	ReleaseUntrustedReason = "CredentialsRefused"
+	// EtcdVoterReason says that the machine has left etcd, has joined it again
+	// because it was restarted before it was reset, and votes, or may vote: it is
+	// wiped once the control plane provider has removed its member.
+	EtcdVoterReason = "EtcdVoter"
 	// ReleaseIdentityReason says that another machine answers.
 	ReleaseIdentityReason = "IdentityMismatch"
 	// RetainedReason says that the release policy leaves the machine as it is.

@@ -98,6 +98,15 @@ type HostRelease struct {
 	// +optional
 	ConsumerHealth ConsumerHealth `json:"consumerHealth,omitempty"`
 
+	// leftEtcdOf is the name of the Cluster whose etcd the machine has left. A
+	// restart before the reset makes it join again: it is not wiped while it votes
+	// there, as long as the Cluster is there and not being deleted. Empty means
+	// that it is wiped whatever etcd says.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	LeftEtcdOf string `json:"leftEtcdOf,omitempty"`
+
 	// resetAt is when the machine was last told to wipe itself.
 	// +optional
 	ResetAt metav1.Time `json:"resetAt,omitempty,omitzero"`

@@ -14,6 +14,7 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 )
@@ -262,4 +263,38 @@ func TestAMachineThatWasNeverConfiguredIsGivenBackAsItIs(t *testing.T) {
 	g.Expect(metal.Resets()).To(BeEmpty())
 	g.Expect(w.exists(&infrav1.TalosMachine{}, "a")).To(BeFalse())
 	expectFree(w, "h1")
+}
+
+// TestAMachineThatVotesAgainIsNotWiped: a machine that has left etcd, and was
+// restarted before it was reset, is wiped once its member was removed, or the Cluster
+// goes.
+func TestAMachineThatVotesAgainIsNotWiped(t *testing.T) {
+	for name, end := range map[string]func(*world, *bareMetal){
+		"its member was removed": func(_ *world, metal *bareMetal) {
+			metal.Update(func(s *talosfake.State) { s.EtcdStatus.Learner = true })
+		},
+		"its data is gone":    func(_ *world, metal *bareMetal) { metal.Update(func(s *talosfake.State) { s.EtcdData = false }) },
+		"the Cluster is gone": func(w *world, _ *bareMetal) { w.remove(newCluster()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			w, m, metal := provisioned(t)
+			owner := &clusterv1.Machine{}
+			g.Expect(w.client.Get(t.Context(), client.ObjectKey{Namespace: testNamespace, Name: "a"}, owner)).To(Succeed())
+			change(w, owner, func(machine *clusterv1.Machine) {
+				metav1.SetMetaDataAnnotation(&machine.ObjectMeta, controlplanev1.EtcdLeftAnnotation, "")
+			})
+			metal.Update(func(s *talosfake.State) { s.EtcdData = true })
+			w.remove(w.machine("a"))
+			w.settle(m)
+			g.Expect(conditions.Get(w.host("h1"), infrav1.ReleasedCondition).Reason).To(Equal(infrav1.EtcdVoterReason))
+			g.Expect(metal.Resets()).To(BeEmpty())
+
+			end(w, metal)
+			w.wait(time.Minute)
+			w.settle(m)
+			g.Expect(metal.Resets()).To(HaveLen(1))
+			expectFree(w, "h1")
+		})
+	}
 }

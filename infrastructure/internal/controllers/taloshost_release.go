@@ -7,8 +7,10 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -38,7 +40,10 @@ func (r *HostReconciler) reconcileRelease(ctx context.Context, s *hostScope) (ct
 	defer answer.Close()
 	s.setReachable(answer.Outcome)
 	s.setVerdict(answer.Verdict)
-	facts := r.releaseFacts(ctx, s, answer)
+	facts, err := r.releaseFacts(ctx, s, answer)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
 	decision := wipe.Decide(facts)
 	r.reportRelease(s, decision)
 
@@ -98,7 +103,7 @@ func (r *HostReconciler) reachReleased(ctx context.Context, s *hostScope) (conta
 	return r.Contacts.Reach(ctx, r.Dialer, client.ObjectKeyFromObject(s.host), target), nil
 }
 
-func (r *HostReconciler) releaseFacts(ctx context.Context, s *hostScope, answer contact.Answer) wipe.Facts {
+func (r *HostReconciler) releaseFacts(ctx context.Context, s *hostScope, answer contact.Answer) (wipe.Facts, error) {
 	spec := &s.host.Spec
 	facts := wipe.Facts{
 		Release: spec.Release, Handover: spec.Handover,
@@ -114,21 +119,49 @@ func (r *HostReconciler) releaseFacts(ctx context.Context, s *hostScope, answer 
 		facts.Contact = wipe.Silent
 	}
 	if answer.Node == nil {
-		return facts
+		return facts, nil
 	}
 	facts.Fingerprint = answer.Node.Fingerprint()
 	facts.Container = hardware.IsContainer(answer.Hardware)
 	status, err := answer.Node.MachineStatus(ctx)
 	if err != nil {
 		facts.Contact = wipe.Silent
-		return facts
+		return facts, nil
 	}
 	facts.Stage = status.Stage
 	if facts.Volumes, err = answer.Node.Volumes(ctx); err == nil {
 		facts.VolumesKnown = true
 	}
+	if facts.Contact == wipe.Configured && spec.Release.LeftEtcdOf != "" {
+		facts.Vote, err = r.vote(ctx, s.host, answer.Node)
+		return facts, err
+	}
 
-	return facts
+	return facts, nil
+}
+
+// vote finds out whether a machine votes in the etcd that it had left. Nobody needs
+// its vote when the Cluster is gone, or goes.
+func (r *HostReconciler) vote(ctx context.Context, host *infrav1.TalosHost, node talosclient.Node) (wipe.Vote, error) {
+	cluster := &clusterv1.Cluster{}
+	err := r.Client.Get(ctx, client.ObjectKey{Namespace: host.Namespace, Name: host.Spec.Release.LeftEtcdOf}, cluster)
+	switch {
+	case apierrors.IsNotFound(err) || (err == nil && !cluster.DeletionTimestamp.IsZero()):
+		return wipe.NoVote, nil
+	case err != nil:
+		return wipe.NoVote, fmt.Errorf("reading Cluster %s: %w", host.Spec.Release.LeftEtcdOf, err)
+	}
+	if exists, err := node.EtcdDataExists(ctx); err == nil && !exists {
+		return wipe.NoVote, nil
+	}
+	switch status, err := node.EtcdStatus(ctx); {
+	case err != nil:
+		return wipe.MayVote, nil //nolint:nilerr // an etcd that does not answer is a fact
+	case status.Learner:
+		return wipe.NoVote, nil
+	default:
+		return wipe.Votes, nil
+	}
 }
 
 // reportRelease says how far the release is.

@@ -22,6 +22,21 @@ const (
 	// the maintenance mode. A machine that is in the same boot still has not
 	// taken it.
 	handoverSettle = time.Minute
+	// etcdSettle is how long the etcd of a machine that has left and has data again
+	// may be silent: it may be starting, or be removed by the others.
+	etcdSettle = 5 * time.Minute
+)
+
+// Vote tells whether a machine votes in an etcd that it had left.
+type Vote string
+
+const (
+	// NoVote says that it does not, or that nobody cares.
+	NoVote Vote = ""
+	// Votes says that it does.
+	Votes Vote = "Votes"
+	// MayVote says that it has data, and that its etcd does not answer.
+	MayVote Vote = "MayVote"
 )
 
 // Contact is how a machine has answered.
@@ -54,6 +69,8 @@ type Facts struct {
 	Fingerprint string
 	// Stage is its stage, one of the talosclient.Stage constants.
 	Stage string
+	// Vote tells whether it votes in an etcd that it had left.
+	Vote Vote
 	// Container tells that the machine is a container: it has no volumes of its
 	// own.
 	Container bool
@@ -151,6 +168,21 @@ func retained() Decision {
 	}
 }
 
+// votes waits until the control plane provider has removed the member with which a
+// machine has joined etcd again: without its vote the others may be no majority.
+func votes(facts Facts) Decision {
+	decision := Decision{
+		Action: Wait, Reason: infrav1.EtcdVoterReason,
+		Message: "The machine has left etcd, was restarted before it was reset, and has joined again; it is wiped once the control plane provider has removed its member, or when the host gets the annotation " +
+			infrav1.HostRetryAnnotation,
+	}
+	if facts.Vote == MayVote {
+		decision.Next = etcdSettle - facts.Now.Sub(facts.Release.RequestedAt.Time)
+	}
+
+	return decision
+}
+
 // inMaintenance looks for the proof: a new boot, and nothing in the volumes.
 func inMaintenance(facts Facts) Decision {
 	switch {
@@ -189,7 +221,11 @@ func configured(facts Facts) Decision {
 		return retained()
 	case slices.Contains([]string{talosclient.StageResetting, talosclient.StageRebooting, talosclient.StageShuttingDown}, facts.Stage):
 		return resetting()
-	case resetAt.IsZero(), facts.RetryNow:
+	case facts.RetryNow:
+		return reset(facts)
+	case facts.Vote == Votes, facts.Vote == MayVote && facts.Now.Sub(facts.Release.RequestedAt.Time) < etcdSettle:
+		return votes(facts)
+	case resetAt.IsZero():
 		return reset(facts)
 	case facts.Fingerprint == facts.Release.ResetCertFingerprint:
 		left := resetSettle - facts.Now.Sub(resetAt.Time)

@@ -63,6 +63,27 @@ func TestDecide(t *testing.T) {
 			facts:  Facts{Release: infrav1.HostRelease{Policy: infrav1.ReleaseWipeAll}, Contact: Configured, Stage: talosclient.StageRunning, VolumesKnown: true, Volumes: installed},
 			action: Reset, reason: infrav1.ResettingReason,
 		},
+		"a machine that votes in the etcd that it had left is not wiped": {
+			facts:  Facts{Release: wipeSystem, Vote: Votes, Contact: Configured, Stage: talosclient.StageRunning, VolumesKnown: true, Volumes: installed},
+			action: Wait, reason: infrav1.EtcdVoterReason,
+		},
+		"it is when a person says so": {
+			facts:  Facts{Release: wipeSystem, Vote: Votes, RetryNow: true, Contact: Configured, Stage: talosclient.StageRunning, VolumesKnown: true, Volumes: installed},
+			action: Reset, reason: infrav1.ResettingReason, labels: []string{"EPHEMERAL", "STATE", "r-raw", "s-swap", "u-data"},
+		},
+		"a machine that may vote is given time to say so": {
+			facts:  Facts{Release: wipeSystem, Vote: MayVote, Contact: Configured, Stage: talosclient.StageRunning, VolumesKnown: true, Volumes: installed},
+			action: Wait, reason: infrav1.EtcdVoterReason,
+		},
+		"a machine whose etcd stays silent is wiped": {
+			facts: Facts{Release: infrav1.HostRelease{Policy: infrav1.ReleaseWipeSystem, RequestedAt: ago(etcdSettle)}, Vote: MayVote,
+				Contact: Configured, Stage: talosclient.StageRunning, VolumesKnown: true, Volumes: installed},
+			action: Reset, reason: infrav1.ResettingReason, labels: []string{"EPHEMERAL", "STATE", "r-raw", "s-swap", "u-data"},
+		},
+		"a machine that came back unwiped, and votes, is not told again": {
+			facts:  Facts{Release: told(time.Hour), Vote: Votes, Contact: Configured, Stage: talosclient.StageRunning, Fingerprint: "apid-2", VolumesKnown: true, Volumes: installed},
+			action: Wait, reason: infrav1.EtcdVoterReason,
+		},
 		"Retain never wipes": {
 			facts:  Facts{Release: infrav1.HostRelease{Policy: infrav1.ReleaseRetain}, Contact: Configured, Stage: talosclient.StageRunning, VolumesKnown: true, Volumes: installed},
 			action: Wait, reason: infrav1.RetainedReason, failed: true,

@@ -14,6 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
@@ -81,6 +82,7 @@ func (m *Machines) requestRelease(ctx context.Context, scope *backends.Scope, ho
 		RequestedAt:    metav1.NewTime(m.Clock.Now()),
 		TimeoutSeconds: spec.ReleaseTimeoutSeconds,
 		ConsumerHealth: healthOf(scope),
+		LeftEtcdOf:     leftEtcdOf(scope),
 		ResetAt:        host.Spec.Release.ResetAt, ResetCertFingerprint: host.Spec.Release.ResetCertFingerprint,
 	}
 	host.Spec.Reprovision = infrav1.HostReprovision{}
@@ -104,6 +106,16 @@ func healthOf(scope *backends.Scope) infrav1.ConsumerHealth {
 	}
 
 	return infrav1.ConsumerHealthy
+}
+
+// leftEtcdOf is the Cluster whose etcd was rid of the machine when the control plane
+// provider let it go; empty when it was not asked, or did not care.
+func leftEtcdOf(scope *backends.Scope) string {
+	if scope.Machine == nil || !metav1.HasAnnotation(scope.Machine.ObjectMeta, controlplanev1.EtcdLeftAnnotation) {
+		return ""
+	}
+
+	return scope.Machine.Spec.ClusterName
 }
 
 // ReleaseTimeout is how long a release is waited for.

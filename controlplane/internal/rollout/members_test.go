@@ -1,0 +1,102 @@
+package rollout
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/capi-talos/capi-talos/controlplane/internal/etcd"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+)
+
+// learns adds a learner that no Machine of three has.
+func learns(facts *Facts) {
+	facts.Etcd.Members = append(facts.Etcd.Members, etcd.Member{ID: 9, Name: "cp-x", PeerURLs: []string{"https://192.0.2.9:2380"}, Learner: true})
+}
+
+// fourth adds a Machine that never told which member is its.
+func fourth(changes ...func(*MachineFacts)) func(*Facts) {
+	return func(facts *Facts) {
+		machine := MachineFacts{Name: "cp-d", Configured: true, MemberProblem: "none"}
+		for _, change := range changes {
+			change(&machine)
+		}
+		facts.Replicas = 5
+		facts.Machines = append(facts.Machines, machine)
+	}
+}
+
+// empty is a node that says that it has no etcd data.
+func empty(machine *MachineFacts) {
+	machine.ProviderID, machine.Provisioned, machine.Answers, machine.Addresses = "talos://d", true, true, []string{"192.0.2.4"}
+	machine.EtcdData = health.EtcdDataAbsent
+}
+
+// TestALearnerOfNobodyIsRemovedFirst: etcd has one learner at a time, so nobody
+// joins or goes while a node that was given back has left its own behind.
+func TestALearnerOfNobodyIsRemovedFirst(t *testing.T) {
+	for name, tc := range map[string]struct {
+		facts Facts
+		want  Action
+	}{
+		"while all are well":                       {three(learns), RemoveMember},
+		"while another goes":                       {three(learns, func(f *Facts) { f.Machines[1].Deleting, f.Machines[1].Hook = true, HookDue }), RemoveMember},
+		"while another is to be mended":            {three(learns, func(f *Facts) { f.Machines[1].Unhealthy, f.Machines[1].Answers = true, false }), RemoveMember},
+		"while another waits to join":              {three(learns, fourth(empty)), RemoveMember},
+		"not while it may be a Machine's":          {three(learns, fourth()), WaitForPreflight},
+		"not when it is at a Machine's address":    {three(learns, fourth(empty, func(m *MachineFacts) { m.Addresses = []string{"192.0.2.9"} })), WaitForPreflight},
+		"not when nobody knows where a Machine is": {three(learns, fourth(empty, func(m *MachineFacts) { m.Addresses = nil })), WaitForPreflight},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, decision := NewWithT(t), Decide(tc.facts)
+			g.Expect(decision.Action).To(Equal(tc.want), decision.Message)
+			if tc.want == RemoveMember {
+				g.Expect(decision.MemberID).To(BeEquivalentTo(9))
+			}
+		})
+	}
+}
+
+// TestALearnerIsAMachinesByElimination: a machine that dies while it joins never
+// tells which member is its; it is remediated all the same.
+func TestALearnerIsAMachinesByElimination(t *testing.T) {
+	for name, tc := range map[string]struct {
+		facts Facts
+		want  bool
+	}{
+		"the only one left":            {three(learns, fourth()), true},
+		"not one that votes":           {three(learns, fourth(), func(f *Facts) { f.Etcd.Members[3].Learner = false }), false},
+		"not one of two":               {three(learns, learns, fourth()), false},
+		"not while another may be its": {three(learns, fourth(), fourth(func(m *MachineFacts) { m.Name = "cp-e" })), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tc.facts.Machines[3].Unhealthy = true
+			verdict := Verdicts(tc.facts)["cp-d"]
+			NewWithT(t).Expect(verdict.Remediate).To(Equal(tc.want), verdict.Message)
+		})
+	}
+}
+
+// TestAMemberThatReturnsIsRemoved: a node that restarts between its leave and its
+// reset joins etcd again.
+func TestAMemberThatReturnsIsRemoved(t *testing.T) {
+	letGo := func(f *Facts) { f.Machines[1].Deleting, f.Machines[1].Hook = true, HookGone }
+	for name, tc := range map[string]struct {
+		facts  Facts
+		want   Action
+		member uint64
+	}{
+		"it votes":                         {three(letGo), RemoveMember, 2},
+		"it learns":                        {three(letGo, func(f *Facts) { f.Etcd.Members[1].Learner, f.Etcd.Answering = true, []uint64{1, 3} }), RemoveMember, 2},
+		"not where a majority hangs on it": {three(letGo, func(f *Facts) { f.Machines[2].Answers, f.Etcd.Answering = false, []uint64{1, 2} }), WaitForMachineDeletion, 0},
+		"another is made where it holds the last data": {three(letGo, func(f *Facts) {
+			f.Replicas, f.Machines, f.Etcd.Members, f.Etcd.Answering, f.Etcd.Leader = 1, f.Machines[1:2], f.Etcd.Members[1:2], []uint64{2}, 2
+		}), CreateMachine, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, decision := NewWithT(t), Decide(tc.facts)
+			g.Expect(decision.Action).To(Equal(tc.want), decision.Message)
+			g.Expect(decision.MemberID).To(Equal(tc.member))
+		})
+	}
+}
