@@ -37,7 +37,7 @@ func TestCredentialsAreRenewedOnDemand(t *testing.T) {
 	g.Expect(expiring.Status).To(Equal(metav1.ConditionFalse))
 	g.Expect(expiring.Message).To(And(ContainSubstring("the CA of etcd expires"), ContainSubstring(name+"-kubeconfig expires")))
 
-	_, err := world.Kubectl(ctx, "--namespace", name, "annotate", "tcp", name+"-control-plane", controlplanev1.RenewCredentialsAnnotation+"=leaked")
+	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "annotate", "tcp", name+"-control-plane", controlplanev1.RenewCredentialsAnnotation+"=leaked")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(func(g Gomega) {
 		g.Expect(controlPlaneOf(ctx, g, name).Annotations).NotTo(HaveKey(controlplanev1.RenewCredentialsAnnotation))

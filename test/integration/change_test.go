@@ -35,7 +35,7 @@ func TestARolloutReplacesEachMachine(t *testing.T) {
 			hosts = append(hosts, addHosts(t, machines, name, surge)...)
 			before := namesOf(t, name)
 			ending := watchRollout(t, name)
-			_, err := world.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch",
+			_, err := world.Stack.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch",
 				fmt.Sprintf(`{"spec":{"version":"v1.36.4","rollout":{"strategy":{"type":"RollingUpdate","rollingUpdate":{"maxSurge":%d}}}}}`, surge))
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Eventually(func(g Gomega) {
@@ -128,7 +128,7 @@ func TestTwoMachinesDeletedAtOnceAreReplaced(t *testing.T) {
 	machines := newFleet(t, simfleet.Options{})
 	hosts := runCluster(t, machines, name, 3, 0)
 	before := namesOf(t, name)
-	_, err := world.Kubectl(ctx, "--namespace", name, "delete", "machine", before[0], before[1], "--wait=false")
+	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "delete", "machine", before[0], before[1], "--wait=false")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(func(g Gomega) {
 		g.Expect(namesOf(t, name)).NotTo(ContainElements(before[0], before[1]))
@@ -152,7 +152,7 @@ func TestAnUnhealthyControlPlaneMachineIsReplaced(t *testing.T) {
 	machines := newFleet(t, simfleet.Options{})
 	runCluster(t, machines, name, 3, 0, setField("TalosMachineTemplate", int64(30), "spec", "template", "spec", "metal", "releaseTimeoutSeconds"))
 	addHosts(t, machines, name, 1)
-	_, err := world.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch",
+	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch",
 		`{"spec":{"etcd":{"leaveTimeoutSeconds":10}}}`)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(world.Client.Create(ctx, &clusterv1.MachineHealthCheck{

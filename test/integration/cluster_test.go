@@ -17,7 +17,7 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/fleet"
 	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
-	bed "github.com/capi-talos/capi-talos/test/integration/world"
+	"github.com/capi-talos/capi-talos/test/stack/management"
 )
 
 // These make and watch the clusters of the tests that need one to look at.
@@ -32,10 +32,10 @@ func createNamespace(t *testing.T, name string, labels ...string) {
 }
 
 // newCluster generates a cluster, changes its objects and creates them.
-func newCluster(t *testing.T, machines fleet.Fleet, cluster bed.Cluster, changes ...func(*unstructured.Unstructured)) {
+func newCluster(t *testing.T, machines fleet.Fleet, cluster management.Shape, changes ...func(*unstructured.Unstructured)) {
 	t.Helper()
 	g := NewWithT(t)
-	manifest, err := world.Generate(t.Context(), machines, cluster)
+	manifest, err := world.Stack.Generate(t.Context(), machines, cluster)
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, object := range objects(g, manifest) {
 		for _, change := range changes {
@@ -51,7 +51,7 @@ func runCluster(t *testing.T, machines *simfleet.Fleet, name string, controlPlan
 	t.Helper()
 	createNamespace(t, name)
 	hosts := addHosts(t, machines, name, controlPlanes+workers)
-	newCluster(t, machines, bed.Cluster{Namespace: name, ControlPlanes: controlPlanes, Workers: workers}, changes...)
+	newCluster(t, machines, management.Shape{Namespace: name, ControlPlanes: controlPlanes, Workers: workers}, changes...)
 	awaitAvailable(t, name)
 	return hosts
 }

@@ -17,7 +17,7 @@ import (
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
-	bed "github.com/capi-talos/capi-talos/test/integration/world"
+	"github.com/capi-talos/capi-talos/test/stack/management"
 )
 
 // TestEveryFlavorIsAccepted generates each flavor with the real clusterctl, and
@@ -145,7 +145,7 @@ func items(g Gomega, list client.ObjectList) []client.Object {
 
 // objects reads manifests.
 func objects(g Gomega, manifests []byte) []*unstructured.Unstructured {
-	found, err := bed.Objects(manifests)
+	found, err := management.Objects(manifests)
 	g.Expect(err).NotTo(HaveOccurred())
 	return found
 }

@@ -13,7 +13,7 @@ import (
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
-	bed "github.com/capi-talos/capi-talos/test/integration/world"
+	"github.com/capi-talos/capi-talos/test/stack/management"
 )
 
 // TestExternallyManagedTalosClusterIsLeftAlone (IC6): no finalizer, no status, no
@@ -25,7 +25,7 @@ func TestExternallyManagedTalosClusterIsLeftAlone(t *testing.T) {
 	machines := newFleet(t, simfleet.Options{})
 	createNamespace(t, name)
 	hosts := addHosts(t, machines, name, 1)
-	newCluster(t, machines, bed.Cluster{Namespace: name, ControlPlanes: 1}, func(object *unstructured.Unstructured) {
+	newCluster(t, machines, management.Shape{Namespace: name, ControlPlanes: 1}, func(object *unstructured.Unstructured) {
 		if object.GetKind() == infrav1.TalosClusterKind {
 			object.SetAnnotations(map[string]string{clusterv1.ManagedByAnnotation: "somebody"})
 		}

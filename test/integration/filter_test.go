@@ -13,6 +13,7 @@ import (
 	"github.com/capi-talos/capi-talos/test/fleet"
 	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
 	bed "github.com/capi-talos/capi-talos/test/integration/world"
+	"github.com/capi-talos/capi-talos/test/stack/management"
 )
 
 // TestManagersOfOneNamespace (G11): with --namespace our managers act there, and
@@ -81,7 +82,7 @@ func newPair(t *testing.T, machines *simfleet.Fleet, name string, labels map[str
 	for _, host := range hosts {
 		g.Expect(world.Client.Create(t.Context(), host.Manifest(name, labels))).To(Succeed())
 	}
-	newCluster(t, machines, bed.Cluster{Namespace: name, ControlPlanes: 1, Workers: 1}, changes...)
+	newCluster(t, machines, management.Shape{Namespace: name, ControlPlanes: 1, Workers: 1}, changes...)
 	return hosts
 }
 

@@ -21,7 +21,7 @@ import (
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
-	bed "github.com/capi-talos/capi-talos/test/integration/world"
+	"github.com/capi-talos/capi-talos/test/stack/management"
 )
 
 // applying is a way in which users, and tools for GitOps, apply manifests.
@@ -95,7 +95,7 @@ func TestAppliedTwiceARunningClusterStaysAsItIs(t *testing.T) {
 			machines := newFleet(t, simfleet.Options{})
 			createNamespace(t, namespace)
 			hosts := addHosts(t, machines, namespace, 2)
-			manifests, err := world.Generate(ctx, machines, bed.Cluster{Namespace: namespace, ControlPlanes: 1, Workers: 1})
+			manifests, err := world.Stack.Generate(ctx, machines, management.Shape{Namespace: namespace, ControlPlanes: 1, Workers: 1})
 			g.Expect(err).NotTo(HaveOccurred())
 			expectStates(t, namespace, infrav1.HostAvailable, len(hosts))
 			for _, host := range hosts {
@@ -161,7 +161,7 @@ func newRepository(t *testing.T, namespace string, apply applying, manifests []b
 
 func (r *repository) kubectl(t *testing.T, command string, args ...string) (string, error) {
 	t.Helper()
-	return world.Kubectl(t.Context(), slices.Concat([]string{command, "--namespace", r.namespace, "--filename", r.file}, r.args, args)...)
+	return world.Stack.Kubectl(t.Context(), slices.Concat([]string{command, "--namespace", r.namespace, "--filename", r.file}, r.args, args)...)
 }
 
 func (r *repository) apply(t *testing.T) {
@@ -288,7 +288,7 @@ func fieldsOf(g Gomega, object client.Object, meant func(manager string) bool) *
 // samples are config/samples, as a user would keep them for a namespace.
 func samples(t *testing.T, _ string) []byte {
 	t.Helper()
-	out, err := world.Kubectl(t.Context(), "kustomize", filepath.Join(world.Source, "config", "samples"))
+	out, err := world.Stack.Kubectl(t.Context(), "kustomize", filepath.Join(world.Source, "config", "samples"))
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return []byte(out)
 }

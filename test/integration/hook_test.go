@@ -53,7 +53,7 @@ func TestTheOnlyControlPlaneMachineIsReplacedBeforeItGoes(t *testing.T) {
 	machines := newFleet(t, simfleet.Options{})
 	hosts := runCluster(t, machines, name, 1, 0)
 	before := namesOf(t, name)
-	_, err := world.Kubectl(ctx, "--namespace", name, "delete", "machine", before[0], "--wait=false")
+	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "delete", "machine", before[0], "--wait=false")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(func(g Gomega) {
 		g.Expect(machinesOf(ctx, g, name, true)).To(HaveLen(2))

@@ -105,7 +105,7 @@ func TestAMoveThatIsInterrupted(t *testing.T) {
 	lift()
 	g.Expect(here.identities(t, g, name)).To(HaveLen(len(before)), "the source has everything")
 	g.Consistently(untouched, watched, time.Second).Should(Succeed())
-	_, err := here.kubectl(ctx, "--namespace", name, "patch", "cluster", name, "--type=merge", "--patch", `{"spec":{"paused":false}}`)
+	_, err := here.stack.Kubectl(ctx, "--namespace", name, "patch", "cluster", name, "--type=merge", "--patch", `{"spec":{"paused":false}}`)
 	g.Expect(err).NotTo(HaveOccurred())
 	here.awaitAvailable(t, name)
 	_, err = here.stack.Clusterctl.Run(ctx, nil, "move", "--namespace", name, "--to-kubeconfig", there.stack.Kubeconfig)
@@ -128,7 +128,7 @@ func TestAMoveThatIsInterrupted(t *testing.T) {
 	g.Expect(slices.Sorted(maps.Keys(here.identities(t, g, name)))).To(Equal(slices.Sorted(maps.Keys(before))), "the target has everything")
 	g.Consistently(untouched, watched, time.Second).Should(Succeed())
 	there.finishMove(t, name)
-	_, err = here.kubectl(ctx, "--namespace", name, "patch", "cluster", name, "--type=merge", "--patch", `{"spec":{"paused":false}}`)
+	_, err = here.stack.Kubectl(ctx, "--namespace", name, "patch", "cluster", name, "--type=merge", "--patch", `{"spec":{"paused":false}}`)
 	g.Expect(err).NotTo(HaveOccurred())
 	here.awaitAvailable(t, name)
 	g.Consistently(untouched, watched, time.Second).Should(Succeed())
@@ -194,13 +194,6 @@ func (p place) finishMove(t *testing.T, name string) {
 	out, err := cmd.CombinedOutput()
 	g.Expect(err).NotTo(HaveOccurred(), string(out))
 	g.Expect(p.identities(t, g, name)).To(BeEmpty(), "nothing is left behind")
-}
-
-// kubectl runs the real kubectl.
-func (p place) kubectl(ctx context.Context, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, p.stack.Built.Path("kubectl"), args...) //nolint:gosec // the built tool
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+p.stack.Kubeconfig)
-	return cmd.CombinedOutput()
 }
 
 // list are the objects of a kind in a namespace.

@@ -65,7 +65,7 @@ func expectNamespaceEnds(t *testing.T, name string, within time.Duration) {
 	t.Helper()
 	g := NewWithT(t)
 	start := time.Now()
-	_, err := world.Kubectl(t.Context(), "delete", "namespace", name, "--wait=false")
+	_, err := world.Stack.Kubectl(t.Context(), "delete", "namespace", name, "--wait=false")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(func(g Gomega) {
 		namespace := &corev1.Namespace{}

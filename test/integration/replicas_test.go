@@ -31,7 +31,7 @@ func TestBadInputEvenOrZeroReplicasThroughKubectlScale(t *testing.T) {
 	for _, replicas := range []int32{0, 2, 4} {
 		ways := map[string]func() error{
 			"kubectl scale": func() error {
-				_, err := world.Kubectl(ctx, "--namespace", name, "scale", "taloscontrolplane", controlPlane.Name, "--replicas="+strconv.Itoa(int(replicas)))
+				_, err := world.Stack.Kubectl(ctx, "--namespace", name, "scale", "taloscontrolplane", controlPlane.Name, "--replicas="+strconv.Itoa(int(replicas)))
 				return err
 			},
 			"scale subresource": func() error {
@@ -61,7 +61,7 @@ func TestControlPlaneIsScaledByKubectl(t *testing.T) {
 	hosts := runCluster(t, machines, name, 1, 1)
 	hosts = append(hosts, addHosts(t, machines, name, 2)...)
 	scale := func(replicas int) error {
-		_, err := world.Kubectl(ctx, "--namespace", name, "scale", "taloscontrolplane", name+"-control-plane", "--replicas="+strconv.Itoa(replicas))
+		_, err := world.Stack.Kubectl(ctx, "--namespace", name, "scale", "taloscontrolplane", name+"-control-plane", "--replicas="+strconv.Itoa(replicas))
 		return err
 	}
 	g.Expect(scale(3)).To(Succeed())

@@ -35,7 +35,7 @@ func TestWorkersAreReprovisioned(t *testing.T) {
 
 	wiped := watchWipes(t, machines, hosts)
 	for _, worker := range workers {
-		_, err := world.Kubectl(ctx, "--namespace", name, "annotate", "talosmachine", worker.Spec.InfrastructureRef.Name, infrav1.ReprovisionAnnotation+"=")
+		_, err := world.Stack.Kubectl(ctx, "--namespace", name, "annotate", "talosmachine", worker.Spec.InfrastructureRef.Name, infrav1.ReprovisionAnnotation+"=")
 		g.Expect(err).NotTo(HaveOccurred())
 	}
 	most := 0

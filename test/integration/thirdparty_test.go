@@ -20,7 +20,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	"github.com/capi-talos/capi-talos/test/fleet"
 	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
-	bed "github.com/capi-talos/capi-talos/test/integration/world"
+	"github.com/capi-talos/capi-talos/test/stack/management"
 )
 
 // vendor is the API of another vendor's infrastructure provider, in a group of
@@ -49,7 +49,7 @@ func TestMachinesOfAnotherVendor(t *testing.T) {
 	}}
 	g.Expect(world.Client.Create(ctx, template)).To(Succeed())
 	machines := newFleet(t, simfleet.Options{})
-	newCluster(t, machines, bed.Cluster{Namespace: name, ControlPlanes: 1}, func(object *unstructured.Unstructured) {
+	newCluster(t, machines, management.Shape{Namespace: name, ControlPlanes: 1}, func(object *unstructured.Unstructured) {
 		setField("TalosControlPlane", map[string]any{"apiGroup": vendor.Group, "kind": vendorTemplate, "name": template.GetName()},
 			"spec", "machineTemplate", "spec", "infrastructureRef")(object)
 		setField("TalosControlPlane", map[string]any{"team": "a"}, "spec", "machineTemplate", "metadata", "labels")(object)

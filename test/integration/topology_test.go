@@ -17,7 +17,7 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/fleet"
 	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
-	bed "github.com/capi-talos/capi-talos/test/integration/world"
+	"github.com/capi-talos/capi-talos/test/stack/management"
 )
 
 // className is the ClusterClass of templates/clusterclass-talos.yaml.
@@ -30,7 +30,7 @@ func runTopology(t *testing.T, machines *simfleet.Fleet, name string, controlPla
 	t.Helper()
 	createNamespace(t, name)
 	hosts := addHosts(t, machines, name, controlPlanes+workers+spare)
-	newCluster(t, machines, bed.Cluster{Namespace: name, Flavor: "topology", ControlPlanes: controlPlanes, Workers: workers}, changes...)
+	newCluster(t, machines, management.Shape{Namespace: name, Flavor: "topology", ControlPlanes: controlPlanes, Workers: workers}, changes...)
 	awaitAvailable(t, name)
 	awaitTopology(t, name)
 	return hosts

@@ -15,7 +15,7 @@ import (
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
-	bed "github.com/capi-talos/capi-talos/test/integration/world"
+	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/talossim"
 )
 
@@ -101,7 +101,7 @@ func TestDeletedBeforeProvisioned(t *testing.T) {
 			if stage.change != nil {
 				changes = append(changes, stage.change)
 			}
-			newCluster(t, machines, bed.Cluster{Namespace: name, ControlPlanes: 1, Workers: 1}, changes...)
+			newCluster(t, machines, management.Shape{Namespace: name, ControlPlanes: 1, Workers: 1}, changes...)
 			NewWithT(t).Eventually(func(g Gomega) { stage.reached(t.Context(), g, name) }).WithTimeout(timeout).Should(Succeed())
 			if stage.then != (talossim.Faults{}) {
 				breakAll(machines, stage.then)

@@ -26,7 +26,7 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/etcdmodel"
 	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
-	bed "github.com/capi-talos/capi-talos/test/integration/world"
+	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/talossim"
 )
 
@@ -114,7 +114,7 @@ func (r *run) create() error {
 	} {
 		made = bytes.ReplaceAll(made, []byte(mark), []byte(value))
 	}
-	objects, err := bed.Objects(made)
+	objects, err := management.Objects(made)
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ import (
 	"github.com/capi-talos/capi-talos/test/fleet"
 	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
 	bed "github.com/capi-talos/capi-talos/test/integration/world"
+	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/talossim"
 )
 
@@ -117,9 +118,9 @@ func addHosts(t *testing.T, machines *simfleet.Fleet) {
 func addCluster(t *testing.T, machines fleet.Fleet) {
 	t.Helper()
 	g, ctx := NewWithT(t), t.Context()
-	manifest, err := world.Generate(ctx, machines, bed.Cluster{Namespace: namespace, ControlPlanes: controlPlanes, Workers: workers})
+	manifest, err := world.Stack.Generate(ctx, machines, management.Shape{Namespace: namespace, ControlPlanes: controlPlanes, Workers: workers})
 	g.Expect(err).NotTo(HaveOccurred())
-	objects, err := bed.Objects(manifest)
+	objects, err := management.Objects(manifest)
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, object := range objects {
 		if object.GetKind() == infrav1.TalosMachineTemplateKind && object.GetName() == namespace+"-workers" {

@@ -18,6 +18,7 @@ import (
 	"github.com/capi-talos/capi-talos/test/fleet"
 	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
 	bed "github.com/capi-talos/capi-talos/test/integration/world"
+	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/stack/process"
 )
 
@@ -53,9 +54,9 @@ func TestThreeControlPlanesAndTwentyWorkers(t *testing.T) {
 		expectHosts(t, infrav1.HostAvailable)
 	})
 	m.step(t, "first control plane machine Available", func() {
-		manifest, err := world.Generate(ctx, machines, bed.Cluster{Namespace: namespace, ControlPlanes: controlPlanes, Workers: workers})
+		manifest, err := world.Stack.Generate(ctx, machines, management.Shape{Namespace: namespace, ControlPlanes: controlPlanes, Workers: workers})
 		g.Expect(err).NotTo(HaveOccurred())
-		objects, err := bed.Objects(manifest)
+		objects, err := management.Objects(manifest)
 		g.Expect(err).NotTo(HaveOccurred())
 		for _, object := range objects {
 			g.Expect(world.Client.Create(ctx, object)).To(Succeed(), object.GetKind())

@@ -1,18 +1,14 @@
 package bench
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -23,6 +19,7 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/fleet"
 	"github.com/capi-talos/capi-talos/test/stack/demo"
+	"github.com/capi-talos/capi-talos/test/stack/management"
 )
 
 // testClient is an administrator's client of the management cluster.
@@ -85,28 +82,11 @@ func (b *Bench) ours(ctx context.Context, name string) (stages, error) {
 
 // generate makes the objects of a cluster without workers.
 func (b *Bench) generate(ctx context.Context, machines fleet.Fleet, name string, replicas int) ([]*unstructured.Unstructured, error) {
-	endpoint, err := machines.Endpoint(ctx, name)
+	manifests, err := b.Stack.Generate(ctx, machines, management.Shape{Namespace: name, ControlPlanes: replicas})
 	if err != nil {
 		return nil, err
 	}
-	variables := map[string]string{"CONTROL_PLANE_ENDPOINT_HOST": endpoint.Host, "CONTROL_PLANE_ENDPOINT_PORT": strconv.Itoa(int(endpoint.Port))}
-	manifest, err := b.Stack.Clusterctl.Generate(ctx, name, variables,
-		"--infrastructure", "talos", "--flavor", "metal", "--target-namespace", name, "--kubernetes-version", machines.KubernetesVersion(),
-		"--control-plane-machine-count", strconv.Itoa(replicas), "--worker-machine-count", "0")
-	if err != nil {
-		return nil, err
-	}
-	var objects []*unstructured.Unstructured
-	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), len(manifest))
-	for {
-		object := &unstructured.Unstructured{}
-		if err := decoder.Decode(object); errors.Is(err, io.EOF) {
-			return objects, nil
-		} else if err != nil {
-			return nil, fmt.Errorf("reading the manifest: %w", err)
-		}
-		objects = append(objects, object)
-	}
+	return management.Objects(manifests)
 }
 
 func (c *testClient) createAll(ctx context.Context, objects []*unstructured.Unstructured) error {

@@ -6,6 +6,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/stack/process"
 )
@@ -25,6 +27,7 @@ func (b *Bench) sizes(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	b.say("creating %d clusters", b.Clusters)
 	names := make([]string, 0, len(hosts))
 	for i, host := range hosts {
 		name := fmt.Sprintf("%s-%d", namespace, i)
@@ -50,12 +53,12 @@ func (b *Bench) sizes(ctx context.Context) error {
 		return err
 	}
 	b.printSizes(empty, full)
+	b.say("deleting %d clusters", len(names))
+	var deletions errgroup.Group
 	for _, name := range names {
-		if err := b.client.deleteCluster(ctx, name); err != nil {
-			return fmt.Errorf("deleting cluster %s: %w", name, err)
-		}
+		deletions.Go(func() error { return b.client.deleteCluster(ctx, name) })
 	}
-	return nil
+	return deletions.Wait()
 }
 
 // size is what a manager takes of the machine.

@@ -1,11 +1,9 @@
 package demo
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
@@ -15,9 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -25,6 +21,7 @@ import (
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/test/stack/management"
 )
 
 // pollInterval is how often the state of the world is asked for.
@@ -249,18 +246,11 @@ func (s *Scenario) createCluster(ctx context.Context) (string, error) {
 // apply applies manifests on the server's side. An object that is refused
 // because a manager does not answer is tried again.
 func (s *Scenario) apply(ctx context.Context, manifests []byte) error {
-	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifests), len(manifests))
-	for {
-		object := &unstructured.Unstructured{}
-		if err := decoder.Decode(object); err != nil {
-			if errors.Is(err, io.EOF) {
-				return nil
-			}
-			return fmt.Errorf("reading the manifests: %w", err)
-		}
-		if len(object.Object) == 0 {
-			continue
-		}
+	objects, err := management.Objects(manifests)
+	if err != nil {
+		return err
+	}
+	for _, object := range objects {
 		err := s.poll(ctx, func(ctx context.Context) error {
 			return final(s.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(object), fieldOwner, client.ForceOwnership))
 		})
@@ -268,6 +258,7 @@ func (s *Scenario) apply(ctx context.Context, manifests []byte) error {
 			return fmt.Errorf("applying %s %s: %w", object.GetKind(), object.GetName(), err)
 		}
 	}
+	return nil
 }
 
 // awaitNodes waits until the Machines run, their Nodes are ready and the control

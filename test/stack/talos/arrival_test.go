@@ -19,6 +19,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/fleet"
+	"github.com/capi-talos/capi-talos/test/stack/management"
 )
 
 var _ = Describe("What a user says", func() {
@@ -26,7 +27,7 @@ var _ = Describe("What a user says", func() {
 		const name = "arrival"
 		host := addHosts(ctx, name, 1, "machine:\n  sysctls:\n    net.ipv4.tcp_keepalive_time: \"1234\"\n")[0]
 		bundle := bringBundle(ctx, name)
-		createCluster(ctx, name, shape{controlPlanes: 1, variables: map[string]string{
+		createCluster(ctx, management.Shape{Namespace: name, ControlPlanes: 1, Variables: map[string]string{
 			"POD_CIDR": "10.60.0.0/16", "SERVICE_CIDR": "10.61.0.0/16", "SERVICE_DOMAIN": "example.test",
 		}}, func(kind string, spec map[string]any) {
 			if kind != "TalosControlPlane" {

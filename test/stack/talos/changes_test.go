@@ -35,7 +35,7 @@ var _ = Describe("A cluster of three control plane machines", Ordered, func() {
 	BeforeAll(func(ctx SpecContext) {
 		offerPrevious(ctx)
 		hosts = addHosts(ctx, name, 6)
-		createCluster(ctx, name, shape{controlPlanes: 3, workers: 2, version: parts.PreviousKubernetesVersion}, func(kind string, spec map[string]any) {
+		createCluster(ctx, management.Shape{Namespace: name, ControlPlanes: 3, Workers: 2, Version: parts.PreviousKubernetesVersion}, func(kind string, spec map[string]any) {
 			if kind == "TalosMachineTemplate" {
 				setField(spec, int64(30), "template", "spec", "metal", "releaseTimeoutSeconds")
 			}
@@ -63,10 +63,7 @@ var _ = Describe("A cluster of three control plane machines", Ordered, func() {
 	}, SpecTimeout(longTimeout))
 
 	It("stands the restart of a node between its leave and its reset", func(ctx SpecContext) {
-		victim := machinesOf(ctx, name, controlPlanes)[0]
-		letGo := holdHooks(ctx, name)
-		kubectl(ctx, name, "delete", "machine", victim.Name, "--wait=false")
-		awaitLeft(ctx, name, victim)
+		victim, letGo := leaveAndStay(ctx, name)
 		Expect(world.nodes.Fleet.Restart(ctx, hostOf(victim))).To(Succeed())
 		Eventually(ctx, func() error {
 			talos := talosOf(ctx, name, addressOf(victim))
@@ -79,10 +76,7 @@ var _ = Describe("A cluster of three control plane machines", Ordered, func() {
 	}, SpecTimeout(longTimeout))
 
 	It("stands the death of the manager between a leave and the end of the Machine", func(ctx SpecContext) {
-		victim := machinesOf(ctx, name, controlPlanes)[0]
-		letGo := holdHooks(ctx, name)
-		kubectl(ctx, name, "delete", "machine", victim.Name, "--wait=false")
-		awaitLeft(ctx, name, victim)
+		victim, letGo := leaveAndStay(ctx, name)
 		manager := world.stack.Managers.Get(management.ControlPlane)
 		Expect(manager.Kill()).To(Succeed())
 		Expect(world.client.Get(ctx, ctrlclient.ObjectKeyFromObject(victim), victim)).To(Succeed())
@@ -142,7 +136,7 @@ var _ = Describe("A control plane of three with no host free", func() {
 		const name = "fewer"
 		offerPrevious(ctx)
 		hosts := addHosts(ctx, name, 3)
-		createCluster(ctx, name, shape{controlPlanes: 3, version: parts.PreviousKubernetesVersion}, func(kind string, spec map[string]any) {
+		createCluster(ctx, management.Shape{Namespace: name, ControlPlanes: 3, Version: parts.PreviousKubernetesVersion}, func(kind string, spec map[string]any) {
 			if kind == "TalosControlPlane" {
 				setField(spec, map[string]any{"type": "RollingUpdate", "rollingUpdate": map[string]any{"maxSurge": int64(0)}}, "rollout", "strategy")
 			}
@@ -202,6 +196,16 @@ func awaitOthers(ctx context.Context, name string, before []string) {
 		WithTimeout(longTimeout).WithPolling(time.Second).Should(And(HaveLen(2), Not(ContainElement(BeElementOf(before)))))
 	awaitWorkers(ctx, name, 2)
 	Eventually(ctx, func() []string { return freeHosts(ctx, name) }).WithTimeout(timeout).WithPolling(time.Second).ShouldNot(BeEmpty())
+}
+
+// leaveAndStay deletes a control plane Machine, and returns when it has left etcd.
+// It stays until the returned function is called.
+func leaveAndStay(ctx context.Context, name string) (*clusterv1.Machine, func(context.Context)) {
+	GinkgoHelper()
+	victim, letGo := machinesOf(ctx, name, controlPlanes)[0], holdHooks(ctx, name)
+	kubectl(ctx, name, "delete", "machine", victim.Name, "--wait=false")
+	awaitLeft(ctx, name, victim)
+	return victim, letGo
 }
 
 // holdHooks lets nobody take our pre-terminate hook from the Machines of a

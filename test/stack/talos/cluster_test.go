@@ -1,15 +1,9 @@
 package talos
 
 import (
-	"bytes"
-	"cmp"
 	"context"
 	"fmt"
-	"maps"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"strconv"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -20,7 +14,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
-	"k8s.io/apimachinery/pkg/util/yaml"
 	"k8s.io/client-go/tools/clientcmd"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/collections"
@@ -30,6 +23,7 @@ import (
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/fleet"
+	"github.com/capi-talos/capi-talos/test/stack/management"
 )
 
 // addHosts boots more machines and makes them known, with patches of the user's.
@@ -46,36 +40,15 @@ func addHosts(ctx context.Context, namespace string, count int, patches ...strin
 	return hosts
 }
 
-// shape is what a cluster is made of.
-type shape struct {
-	controlPlanes, workers int
-	// version is that of Kubernetes, and the fleet's when empty.
-	version string
-	// variables are further ones of the template.
-	variables map[string]string
-}
-
 // createCluster generates a cluster from the template, changes the specs of its
 // objects, and applies it.
-func createCluster(ctx context.Context, name string, shape shape, change func(kind string, spec map[string]any)) {
+func createCluster(ctx context.Context, shape management.Shape, change func(kind string, spec map[string]any)) {
 	GinkgoHelper()
-	endpoint, err := world.nodes.Fleet.Endpoint(ctx, name)
+	manifests, err := world.stack.Generate(ctx, world.nodes.Fleet, shape)
 	Expect(err).NotTo(HaveOccurred())
-	variables := map[string]string{
-		"CONTROL_PLANE_ENDPOINT_HOST": endpoint.Host, "CONTROL_PLANE_ENDPOINT_PORT": strconv.Itoa(int(endpoint.Port)),
-	}
-	maps.Copy(variables, shape.variables)
-	manifest, err := world.stack.Clusterctl.Generate(ctx, name, variables,
-		"--infrastructure", "talos", "--flavor", "metal", "--target-namespace", name,
-		"--kubernetes-version", cmp.Or(shape.version, world.nodes.Fleet.KubernetesVersion()),
-		"--control-plane-machine-count", strconv.Itoa(shape.controlPlanes), "--worker-machine-count", strconv.Itoa(shape.workers))
+	objects, err := management.Objects(manifests)
 	Expect(err).NotTo(HaveOccurred())
-	decoder := yaml.NewYAMLOrJSONDecoder(bytes.NewReader(manifest), len(manifest))
-	for {
-		object := &unstructured.Unstructured{}
-		if decoder.Decode(object) != nil {
-			return
-		}
+	for _, object := range objects {
 		if change != nil {
 			spec, ok := object.Object["spec"].(map[string]any)
 			Expect(ok).To(BeTrue())
@@ -317,10 +290,8 @@ func setField(spec map[string]any, value any, fields ...string) {
 // kubectl runs the real kubectl in a namespace of the management cluster.
 func kubectl(ctx context.Context, namespace string, args ...string) {
 	GinkgoHelper()
-	cmd := exec.CommandContext(ctx, world.stack.Built.Path("kubectl"), append([]string{"--namespace", namespace}, args...)...) //nolint:gosec // the built tool
-	cmd.Env = append(os.Environ(), "KUBECONFIG="+world.stack.Kubeconfig)
-	out, err := cmd.CombinedOutput()
-	Expect(err).NotTo(HaveOccurred(), string(out))
+	_, err := world.stack.Kubectl(ctx, append([]string{"--namespace", namespace}, args...)...)
+	Expect(err).NotTo(HaveOccurred())
 }
 
 // patch changes an object as a user does.

@@ -7,13 +7,14 @@ import (
 	. "github.com/onsi/gomega"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/test/stack/management"
 )
 
 var _ = Describe("A machine that does not wipe itself", func() {
 	It("ends in Error, and comes back once it does", func(ctx SpecContext) {
 		const name = "unwiped"
 		host := addHosts(ctx, name, 1)[0]
-		createCluster(ctx, name, shape{controlPlanes: 1}, nil)
+		createCluster(ctx, management.Shape{Namespace: name, ControlPlanes: 1}, nil)
 		awaitMachine(ctx, name)
 
 		Expect(world.nodes.Fleet.KeepDataOnReset(ctx, true)).To(Succeed())

@@ -1,7 +1,8 @@
-package world
+package management
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,12 +20,14 @@ import (
 	"github.com/capi-talos/capi-talos/test/fleet"
 )
 
-// Cluster is what a cluster is generated of.
-type Cluster struct {
+// Shape is what a cluster is generated of.
+type Shape struct {
 	// Namespace is where it is, Name its name; empty means the namespace's.
 	Namespace, Name string
 	// Flavor is the template; empty means metal.
 	Flavor string
+	// Version is that of Kubernetes; empty means the fleet's.
+	Version string
 	// ControlPlanes and Workers are the numbers of machines.
 	ControlPlanes, Workers int
 	// Variables are further ones of the template.
@@ -33,22 +36,18 @@ type Cluster struct {
 
 // Generate has the real clusterctl make the manifests of a cluster, whose
 // endpoint is one of the fleet.
-func (w *World) Generate(ctx context.Context, machines fleet.Fleet, cluster Cluster) ([]byte, error) {
-	if cluster.Name == "" {
-		cluster.Name = cluster.Namespace
-	}
-	if cluster.Flavor == "" {
-		cluster.Flavor = "metal"
-	}
-	endpoint, err := machines.Endpoint(ctx, cluster.Name)
+func (s *Stack) Generate(ctx context.Context, machines fleet.Fleet, shape Shape) ([]byte, error) {
+	name := cmp.Or(shape.Name, shape.Namespace)
+	endpoint, err := machines.Endpoint(ctx, name)
 	if err != nil {
 		return nil, fmt.Errorf("reserving an endpoint: %w", err)
 	}
 	variables := map[string]string{"CONTROL_PLANE_ENDPOINT_HOST": endpoint.Host, "CONTROL_PLANE_ENDPOINT_PORT": strconv.Itoa(int(endpoint.Port))}
-	maps.Copy(variables, cluster.Variables)
-	return w.Stack.Clusterctl.Generate(ctx, cluster.Name, variables,
-		"--infrastructure", "talos", "--flavor", cluster.Flavor, "--target-namespace", cluster.Namespace, "--kubernetes-version", machines.KubernetesVersion(),
-		"--control-plane-machine-count", strconv.Itoa(cluster.ControlPlanes), "--worker-machine-count", strconv.Itoa(cluster.Workers))
+	maps.Copy(variables, shape.Variables)
+	return s.Clusterctl.Generate(ctx, name, variables,
+		"--infrastructure", "talos", "--flavor", cmp.Or(shape.Flavor, "metal"), "--target-namespace", shape.Namespace,
+		"--kubernetes-version", cmp.Or(shape.Version, machines.KubernetesVersion()),
+		"--control-plane-machine-count", strconv.Itoa(shape.ControlPlanes), "--worker-machine-count", strconv.Itoa(shape.Workers))
 }
 
 // Objects reads manifests.
@@ -72,9 +71,9 @@ func Objects(manifests []byte) ([]*unstructured.Unstructured, error) {
 
 // Kubectl runs the real one as an administrator. What it says on its error output
 // is in the error when it fails.
-func (w *World) Kubectl(ctx context.Context, args ...string) (string, error) {
-	cmd := exec.CommandContext(ctx, w.Stack.Built.Path("kubectl"), append([]string{"--kubeconfig", w.Stack.Kubeconfig}, args...)...) //nolint:gosec // the built tool
-	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(w.Stack.Dir, "home"), "NO_PROXY=*"}
+func (s *Stack) Kubectl(ctx context.Context, args ...string) (string, error) {
+	cmd := exec.CommandContext(ctx, s.Built.Path("kubectl"), append([]string{"--kubeconfig", s.Kubeconfig}, args...)...) //nolint:gosec // the built tool
+	cmd.Env = []string{"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(s.Dir, "home"), "NO_PROXY=*"}
 	var out, messages bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &messages
 	if err := cmd.Run(); err != nil {
