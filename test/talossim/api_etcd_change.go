@@ -37,8 +37,9 @@ func (a *api) EtcdRemoveMemberByID(ctx context.Context, req *machine.EtcdRemoveM
 
 // EtcdLeaveCluster takes the machine's own member out, stops etcd and wipes its
 // data. Etcd is not started again in this boot. Where etcd finds its cluster
-// unhealthy, Talos tries again until the caller gives up
-// (internal/pkg/etcd/etcd.go, LeaveCluster).
+// unhealthy, Talos tries again until the caller gives up. One who gives up after the
+// member is out leaves the data behind, and an etcd that ends as often as it is
+// started (internal/pkg/etcd/etcd.go, LeaveCluster).
 func (a *api) EtcdLeaveCluster(ctx context.Context, _ *machine.EtcdLeaveClusterRequest) (*machine.EtcdLeaveClusterResponse, error) {
 	if err := a.controlPlane("etcd leave"); err != nil {
 		return nil, err
@@ -51,9 +52,7 @@ func (a *api) EtcdLeaveCluster(ctx context.Context, _ *machine.EtcdLeaveClusterR
 			return true
 		}
 		id = data.ID
-		if failure = a.leave(data); failure == nil {
-			a.boot.machine.etcd = etcdFinished
-		}
+		failure = a.leave(data)
 		return !errors.Is(failure, etcdmodel.ErrUnhealthy)
 	}); err != nil {
 		return nil, status.FromContextError(err).Err()
@@ -61,16 +60,30 @@ func (a *api) EtcdLeaveCluster(ctx context.Context, _ *machine.EtcdLeaveClusterR
 	if failure != nil {
 		return nil, answered(ctx, fmt.Sprintf("failed to leave cluster: 1 error(s) occurred:\n\tfailed to remove member %d", id), failure)
 	}
+	a.boot.sim.pause(ctx, a.boot.sim.options.Delays.Leave)
+	if ctx.Err() != nil {
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+	a.boot.sim.update(func() {
+		a.boot.sim.etcd.Wipe(a.boot.machine.spec.Name)
+		a.boot.machine.etcd = etcdFinished
+	})
 	return &machine.EtcdLeaveClusterResponse{Messages: []*machine.EtcdLeaveCluster{{}}}, nil
 }
 
-// leave takes the machine's member out. The lock is held.
+// leave takes the machine's member out; one that is out already is no error. The
+// lock is held.
 func (a *api) leave(data etcdmodel.Data) error {
 	m := a.boot.machine
 	if m.faults.Parted {
 		return etcdmodel.ErrNoLeader
 	}
-	return m.sim.judge.Change(etcdmodel.CallLeave, m.spec.Name, data.Cluster, data.ID, func() error { return m.sim.etcd.Leave(m.spec.Name) })
+	return m.sim.judge.Change(etcdmodel.CallLeave, m.spec.Name, data.Cluster, data.ID, func() error {
+		if err := data.Cluster.Remove(data.ID); !errors.Is(err, etcdmodel.ErrMemberNotFound) {
+			return err
+		}
+		return nil
+	})
 }
 
 // EtcdForfeitLeadership hands the leadership to the first other member of the

@@ -1,6 +1,7 @@
 package talossim_test
 
 import (
+	"context"
 	"net/http"
 	"testing"
 	"time"
@@ -62,6 +63,29 @@ func TestControlPlaneNodesJoinOneByOne(t *testing.T) {
 	w.Eventually(second.ServesAPI).Should(BeFalse())
 	w.Expect(second.HasEtcdData()).To(BeFalse())
 	w.status(second, talosclient.StageRunning, ContainElement("services: etcd not running"))
+}
+
+// TestALeaveThatIsBrokenOff: its member is out, and its data is there.
+func TestALeaveThatIsBrokenOff(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, talossim.Options{Delays: talossim.Delays{Leave: time.Hour}})
+	first := w.bootstrapped()
+	second := w.joins()
+	w.ready(second)
+	w.voters(first, 2)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- w.admin(second).EtcdLeave(ctx) }()
+	w.voters(first, 1)
+	cancel()
+	w.Expect(<-ended).To(HaveOccurred())
+	w.Eventually(second.ServesAPI).Should(BeFalse())
+	w.Expect(second.HasEtcdData()).To(BeTrue())
+	w.status(second, talosclient.StageRunning, ContainElement("services: etcd not running"))
+	_, err := w.admin(second).EtcdStatus(t.Context())
+	w.Expect(err).To(HaveOccurred())
 }
 
 func TestADeadEtcd(t *testing.T) {

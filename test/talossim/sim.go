@@ -42,9 +42,10 @@ type Delays struct {
 	// Boot is from power to the Talos API, Install the installation, Reset the
 	// wipe.
 	Boot, Install, Reset time.Duration
-	// Etcd is from the start of etcd to its first answer, and Promote how long a
-	// node that has joined stays a learner.
-	Etcd, Promote time.Duration
+	// Etcd is from the start of etcd to its first answer, Promote how long a node
+	// that has joined stays a learner, and Leave is from the end of a member that
+	// leaves to that of its data.
+	Etcd, Promote, Leave time.Duration
 	// Join is from the kubelet's start to a registered node.
 	Join time.Duration
 }

@@ -7,6 +7,8 @@ package talosclient
 import (
 	"context"
 	"errors"
+	"net/url"
+	"slices"
 	"time"
 )
 
@@ -228,6 +230,14 @@ type EtcdMember struct {
 	PeerURLs   []string
 	ClientURLs []string
 	Learner    bool
+}
+
+// IsAt tells that one of the member's peer URLs has one of the hosts.
+func (m EtcdMember) IsAt(hosts []string) bool {
+	return slices.ContainsFunc(m.PeerURLs, func(peerURL string) bool {
+		parsed, err := url.Parse(peerURL)
+		return err == nil && slices.Contains(hosts, parsed.Hostname())
+	})
 }
 
 // EtcdStatus is the state of one etcd member.

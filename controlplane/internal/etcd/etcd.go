@@ -6,9 +6,10 @@ package etcd
 
 import (
 	"cmp"
-	"net/url"
 	"slices"
 	"strconv"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 )
 
 // AlarmCorrupt is the alarm that etcd raises when data of members differ.
@@ -28,10 +29,7 @@ type Member struct {
 
 // IsAt tells that one of the member's peer URLs has one of the hosts.
 func (m Member) IsAt(hosts []string) bool {
-	return slices.ContainsFunc(m.PeerURLs, func(peerURL string) bool {
-		parsed, err := url.Parse(peerURL)
-		return err == nil && slices.Contains(hosts, parsed.Hostname())
-	})
+	return talosclient.EtcdMember{PeerURLs: m.PeerURLs}.IsAt(hosts)
 }
 
 // Alarm is an alarm that a member has raised.

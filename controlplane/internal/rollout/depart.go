@@ -63,6 +63,8 @@ func decideDeparture(facts Facts, machine MachineFacts) *Decision {
 		return decideReturned(facts, machine, decide, wait)
 	case machine.Hook == HookEarly:
 		return wait(machine.HookWaitsFor)
+	case facts.hasNoMember(machine) && machine.Leaving && machine.Answers:
+		return decide(WaitForLeave, "etcd has no member of Machine "+machine.Name+" any more; waiting for its node to stop etcd and wipe its data")
 	case facts.hasNoMember(machine):
 		release := decide(ReleaseHook, "Machine "+machine.Name+" has no etcd member (any more)")
 		release.Left = true

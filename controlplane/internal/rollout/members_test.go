@@ -100,3 +100,30 @@ func TestAMemberThatReturnsIsRemoved(t *testing.T) {
 		})
 	}
 }
+
+// TestTheHookWaitsForTheEndOfALeave: Talos removes its member first, and wipes its
+// data after that. Breaking the call off in between leaves the data behind.
+func TestTheHookWaitsForTheEndOfALeave(t *testing.T) {
+	gone := func(change func(*MachineFacts)) Facts {
+		return three(func(facts *Facts) {
+			machine := &facts.Machines[2]
+			machine.Deleting, machine.Hook, machine.MemberID, machine.Leaving = true, HookDue, 3, true
+			change(machine)
+			facts.Etcd.Members = facts.Etcd.Members[:2]
+			facts.Etcd.Answering = facts.Etcd.Answering[:2]
+		})
+	}
+	for name, tc := range map[string]struct {
+		facts Facts
+		want  Action
+	}{
+		"while it goes on":            {gone(func(*MachineFacts) {}), WaitForLeave},
+		"not once it has ended":       {gone(func(m *MachineFacts) { m.Leaving = false }), ReleaseHook},
+		"not when the node is silent": {gone(func(m *MachineFacts) { m.Answers = false }), ReleaseHook},
+	} {
+		t.Run(name, func(t *testing.T) {
+			decision := Decide(tc.facts)
+			NewWithT(t).Expect(decision.Action).To(Equal(tc.want), decision.Message)
+		})
+	}
+}

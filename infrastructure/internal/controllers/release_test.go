@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -265,6 +266,21 @@ func TestAMachineThatWasNeverConfiguredIsGivenBackAsItIs(t *testing.T) {
 	expectFree(w, "h1")
 }
 
+// leftEtcd is a machine whose member the control plane provider has seen leave, and
+// that has data of etcd nevertheless.
+func leftEtcd(t *testing.T) (*world, *manager, *bareMetal) {
+	t.Helper()
+	w, m, metal := provisioned(t)
+	owner := &clusterv1.Machine{}
+	NewWithT(t).Expect(w.client.Get(t.Context(), client.ObjectKey{Namespace: testNamespace, Name: "a"}, owner)).To(Succeed())
+	change(w, owner, func(machine *clusterv1.Machine) {
+		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, controlplanev1.EtcdLeftAnnotation, "")
+	})
+	metal.Update(func(s *talosfake.State) { s.EtcdData = true })
+
+	return w, m, metal
+}
+
 // TestAMachineThatVotesAgainIsNotWiped: a machine that has left etcd, and was
 // restarted before it was reset, is wiped once its member was removed, or the Cluster
 // goes.
@@ -278,13 +294,7 @@ func TestAMachineThatVotesAgainIsNotWiped(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			w, m, metal := provisioned(t)
-			owner := &clusterv1.Machine{}
-			g.Expect(w.client.Get(t.Context(), client.ObjectKey{Namespace: testNamespace, Name: "a"}, owner)).To(Succeed())
-			change(w, owner, func(machine *clusterv1.Machine) {
-				metav1.SetMetaDataAnnotation(&machine.ObjectMeta, controlplanev1.EtcdLeftAnnotation, "")
-			})
-			metal.Update(func(s *talosfake.State) { s.EtcdData = true })
+			w, m, metal := leftEtcd(t)
 			w.remove(w.machine("a"))
 			w.settle(m)
 			g.Expect(conditions.Get(w.host("h1"), infrav1.ReleasedCondition).Reason).To(Equal(infrav1.EtcdVoterReason))
@@ -295,6 +305,48 @@ func TestAMachineThatVotesAgainIsNotWiped(t *testing.T) {
 			w.settle(m)
 			g.Expect(metal.Resets()).To(HaveLen(1))
 			expectFree(w, "h1")
+		})
+	}
+}
+
+// TestTheOthersTellWhetherASilentEtcdVotes: a leave that was broken off leaves data
+// behind, and an etcd that does not answer. The other control plane machines know
+// whether it has a vote; one that follows no leader is not believed.
+func TestTheOthersTellWhetherASilentEtcdVotes(t *testing.T) {
+	at := func(address string, learner bool) talosclient.EtcdMember {
+		return talosclient.EtcdMember{ID: 1, PeerURLs: []string{"https://" + address + ":2380"}, Learner: learner}
+	}
+	for name, tc := range map[string]struct {
+		leader uint64
+		member talosclient.EtcdMember
+		wiped  bool
+	}{
+		"it has no member":                 {leader: 7, member: at("10.0.0.9", false), wiped: true},
+		"it learns":                        {leader: 7, member: at("10.0.0.1", true), wiped: true},
+		"it votes":                         {leader: 7, member: at("10.0.0.1", false)},
+		"the one that tells has no leader": {member: at("10.0.0.9", false)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			w, m, metal := leftEtcd(t)
+			metal.Fail("EtcdStatus", talosfake.ErrUnreachable)
+			other := newMachine(t, "b", func(machine *infrav1.TalosMachine) {
+				machine.Labels = map[string]string{clusterv1.ClusterNameLabel: testCluster, clusterv1.MachineControlPlaneLabel: ""}
+				machine.Status.Addresses = clusterv1.MachineAddresses{{Type: clusterv1.MachineInternalIP, Address: "10.0.0.9"}}
+			})[1]
+			g.Expect(w.client.Create(t.Context(), other)).To(Succeed())
+			w.dialer.Add("10.0.0.9", talosfake.NewMachine(talosfake.State{
+				EtcdStatus: talosclient.EtcdStatus{Leader: tc.leader}, Members: []talosclient.EtcdMember{tc.member},
+			}))
+
+			w.remove(w.machine("a"))
+			w.settle(m)
+			if tc.wiped {
+				expectFree(w, "h1")
+				return
+			}
+			g.Expect(conditions.Get(w.host("h1"), infrav1.ReleasedCondition).Reason).To(Equal(infrav1.EtcdVoterReason))
+			g.Expect(metal.Resets()).To(BeEmpty())
 		})
 	}
 }

@@ -7,10 +7,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -138,30 +136,6 @@ func (r *HostReconciler) releaseFacts(ctx context.Context, s *hostScope, answer 
 	}
 
 	return facts, nil
-}
-
-// vote finds out whether a machine votes in the etcd that it had left. Nobody needs
-// its vote when the Cluster is gone, or goes.
-func (r *HostReconciler) vote(ctx context.Context, host *infrav1.TalosHost, node talosclient.Node) (wipe.Vote, error) {
-	cluster := &clusterv1.Cluster{}
-	err := r.Client.Get(ctx, client.ObjectKey{Namespace: host.Namespace, Name: host.Spec.Release.LeftEtcdOf}, cluster)
-	switch {
-	case apierrors.IsNotFound(err) || (err == nil && !cluster.DeletionTimestamp.IsZero()):
-		return wipe.NoVote, nil
-	case err != nil:
-		return wipe.NoVote, fmt.Errorf("reading Cluster %s: %w", host.Spec.Release.LeftEtcdOf, err)
-	}
-	if exists, err := node.EtcdDataExists(ctx); err == nil && !exists {
-		return wipe.NoVote, nil
-	}
-	switch status, err := node.EtcdStatus(ctx); {
-	case err != nil:
-		return wipe.MayVote, nil //nolint:nilerr // an etcd that does not answer is a fact
-	case status.Learner:
-		return wipe.NoVote, nil
-	default:
-		return wipe.Votes, nil
-	}
 }
 
 // reportRelease says how far the release is.

@@ -40,7 +40,7 @@ const probing = time.Second
 // delays are long enough for a moment to be met, and short enough to wait for.
 func delays() talossim.Delays {
 	const moment = 300 * time.Millisecond
-	return talossim.Delays{Boot: moment, Install: moment, Reset: moment, Etcd: moment, Promote: 5 * moment, Join: moment}
+	return talossim.Delays{Boot: moment, Install: moment, Reset: moment, Etcd: moment, Promote: 5 * moment, Leave: moment, Join: moment}
 }
 
 // addHosts makes the namespace and its hosts.
