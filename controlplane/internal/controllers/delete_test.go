@@ -5,6 +5,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -157,6 +158,28 @@ func TestDeletedMachineIsHeldWithoutAMajority(t *testing.T) {
 	g.Expect(w.client.Update(t.Context(), machine)).To(Succeed())
 	g.Expect(w.reconcile(r)).To(Succeed())
 	g.Expect(w.machines()[0].Annotations).NotTo(HaveKey(controlplanev1.EtcdPreTerminateHookAnnotation))
+}
+
+// TestAMachineThatWaitsIsNotWritten: the webhook of Cluster API gives every Machine a
+// time limit. Taking it away at each pass would meet the Machine controller's own
+// writes, again and again.
+func TestAMachineThatWaitsIsNotWritten(t *testing.T) {
+	g := NewWithT(t)
+	w, r := scaled(t, 3)
+	w.hold()
+	for _, silent := range w.machines()[1:] {
+		w.talos[silent.Name].SetSilent(true)
+	}
+	machine := w.machines()[0]
+	machine.Spec.Deletion.NodeDeletionTimeoutSeconds = ptr.To(int32(10))
+	g.Expect(w.client.Update(t.Context(), machine)).To(Succeed())
+	g.Expect(w.client.Delete(t.Context(), machine)).To(Succeed())
+	w.settle(r)
+
+	w.writes = 0
+	g.Expect(w.reconcile(r)).To(Succeed())
+	g.Expect(w.writes).To(BeZero())
+	g.Expect(w.machines()[0].Spec.Deletion.NodeDeletionTimeoutSeconds).To(HaveValue(BeEquivalentTo(10)))
 }
 
 func TestDeletedMachineThatNeverBecameANodeIsReplaced(t *testing.T) {

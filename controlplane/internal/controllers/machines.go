@@ -114,7 +114,12 @@ func (r *Reconciler) reconcileMachines(ctx context.Context, s *scope) error {
 // takes our hook from it when nothing holds it any more.
 func (r *Reconciler) syncDeletingMachine(ctx context.Context, s *scope, machine *clusterv1.Machine) error {
 	before := machine.DeepCopy()
-	machine.Spec.Deletion = desiredMachine(s, machine.Name).Spec.Deletion
+	deletion := desiredMachine(s, machine.Name).Spec.Deletion
+	if deletion.NodeDeletionTimeoutSeconds == nil {
+		// Cluster API has a default for this one, and would put it back.
+		deletion.NodeDeletionTimeoutSeconds = machine.Spec.Deletion.NodeDeletionTimeoutSeconds
+	}
+	machine.Spec.Deletion = deletion
 	if err := keepRecords(s, machine, machine); err != nil {
 		return err
 	}
