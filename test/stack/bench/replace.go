@@ -7,6 +7,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -136,18 +137,18 @@ func (b *Bench) replace(ctx context.Context, name string, hosts []fleet.Host) ([
 func (r *replacement) milestones() []milestone {
 	return []milestone{
 		{name: "our hook has its turn", by: byCore, happened: r.hookHasItsTurn},
-		{name: "the member is asked to leave", by: byUs, happened: func(context.Context) bool { return r.called(r.old, "EtcdLeaveCluster") }},
+		{name: "the member is asked to leave", by: byUs, happened: func(context.Context) bool { return r.called(r.old, machineapi.MachineService_EtcdLeaveCluster_FullMethodName) }},
 		{name: "etcd has no data of it", by: byMachine, happened: func(context.Context) bool { return !r.old.HasEtcdData() }},
 		{name: "our hook is gone", by: byUs, happened: r.hookIsGone},
 		{name: "the TalosMachine is deleted", by: byCore, happened: r.infrastructureIsDeleted},
-		{name: "the machine is reset", by: byUs, happened: func(context.Context) bool { return r.called(r.old, "Reset") }},
+		{name: "the machine is reset", by: byUs, happened: func(context.Context) bool { return r.called(r.old, machineapi.MachineService_Reset_FullMethodName) }},
 		{name: "it is up again", by: byMachine, happened: func(context.Context) bool {
 			return r.old.Boots() > r.boots && r.old.Stage() == talosclient.StageMaintenance
 		}},
 		{name: "the Machine is gone", by: byUs, happened: func(ctx context.Context) bool { return r.get(ctx, &clusterv1.Machine{}) == gone }},
 		{name: "another Machine is there", by: byUs, happened: func(ctx context.Context) bool { return r.successor(ctx) != nil }},
 		{name: "its configuration is handed over", by: byUs, happened: func(context.Context) bool {
-			return slices.ContainsFunc(r.hosts, func(host fleet.Host) bool { return r.called(r.bench.Sim.Machine(host), "ApplyConfiguration") })
+			return slices.ContainsFunc(r.hosts, func(host fleet.Host) bool { return r.called(r.bench.Sim.Machine(host), machineapi.MachineService_ApplyConfiguration_FullMethodName) })
 		}},
 		{name: fmt.Sprintf("etcd has %d voters", controlPlanes), by: byMachine, happened: func(context.Context) bool {
 			return slices.ContainsFunc(r.hosts, func(host fleet.Host) bool {
