@@ -135,12 +135,12 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 	}
 	concurrency := controller.Options{MaxConcurrentReconciles: options.Concurrency}
 
-	clusters := &controllers.ClusterReconciler{Client: mgr.GetClient(), WatchFilterValue: options.WatchFilterValue}
+	clusters := &controllers.ClusterReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), WatchFilterValue: options.WatchFilterValue}
 	if err := clusters.SetupWithManager(ctx, mgr, concurrency); err != nil {
 		return err
 	}
 	machines := &controllers.MachineReconciler{
-		Client: mgr.GetClient(),
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(),
 		Metal: &metal.Machines{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
 			Contacts: contacts, Lookout: lookout.New(follower, options.Clock),

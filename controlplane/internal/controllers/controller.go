@@ -19,17 +19,17 @@ import (
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util"
 	capicontroller "sigs.k8s.io/cluster-api/util/controller"
-	"sigs.k8s.io/cluster-api/util/finalizers"
 	"sigs.k8s.io/cluster-api/util/patch"
-	"sigs.k8s.io/cluster-api/util/paused"
 	"sigs.k8s.io/cluster-api/util/predicates"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/pass"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
@@ -109,7 +109,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", controllerName)
 	filter := predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)
 	_, err := capicontroller.NewControllerManagedBy(mgr, log).
-		For(&controlplanev1.TalosControlPlane{}).
+		For(&controlplanev1.TalosControlPlane{}, builder.WithPredicates(pass.WhenOwned())).
 		Owns(&clusterv1.Machine{}).
 		WithOptions(options).
 		WithEventFilter(filter).
@@ -161,10 +161,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	}
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx).WithValues("Cluster", klog.KObj(cluster)))
 
-	if isPaused, requeue, err := paused.EnsurePausedCondition(ctx, r.Client, cluster, controlPlane); err != nil || isPaused || requeue {
-		return ctrl.Result{}, err
-	}
-	if added, err := finalizers.EnsureFinalizer(ctx, r.Client, controlPlane, controlplanev1.TalosControlPlaneFinalizer); err != nil || added {
+	if goesOn, err := pass.Begin(ctx, r.Client, r.APIReader, cluster, controlPlane, controlplanev1.TalosControlPlaneFinalizer); err != nil || !goesOn {
 		return ctrl.Result{}, err
 	}
 	helper, err := patch.NewHelper(controlPlane, r.Client)

@@ -49,6 +49,11 @@ func (r *Reconciler) reconcileDecision(ctx context.Context, s *scope) (ctrl.Resu
 	if s.effectErr != nil {
 		return ctrl.Result{}, s.effectErr
 	}
+	if s.decision.Action == rollout.RecordBootstrapIntent {
+		// The nodes are asked again, now that the record is there (design D7).
+		r.forgetNodes(s)
+		return r.reconcileNormal(ctx, s)
+	}
 
 	return ctrl.Result{RequeueAfter: r.untilRollout(s, r.jitter(r.interval(s)))}, nil
 }

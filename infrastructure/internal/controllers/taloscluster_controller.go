@@ -16,24 +16,26 @@ import (
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	capicontroller "sigs.k8s.io/cluster-api/util/controller"
-	"sigs.k8s.io/cluster-api/util/finalizers"
 	"sigs.k8s.io/cluster-api/util/patch"
-	"sigs.k8s.io/cluster-api/util/paused"
 	"sigs.k8s.io/cluster-api/util/predicates"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/pass"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 )
 
-// ClusterReconciler reconciles TalosClusters. Client is required.
+// ClusterReconciler reconciles TalosClusters. Client and APIReader are required.
 type ClusterReconciler struct {
 	// Client reads from the cache of the management cluster.
 	Client client.Client
+	// APIReader reads live.
+	APIReader client.Reader
 	// WatchFilterValue restricts the controller to objects with this value of
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
@@ -48,13 +50,13 @@ const maxFailureDomains = 100
 
 // SetupWithManager registers the controller with mgr.
 func (r *ClusterReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
-	if r.Client == nil {
+	if r.Client == nil || r.APIReader == nil {
 		return errors.New("setting up the TalosCluster controller: a required field is nil")
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", "taloscluster")
 	toCluster := util.ClusterToInfrastructureMapFunc(ctx, infrav1.GroupVersion.WithKind(infrav1.TalosClusterKind), r.Client, &infrav1.TalosCluster{})
 	_, err := capicontroller.NewControllerManagedBy(mgr, log).
-		For(&infrav1.TalosCluster{}).
+		For(&infrav1.TalosCluster{}, builder.WithPredicates(pass.WhenOwned())).
 		WithOptions(options).
 		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(toCluster)).
@@ -86,13 +88,8 @@ func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 		ctrl.LoggerFrom(ctx).Info("Waiting for the Cluster controller to set the owner reference")
 		return ctrl.Result{}, nil
 	}
-	if isPaused, requeue, err := paused.EnsurePausedCondition(ctx, r.Client, cluster, talosCluster); err != nil || isPaused || requeue {
+	if goesOn, err := pass.Begin(ctx, r.Client, r.APIReader, cluster, talosCluster, infrav1.TalosClusterFinalizer); err != nil || !goesOn {
 		return ctrl.Result{}, err
-	}
-	if talosCluster.DeletionTimestamp.IsZero() {
-		if added, err := finalizers.EnsureFinalizer(ctx, r.Client, talosCluster, infrav1.TalosClusterFinalizer); err != nil || added {
-			return ctrl.Result{}, err
-		}
 	}
 	helper, err := patch.NewHelper(talosCluster, r.Client)
 	if err != nil {

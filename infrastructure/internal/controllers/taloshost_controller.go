@@ -17,9 +17,7 @@ import (
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	capicontroller "sigs.k8s.io/cluster-api/util/controller"
-	"sigs.k8s.io/cluster-api/util/finalizers"
 	"sigs.k8s.io/cluster-api/util/patch"
-	"sigs.k8s.io/cluster-api/util/paused"
 	"sigs.k8s.io/cluster-api/util/predicates"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/pass"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
@@ -120,13 +119,8 @@ func (r *HostReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctr
 	if err := r.findConsumer(ctx, s, r.Client); err != nil {
 		return ctrl.Result{}, err
 	}
-	if isPaused, requeue, err := paused.EnsurePausedCondition(ctx, r.Client, s.cluster, host); err != nil || isPaused || requeue {
+	if goesOn, err := pass.Begin(ctx, r.Client, r.APIReader, s.cluster, host, infrav1.TalosHostFinalizer); err != nil || !goesOn {
 		return ctrl.Result{}, err
-	}
-	if host.DeletionTimestamp.IsZero() {
-		if added, err := finalizers.EnsureFinalizer(ctx, r.Client, host, infrav1.TalosHostFinalizer); err != nil || added {
-			return ctrl.Result{}, err
-		}
 	}
 	helper, err := patch.NewHelper(host, r.Client)
 	if err != nil {

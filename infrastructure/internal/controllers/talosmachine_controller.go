@@ -14,8 +14,6 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
 	capicontroller "sigs.k8s.io/cluster-api/util/controller"
-	"sigs.k8s.io/cluster-api/util/finalizers"
-	"sigs.k8s.io/cluster-api/util/paused"
 	"sigs.k8s.io/cluster-api/util/predicates"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -25,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/pass"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
@@ -38,6 +37,8 @@ const conflictRetryInterval = 200 * time.Millisecond
 type MachineReconciler struct {
 	// Client reads from the cache of the management cluster, but Secrets live.
 	Client client.Client
+	// APIReader reads live.
+	APIReader client.Reader
 	// Metal is the way of getting machines that the specification calls metal.
 	Metal backends.Machines
 	// Changes wake the TalosMachines whose machine has changed.
@@ -54,7 +55,7 @@ type MachineReconciler struct {
 
 // SetupWithManager registers the controller with mgr.
 func (r *MachineReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
-	if r.Client == nil || r.Metal == nil || r.Changes == nil {
+	if r.Client == nil || r.APIReader == nil || r.Metal == nil || r.Changes == nil {
 		return errors.New("setting up the TalosMachine controller: a required field is nil")
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", "talosmachine")
@@ -88,13 +89,8 @@ func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if isPaused, requeue, err := paused.EnsurePausedCondition(ctx, r.Client, scope.Cluster, talosMachine); err != nil || isPaused || requeue {
+	if goesOn, err := pass.Begin(ctx, r.Client, r.APIReader, scope.Cluster, talosMachine, infrav1.TalosMachineFinalizer); err != nil || !goesOn {
 		return ctrl.Result{}, err
-	}
-	if talosMachine.DeletionTimestamp.IsZero() {
-		if added, err := finalizers.EnsureFinalizer(ctx, r.Client, talosMachine, infrav1.TalosMachineFinalizer); err != nil || added {
-			return ctrl.Result{}, err
-		}
 	}
 	defer func() {
 		if err := r.reconcileStatus(ctx, scope); err != nil {

@@ -359,9 +359,9 @@ func (w *world) manager() *manager {
 	m.machineFollower = follow.New(w.t.Context(), watches, TalosMachineOf)
 	m.hostFollower = follow.New(w.t.Context(), watches, HostOf)
 	m.contacts = contact.NewLog(w.clock)
-	m.clusters = &ClusterReconciler{Client: w.client}
+	m.clusters = &ClusterReconciler{Client: w.client, APIReader: live}
 	m.machines = &MachineReconciler{
-		Client: w.client, Changes: m.machineFollower.Events(),
+		Client: w.client, APIReader: live, Changes: m.machineFollower.Events(),
 		Metal: &metal.Machines{
 			Client: w.client, APIReader: live, Dialer: dialer, Credentials: store, Contacts: m.contacts, Lookout: lookout.New(m.machineFollower, w.clock),
 			Clock: w.clock, Random: w.random, Recorder: w.events, ProbeInterval: probeInterval,

@@ -131,6 +131,8 @@ func (o *observer) certificate(ctx context.Context) error {
 // members asks the first machine's etcd for its voting members; with 0 any member
 // will do.
 func (o *observer) members(ctx context.Context, count int) error {
+	ctx, cancel := context.WithTimeout(ctx, glancePatience)
+	defer cancel()
 	node, err := o.pool.Secure(ctx, o.hosts[o.number].Address, o.entry.talos)
 	if err != nil {
 		return err
@@ -154,8 +156,7 @@ func (o *observer) members(ctx context.Context, count int) error {
 
 func (o *observer) workload() (*kubernetes.Clientset, error) {
 	config := rest.CopyConfig(o.entry.kubernetes)
-	const patience = 2 * time.Second
-	config.Timeout = patience
+	config.Timeout = glancePatience
 	return kubernetes.NewForConfig(config)
 }
 
@@ -191,6 +192,10 @@ func (o *observer) nodes(ctx context.Context, count int) error {
 	}
 	return nil
 }
+
+// glancePatience is how long a machine may take to answer an observer: a longer one
+// would measure itself.
+const glancePatience = 2 * time.Second
 
 // poll waits until something succeeds. The last reason why it did not is in the
 // error.
