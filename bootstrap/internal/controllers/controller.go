@@ -20,7 +20,6 @@ import (
 	"sigs.k8s.io/cluster-api/util/patch"
 	"sigs.k8s.io/cluster-api/util/predicates"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -49,6 +48,8 @@ type Reconciler struct {
 	// WatchFilterValue restricts the controller to objects with this value of
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
+
+	limiter pass.Limiter
 }
 
 // +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=talosconfigs,verbs=get;list;watch;patch
@@ -65,8 +66,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		return errors.New("setting up the TalosConfig controller: a required field is nil")
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", controllerName)
-	_, err := capicontroller.NewControllerManagedBy(mgr, log).
-		For(&bootstrapv1.TalosConfig{}, builder.WithPredicates(pass.WhenOwned())).
+	built, err := capicontroller.NewControllerManagedBy(mgr, log).
+		For(&bootstrapv1.TalosConfig{}).
 		WithOptions(options).
 		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(r.machineToConfigs)).
@@ -76,6 +77,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	if err != nil {
 		return fmt.Errorf("setting up the TalosConfig controller: %w", err)
 	}
+	r.limiter = built
 
 	return nil
 }
@@ -96,6 +98,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	}
 	if machine == nil {
 		ctrl.LoggerFrom(ctx).Info("Waiting for the Machine controller to set the owner reference")
+		pass.OnlyWaits(r.limiter, req)
 		return ctrl.Result{}, nil
 	}
 	cluster, err := util.GetClusterByName(ctx, r.Client, machine.Namespace, machine.Spec.ClusterName)
@@ -115,6 +118,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	defer func() {
 		if err := r.reconcileStatus(ctx, s, helper, reterr); err != nil {
 			reterr = kerrors.NewAggregate([]error{reterr, err})
+		}
+		if reterr == nil && s.waits {
+			pass.OnlyWaits(r.limiter, req)
 		}
 	}()
 

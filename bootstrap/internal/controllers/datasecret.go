@@ -44,6 +44,7 @@ func (r *Reconciler) reconcileDataSecret(ctx context.Context, s *scope) error {
 		return nil
 	}
 	if s.dataSecret = waitingFor(s); s.dataSecret.status != "" {
+		s.waits = true
 		return nil
 	}
 	configuration, err := render(s)
@@ -52,7 +53,7 @@ func (r *Reconciler) reconcileDataSecret(ctx context.Context, s *scope) error {
 		return nil
 	}
 	if why, held := s.config.Annotations[bootstrapv1.HoldBootstrapDataAnnotation]; held {
-		s.dataSecret = heldBack(why)
+		s.dataSecret, s.waits = heldBack(why), true
 		return nil
 	}
 	if err := r.createDataSecret(ctx, s, configuration); err != nil {

@@ -22,6 +22,8 @@ type scope struct {
 	bundle *secrets.Bundle
 	// stored tells that the bootstrap data Secret is there.
 	stored bool
+	// waits tells that the configuration waits for somebody else.
+	waits bool
 	// renewAfter is when the client configuration is to be looked at again.
 	renewAfter time.Duration
 

@@ -7,12 +7,13 @@ package pass
 import (
 	"context"
 	"fmt"
+	"time"
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/finalizers"
 	"sigs.k8s.io/cluster-api/util/paused"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
 // Begin sets condition Paused, and gives the object the finalizer, unless it is empty
@@ -43,11 +44,16 @@ func Begin(
 	return true, nil
 }
 
-// WhenOwned keeps objects from passes that nobody owns yet, and that nobody has
-// deleted: a pass over one that waits for its owner would put off the one that is
-// worth something.
-func WhenOwned() predicate.Predicate {
-	return predicate.NewPredicateFuncs(func(object client.Object) bool {
-		return len(object.GetOwnerReferences()) > 0 || !object.GetDeletionTimestamp().IsZero()
-	})
+// Limiter decides when an object has its next pass: Cluster API's controllers do.
+type Limiter interface {
+	DeferNextReconcile(req reconcile.Request, reconcileAfter time.Time)
+}
+
+// OnlyWaits lets the next pass over an object begin as soon as there is a reason for
+// it: this one has changed nothing and asked no machine, so that it does not count. A
+// limiter that is nil limits nothing.
+func OnlyWaits(limiter Limiter, req reconcile.Request) {
+	if limiter != nil {
+		limiter.DeferNextReconcile(req, time.Time{})
+	}
 }

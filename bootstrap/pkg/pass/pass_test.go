@@ -9,9 +9,10 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
+	capicontroller "sigs.k8s.io/cluster-api/util/controller"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/pass"
@@ -55,12 +56,11 @@ func TestBegin(t *testing.T) {
 	}
 }
 
-func TestWhenOwned(t *testing.T) {
+func TestAPassThatOnlyWaitsDoesNotCount(t *testing.T) {
 	g := NewWithT(t)
-	matches := func(object *bootstrapv1.TalosConfig) bool {
-		return pass.WhenOwned().Generic(event.GenericEvent{Object: object})
-	}
-	g.Expect(matches(&bootstrapv1.TalosConfig{})).To(BeFalse())
-	g.Expect(matches(&bootstrapv1.TalosConfig{ObjectMeta: metav1.ObjectMeta{OwnerReferences: []metav1.OwnerReference{{Name: "a"}}}})).To(BeTrue())
-	g.Expect(matches(&bootstrapv1.TalosConfig{ObjectMeta: metav1.ObjectMeta{DeletionTimestamp: ptr.To(metav1.Now())}})).To(BeTrue())
+	limiter := capicontroller.NewFakeController()
+	req := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "fleet", Name: "a"}}
+	pass.OnlyWaits(limiter, req)
+	g.Expect(limiter.Deferrals).To(HaveKeyWithValue(req, BeZero()))
+	pass.OnlyWaits(nil, req)
 }

@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/cluster-api/util/patch"
 	"sigs.k8s.io/cluster-api/util/predicates"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
@@ -76,6 +75,7 @@ type Reconciler struct {
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
 
+	limiter     pass.Limiter
 	applier     *applier
 	credentials *credentialStore
 	silence     *silenceTracker
@@ -108,8 +108,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", controllerName)
 	filter := predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)
-	_, err := capicontroller.NewControllerManagedBy(mgr, log).
-		For(&controlplanev1.TalosControlPlane{}, builder.WithPredicates(pass.WhenOwned())).
+	built, err := capicontroller.NewControllerManagedBy(mgr, log).
+		For(&controlplanev1.TalosControlPlane{}).
 		Owns(&clusterv1.Machine{}).
 		WithOptions(options).
 		WithEventFilter(filter).
@@ -123,6 +123,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	if err != nil {
 		return fmt.Errorf("setting up the TalosControlPlane controller: %w", err)
 	}
+	r.limiter = built
+
 	return nil
 }
 
@@ -157,6 +159,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	}
 	if cluster == nil {
 		ctrl.LoggerFrom(ctx).Info("Waiting for the Cluster controller to set the owner reference")
+		pass.OnlyWaits(r.limiter, req)
 		return ctrl.Result{}, nil
 	}
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx).WithValues("Cluster", klog.KObj(cluster)))
@@ -174,8 +177,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 		if err := r.reconcileStatus(ctx, s, helper, reterr); err != nil {
 			reterr = kerrors.NewAggregate([]error{reterr, err})
 		}
-		if reterr != nil {
+		switch {
+		case reterr != nil:
 			result = ctrl.Result{}
+		case s.onlyWaits():
+			pass.OnlyWaits(r.limiter, req)
 		}
 	}()
 

@@ -129,6 +129,14 @@ func (r *Reconciler) interval(s *scope) time.Duration {
 	}
 }
 
+// onlyWaits tells that nothing was done in a pass but to find out that others have
+// their turn, and that there was no node to ask.
+func (s *scope) onlyWaits() bool {
+	waits := slices.Contains([]rollout.Action{rollout.WaitForInfrastructure, rollout.WaitForEndpoint, rollout.WaitForMachine}, s.decision.Action)
+
+	return waits && !slices.ContainsFunc(s.machines, isProvisioned)
+}
+
 // isHealthy tells that the API server and the nodes of Machines are healthy.
 func isHealthy(s *scope, machines []*clusterv1.Machine) bool {
 	return s.apiServer == health.APIServerReady &&

@@ -19,7 +19,6 @@ import (
 	"sigs.k8s.io/cluster-api/util/patch"
 	"sigs.k8s.io/cluster-api/util/predicates"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -39,6 +38,8 @@ type ClusterReconciler struct {
 	// WatchFilterValue restricts the controller to objects with this value of
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
+
+	limiter pass.Limiter
 }
 
 // maxFailureDomains is what the Cluster API contract allows.
@@ -55,8 +56,8 @@ func (r *ClusterReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", "taloscluster")
 	toCluster := util.ClusterToInfrastructureMapFunc(ctx, infrav1.GroupVersion.WithKind(infrav1.TalosClusterKind), r.Client, &infrav1.TalosCluster{})
-	_, err := capicontroller.NewControllerManagedBy(mgr, log).
-		For(&infrav1.TalosCluster{}, builder.WithPredicates(pass.WhenOwned())).
+	built, err := capicontroller.NewControllerManagedBy(mgr, log).
+		For(&infrav1.TalosCluster{}).
 		WithOptions(options).
 		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(toCluster)).
@@ -66,6 +67,7 @@ func (r *ClusterReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 	if err != nil {
 		return fmt.Errorf("setting up the TalosCluster controller: %w", err)
 	}
+	r.limiter = built
 
 	return nil
 }
@@ -86,6 +88,7 @@ func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 	}
 	if cluster == nil && talosCluster.DeletionTimestamp.IsZero() {
 		ctrl.LoggerFrom(ctx).Info("Waiting for the Cluster controller to set the owner reference")
+		pass.OnlyWaits(r.limiter, req)
 		return ctrl.Result{}, nil
 	}
 	if goesOn, err := pass.Begin(ctx, r.Client, r.APIReader, cluster, talosCluster, infrav1.TalosClusterFinalizer); err != nil || !goesOn {

@@ -46,6 +46,8 @@ type MachineReconciler struct {
 	// WatchFilterValue restricts the controller to objects with this value of
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
+
+	limiter pass.Limiter
 }
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosmachines,verbs=get;list;watch;patch
@@ -60,7 +62,7 @@ func (r *MachineReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", "talosmachine")
 	toMachine := util.MachineToInfrastructureMapFunc(infrav1.GroupVersion.WithKind(infrav1.TalosMachineKind))
-	_, err := capicontroller.NewControllerManagedBy(mgr, log).
+	built, err := capicontroller.NewControllerManagedBy(mgr, log).
 		For(&infrav1.TalosMachine{}).
 		WithOptions(options).
 		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
@@ -72,6 +74,7 @@ func (r *MachineReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 	if err != nil {
 		return fmt.Errorf("setting up the TalosMachine controller: %w", err)
 	}
+	r.limiter = built
 
 	return nil
 }
@@ -96,6 +99,9 @@ func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 		if err := r.reconcileStatus(ctx, scope); err != nil {
 			reterr = kerrors.NewAggregate([]error{reterr, err})
 		}
+		if reterr == nil && onlyWaits(scope) {
+			pass.OnlyWaits(r.limiter, req)
+		}
 		result, reterr = againAfterConflict(ctx, result, reterr)
 	}()
 
@@ -113,6 +119,15 @@ func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 	}
 
 	return r.Metal.Reconcile(ctx, scope)
+}
+
+// onlyWaits tells that a TalosMachine waits for the Machine, its Cluster or the
+// bootstrap provider, and has nothing yet.
+func onlyWaits(scope *backends.Scope) bool {
+	reason := scope.Observed.Claim.Reason
+	waits := reason == infrav1.WaitingForClusterInfrastructureReason || reason == infrav1.WaitingForBootstrapDataReason
+
+	return scope.TalosMachine.DeletionTimestamp.IsZero() && (waits || scope.Machine == nil || scope.Cluster == nil)
 }
 
 // TalosMachineOf is the TalosMachine of a key, for the events of a Follower.
