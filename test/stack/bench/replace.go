@@ -137,7 +137,9 @@ func (b *Bench) replace(ctx context.Context, name string, hosts []fleet.Host) ([
 func (r *replacement) milestones() []milestone {
 	return []milestone{
 		{name: "our hook has its turn", by: byCore, happened: r.hookHasItsTurn},
-		{name: "the member is asked to leave", by: byUs, happened: func(context.Context) bool { return r.called(r.old, machineapi.MachineService_EtcdLeaveCluster_FullMethodName) }},
+		{name: "the member is asked to leave", by: byUs, happened: func(context.Context) bool {
+			return r.called(r.old, machineapi.MachineService_EtcdLeaveCluster_FullMethodName)
+		}},
 		{name: "etcd has no data of it", by: byMachine, happened: func(context.Context) bool { return !r.old.HasEtcdData() }},
 		{name: "our hook is gone", by: byUs, happened: r.hookIsGone},
 		{name: "the TalosMachine is deleted", by: byCore, happened: r.infrastructureIsDeleted},
@@ -148,7 +150,9 @@ func (r *replacement) milestones() []milestone {
 		{name: "the Machine is gone", by: byUs, happened: func(ctx context.Context) bool { return r.get(ctx, &clusterv1.Machine{}) == gone }},
 		{name: "another Machine is there", by: byUs, happened: func(ctx context.Context) bool { return r.successor(ctx) != nil }},
 		{name: "its configuration is handed over", by: byUs, happened: func(context.Context) bool {
-			return slices.ContainsFunc(r.hosts, func(host fleet.Host) bool { return r.called(r.bench.Sim.Machine(host), machineapi.MachineService_ApplyConfiguration_FullMethodName) })
+			return slices.ContainsFunc(r.hosts, func(host fleet.Host) bool {
+				return r.called(r.bench.Sim.Machine(host), machineapi.MachineService_ApplyConfiguration_FullMethodName)
+			})
 		}},
 		{name: fmt.Sprintf("etcd has %d voters", controlPlanes), by: byMachine, happened: func(context.Context) bool {
 			return slices.ContainsFunc(r.hosts, func(host fleet.Host) bool {
