@@ -52,7 +52,7 @@ func TestBringUpFromNothing(t *testing.T) {
 		HaveKeyWithValue("note", "a"),
 	))
 	g.Expect(infra.GetLabels()).To(HaveKeyWithValue("tier", "gold"))
-	g.Expect(infra.GetOwnerReferences()).To(ConsistOf(HaveField("Controller", BeNil())))
+	g.Expect(infra.GetOwnerReferences()).To(ConsistOf(HaveField("Controller", BeNil()), And(HaveField("Kind", "Machine"), HaveField("UID", machine.UID), HaveField("Controller", HaveValue(BeTrue())))))
 	g.Expect(infra.Object["spec"]).To(Equal(map[string]any{"size": "large"}))
 
 	controlPlane := w.controlPlane()
