@@ -9,9 +9,12 @@ import (
 	"fmt"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	kerrors "k8s.io/apimachinery/pkg/util/errors"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/finalizers"
 	"sigs.k8s.io/cluster-api/util/paused"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
@@ -56,4 +59,20 @@ func OnlyWaits(limiter Limiter, req reconcile.Request) {
 	if limiter != nil {
 		limiter.DeferNextReconcile(req, time.Time{})
 	}
+}
+
+// conflictRetryInterval is how soon a pass is made again after a conflict, when no
+// event has been faster.
+const conflictRetryInterval = 200 * time.Millisecond
+
+// AgainAfterConflict makes a pass again on what is there now, when somebody else was
+// faster, or the cache was behind: that is no error, and does not count.
+func AgainAfterConflict(ctx context.Context, limiter Limiter, req reconcile.Request, result reconcile.Result, err error) (reconcile.Result, error) {
+	if err == nil || kerrors.FilterOut(err, apierrors.IsConflict) != nil {
+		return result, err
+	}
+	ctrl.LoggerFrom(ctx).V(4).Info("Trying again after a conflict", "reason", err.Error())
+	OnlyWaits(limiter, req)
+
+	return reconcile.Result{RequeueAfter: conflictRetryInterval}, nil
 }

@@ -1,11 +1,17 @@
 package pass_test
 
 import (
+	"errors"
+	"fmt"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	kerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -63,4 +69,23 @@ func TestAPassThatOnlyWaitsDoesNotCount(t *testing.T) {
 	pass.OnlyWaits(limiter, req)
 	g.Expect(limiter.Deferrals).To(HaveKeyWithValue(req, BeZero()))
 	pass.OnlyWaits(nil, req)
+}
+
+func TestAConflictIsNoError(t *testing.T) {
+	g := NewWithT(t)
+	limiter := capicontroller.NewFakeController()
+	req := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "fleet", Name: "a"}}
+	conflict := fmt.Errorf("recording: %w", apierrors.NewConflict(schema.GroupResource{}, "a", errors.New("changed")))
+
+	result, err := pass.AgainAfterConflict(t.Context(), limiter, req, reconcile.Result{}, kerrors.NewAggregate([]error{conflict, conflict}))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
+	g.Expect(limiter.Deferrals).To(HaveKey(req))
+
+	other := errors.New("refused")
+	_, err = pass.AgainAfterConflict(t.Context(), nil, req, reconcile.Result{}, kerrors.NewAggregate([]error{conflict, other}))
+	g.Expect(err).To(MatchError(other))
+	result, err = pass.AgainAfterConflict(t.Context(), nil, req, reconcile.Result{RequeueAfter: time.Hour}, nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(result.RequeueAfter).To(Equal(time.Hour))
 }

@@ -179,7 +179,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 		}
 		switch {
 		case reterr != nil:
-			result = ctrl.Result{}
+			result, reterr = pass.AgainAfterConflict(ctx, r.limiter, req, ctrl.Result{}, reterr)
 		case s.onlyWaits():
 			pass.OnlyWaits(r.limiter, req)
 		}

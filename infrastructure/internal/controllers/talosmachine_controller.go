@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,9 +28,6 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
 )
-
-// conflictRetryInterval is how soon a pass is made again after a conflict.
-const conflictRetryInterval = 200 * time.Millisecond
 
 // MachineReconciler reconciles TalosMachines. All fields but WatchFilterValue
 // are required.
@@ -104,7 +100,7 @@ func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 		if reterr == nil && onlyWaits(scope) {
 			pass.OnlyWaits(r.limiter, req)
 		}
-		result, reterr = againAfterConflict(ctx, result, reterr)
+		result, reterr = pass.AgainAfterConflict(ctx, r.limiter, req, result, reterr)
 	}()
 
 	if !talosMachine.DeletionTimestamp.IsZero() {
@@ -135,17 +131,6 @@ func onlyWaits(scope *backends.Scope) bool {
 // TalosMachineOf is the TalosMachine of a key, for the events of a Follower.
 func TalosMachineOf(key client.ObjectKey) client.Object {
 	return &infrav1.TalosMachine{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
-}
-
-// againAfterConflict makes the pass again on what is there now, when somebody else
-// was faster.
-func againAfterConflict(ctx context.Context, result ctrl.Result, err error) (ctrl.Result, error) {
-	if err == nil || kerrors.FilterOut(err, apierrors.IsConflict) != nil {
-		return result, err
-	}
-	ctrl.LoggerFrom(ctx).V(4).Info("Trying again after a conflict", "reason", err.Error())
-
-	return ctrl.Result{RequeueAfter: conflictRetryInterval}, nil
 }
 
 // newScope reads what the TalosMachine belongs to, as far as it is there.
