@@ -235,7 +235,7 @@ func (r *repository) expectCleared(t *testing.T, kind, field string) {
 // for a while, and returns them.
 func (r *repository) settle(t *testing.T) []*unstructured.Unstructured {
 	t.Helper()
-	const quiet = 5 * time.Second
+	const quiet = 10 * time.Second
 	var last []*unstructured.Unstructured
 	var since time.Time
 	NewWithT(t).Eventually(func(g Gomega) {

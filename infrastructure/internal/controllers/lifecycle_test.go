@@ -6,13 +6,10 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	bootstrapsecrets "github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
@@ -201,41 +198,5 @@ func (w *world) loseStatus() {
 	for _, machine := range w.machines() {
 		machine.Status = infrav1.TalosMachineStatus{}
 		g.Expect(w.client.Status().Update(w.t.Context(), &machine)).To(Succeed())
-	}
-}
-
-// TestAHostIsClaimedAsSoonAsThereIsAConfiguration: the TalosConfig knows before Cluster
-// API's Machine controller does. One of somebody else is not asked.
-func TestAHostIsClaimedAsSoonAsThereIsAConfiguration(t *testing.T) {
-	for name, tc := range map[string]struct {
-		change  func(*bootstrapv1.TalosConfig)
-		claimed bool
-	}{
-		"it is there":             {func(*bootstrapv1.TalosConfig) {}, true},
-		"it is not":               {func(config *bootstrapv1.TalosConfig) { config.Status.Initialization.DataSecretCreated = nil }, false},
-		"it is another Machine's": {func(config *bootstrapv1.TalosConfig) { config.OwnerReferences[0].UID = "other" }, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
-			objects := newMachine(t, "a")
-			machine := objects[0].(*clusterv1.Machine)
-			machine.Spec.Bootstrap = clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{
-				APIGroup: bootstrapv1.GroupVersion.Group, Kind: bootstrapv1.TalosConfigKind, Name: "a",
-			}}
-			config := &bootstrapv1.TalosConfig{
-				ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "a", OwnerReferences: []metav1.OwnerReference{{
-					APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: "a", UID: machine.UID, Controller: ptr.To(true),
-				}}},
-				Spec: bootstrapv1.TalosConfigSpec{TalosVersion: "v1.13"},
-				Status: bootstrapv1.TalosConfigStatus{
-					DataSecretName: "a", Initialization: bootstrapv1.TalosConfigInitializationStatus{DataSecretCreated: ptr.To(true)},
-				},
-			}
-			tc.change(config)
-			w := newWorld(t, append(objects, config, newHost("h1", "10.0.0.1"))...)
-			w.addMachine("10.0.0.1")
-			w.settle(w.manager())
-			g.Expect(w.host("h1").Spec.ConsumerRef.Name == "a").To(Equal(tc.claimed))
-		})
 	}
 }

@@ -22,7 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/pass"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
@@ -65,7 +64,6 @@ func (r *MachineReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(toMachine)).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToMachines)).
-		Watches(&bootstrapv1.TalosConfig{}, handler.EnqueueRequestsFromMapFunc(r.configToMachine)).
 		Watches(&infrav1.TalosHost{}, handler.EnqueueRequestsFromMapFunc(r.hostToMachines)).
 		WatchesRawSource(source.Channel(r.Changes, &handler.EnqueueRequestForObject{})).
 		Build(ctx, r)
@@ -183,17 +181,6 @@ func (r *MachineReconciler) reconcileDelete(ctx context.Context, scope *backends
 func (r *MachineReconciler) clusterToMachines(ctx context.Context, object client.Object) []ctrl.Request {
 	return r.list(ctx, func(*infrav1.TalosMachine) bool { return true },
 		client.InNamespace(object.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: object.GetName()})
-}
-
-// configToMachine maps a TalosConfig to the TalosMachine of its Machine, which waits
-// for the machine configuration.
-func (r *MachineReconciler) configToMachine(ctx context.Context, object client.Object) []ctrl.Request {
-	machine, err := util.GetOwnerMachine(ctx, r.Client, metav1.ObjectMeta{Namespace: object.GetNamespace(), OwnerReferences: object.GetOwnerReferences()})
-	if err != nil || machine == nil {
-		return nil // The Machine has an event of its own.
-	}
-
-	return util.MachineToInfrastructureMapFunc(infrav1.GroupVersion.WithKind(infrav1.TalosMachineKind))(ctx, machine)
 }
 
 // hostToMachines maps a host to the TalosMachine that has claimed it and to those

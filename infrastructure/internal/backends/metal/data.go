@@ -7,7 +7,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -35,30 +34,26 @@ type bootstrapData struct {
 // was given its configuration needs it no more.
 func (m *Machines) reconcileBootstrapData(ctx context.Context, scope *backends.Scope) (*bootstrapData, ctrl.Result, error) {
 	machine := scope.TalosMachine
+	secretName := scope.Machine.Spec.Bootstrap.DataSecretName
 	if machine.Spec.HostRef.Claim == infrav1.HostClaimBound {
 		return &bootstrapData{}, ctrl.Result{}, nil
 	}
-	config, err := m.talosConfig(ctx, scope.Machine)
-	if err != nil {
-		return nil, ctrl.Result{}, err
-	}
-	secretName := dataSecretName(scope.Machine, config)
-	if secretName == "" {
+	if secretName == nil {
 		scope.Observed.Claim = backends.False(infrav1.WaitingForBootstrapDataReason, "Waiting for the bootstrap provider to make the machine configuration")
 
 		return nil, ctrl.Result{}, nil
 	}
-	configuration, err := m.readConfiguration(ctx, machine.Namespace, secretName)
+	configuration, err := m.readConfiguration(ctx, machine.Namespace, *secretName)
 	if err != nil {
 		return nil, ctrl.Result{}, err
 	}
 	if configuration == nil {
-		scope.Observed.Claim = backends.False(infrav1.WaitingForBootstrapDataReason, fmt.Sprintf("Secret %s with the machine configuration is missing", secretName))
+		scope.Observed.Claim = backends.False(infrav1.WaitingForBootstrapDataReason, fmt.Sprintf("Secret %s with the machine configuration is missing", *secretName))
 
 		return nil, m.later(), nil
 	}
 	data := &bootstrapData{configuration: configuration}
-	if invalid, err := m.fillRequest(scope, data, config); err != nil || invalid != "" {
+	if invalid, err := m.fillRequest(ctx, scope, data); err != nil || invalid != "" {
 		scope.Observed.Claim = backends.False(infrav1.InvalidSelectorReason, invalid)
 
 		return nil, ctrl.Result{}, err
@@ -73,12 +68,8 @@ func (m *Machines) configurationOf(ctx context.Context, scope *backends.Scope, d
 	if data.configuration != nil {
 		return data.configuration, nil
 	}
-	config, err := m.talosConfig(ctx, scope.Machine)
-	if err != nil {
-		return nil, err
-	}
-	if secretName := dataSecretName(scope.Machine, config); secretName != "" {
-		return m.readConfiguration(ctx, scope.TalosMachine.Namespace, secretName)
+	if secretName := scope.Machine.Spec.Bootstrap.DataSecretName; secretName != nil {
+		return m.readConfiguration(ctx, scope.TalosMachine.Namespace, *secretName)
 	}
 
 	return nil, nil
@@ -103,7 +94,7 @@ func (m *Machines) readConfiguration(ctx context.Context, namespace, name string
 }
 
 // fillRequest says what host is wanted. invalid tells a mistake of the user.
-func (m *Machines) fillRequest(scope *backends.Scope, data *bootstrapData, config *bootstrapv1.TalosConfig) (invalid string, err error) {
+func (m *Machines) fillRequest(ctx context.Context, scope *backends.Scope, data *bootstrapData) (invalid string, err error) {
 	spec := metalSpec(scope.TalosMachine)
 	selector, err := metav1.LabelSelectorAsSelector(&spec.HostSelector)
 	if err != nil {
@@ -121,11 +112,15 @@ func (m *Machines) fillRequest(scope *backends.Scope, data *bootstrapData, confi
 	if kubernetesVersion == "" {
 		kubernetesVersion = description.KubernetesVersion
 	}
+	contract, err := m.contract(ctx, scope.Machine)
+	if err != nil {
+		return "", err
+	}
 	data.request = claim.Request{
 		Selector:            selector,
 		FailureDomain:       scope.Machine.Spec.FailureDomain,
 		FailureDomainPolicy: spec.FailureDomainPolicy,
-		TalosContract:       contractOf(config),
+		TalosContract:       contract,
 		TalosVersion:        spec.Talos.Version,
 		KubernetesVersion:   kubernetesVersion,
 		InstallDisk:         installDisk,
@@ -138,47 +133,23 @@ func (m *Machines) fillRequest(scope *backends.Scope, data *bootstrapData, confi
 	return "", nil
 }
 
-// talosConfig is the bootstrap config of a Machine; nil when another bootstrap
-// provider makes its configuration, or when it is gone.
-func (m *Machines) talosConfig(ctx context.Context, machine *clusterv1.Machine) (*bootstrapv1.TalosConfig, error) {
+// contract is the version contract of the machine configuration, empty when
+// another bootstrap provider has made it.
+func (m *Machines) contract(ctx context.Context, machine *clusterv1.Machine) (string, error) {
 	ref := machine.Spec.Bootstrap.ConfigRef
-	if ref.Name == "" || ref.APIGroup != bootstrapv1.GroupVersion.Group || ref.Kind != bootstrapv1.TalosConfigKind {
-		return nil, nil //nolint:nilnil // Documented above.
+	if ref.Name == "" || ref.APIGroup != bootstrapv1.GroupVersion.Group || ref.Kind != "TalosConfig" {
+		return "", nil
 	}
 	config := &bootstrapv1.TalosConfig{}
 	if err := m.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: ref.Name}, config); err != nil {
 		if apierrors.IsNotFound(err) {
-			return nil, nil //nolint:nilnil // Documented above.
+			return "", nil
 		}
 
-		return nil, fmt.Errorf("reading TalosConfig %s: %w", ref.Name, err)
+		return "", fmt.Errorf("reading TalosConfig %s: %w", ref.Name, err)
 	}
 
-	return config, nil
-}
-
-// contractOf is the version contract of a machine configuration, empty when another
-// bootstrap provider has made it.
-func contractOf(config *bootstrapv1.TalosConfig) string {
-	if config == nil {
-		return ""
-	}
-
-	return config.Spec.TalosVersion
-}
-
-// dataSecretName is the name of the Secret with the machine configuration; empty while
-// there is none. Cluster API's Machine controller copies it to the Machine in a second
-// or two; of our own kind it is known before.
-func dataSecretName(machine *clusterv1.Machine, config *bootstrapv1.TalosConfig) string {
-	if name := ptr.Deref(machine.Spec.Bootstrap.DataSecretName, ""); name != "" {
-		return name
-	}
-	if config != nil && metav1.IsControlledBy(config, machine) && ptr.Deref(config.Status.Initialization.DataSecretCreated, false) {
-		return config.Status.DataSecretName
-	}
-
-	return ""
+	return config.Spec.TalosVersion, nil
 }
 
 // metalSpec is the specification, with its defaults.
