@@ -89,6 +89,10 @@ func TestAMemberThatReturnsIsRemoved(t *testing.T) {
 		"it votes":                         {three(letGo), RemoveMember, 2},
 		"it learns":                        {three(letGo, func(f *Facts) { f.Etcd.Members[1].Learner, f.Etcd.Answering = true, []uint64{1, 3} }), RemoveMember, 2},
 		"not where a majority hangs on it": {three(letGo, func(f *Facts) { f.Machines[2].Answers, f.Etcd.Answering = false, []uint64{1, 2} }), WaitForMachineDeletion, 0},
+		"not while it may be that of the next Machine on its host": {three(letGo, func(f *Facts) {
+			f.Machines[1].MemberID, f.Machines[1].Addresses, f.Etcd.Members[1].PeerURLs = 7, []string{"192.0.2.2"}, []string{"https://192.0.2.2:2380"}
+			f.Machines = append(f.Machines, MachineFacts{Name: "cp-d", Configured: true, MemberProblem: "none"})
+		}), WaitForMachineDeletion, 0},
 		"another is made where it holds the last data": {three(letGo, func(f *Facts) {
 			f.Replicas, f.Machines, f.Etcd.Members, f.Etcd.Answering, f.Etcd.Leader = 1, f.Machines[1:2], f.Etcd.Members[1:2], []uint64{2}, 2
 		}), CreateMachine, 0},
