@@ -170,7 +170,7 @@ func TestNodeDocumentThatIsMadeLosesNothing(t *testing.T) {
 	g.Expect(cfg.K8sNodeConfig().NodeIP().ValidSubnets()).To(Equal([]string{"0.0.0.0/0", "!172.20.7.11/32"}))
 }
 
-func TestEtcdAddressThatCannotWorkIsRefused(t *testing.T) {
+func TestBadInputEtcdAddressThatCannotWork(t *testing.T) {
 	for _, contract := range contracts {
 		for name, c := range map[string]struct {
 			address, patch, want string
@@ -245,7 +245,7 @@ func TestSystemReservedOfOneResourceKeepsTheMemoryThatTalosReserves(t *testing.T
 	}
 }
 
-func TestSystemReservedThatIsNoMapIsRefused(t *testing.T) {
+func TestBadInputSystemReservedThatIsNoMap(t *testing.T) {
 	for _, contract := range contracts {
 		g := NewWithT(t)
 		in := podInput(contract, configgen.RoleWorker)
