@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -27,7 +28,6 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
 )
 
 const (
@@ -118,7 +118,7 @@ func (m *Machines) configuration(ctx context.Context, scope *backends.Scope) ([]
 
 // wish is what the objects of the machine are made from.
 func (m *Machines) wish(scope *backends.Scope, configuration []byte) wish {
-	w := wish{machine: scope.TalosMachine, cluster: scope.TalosMachine.Labels["cluster.x-k8s.io/cluster-name"], byAPI: isLong(configuration)}
+	w := wish{machine: scope.TalosMachine, cluster: scope.TalosMachine.Labels[clusterv1.ClusterNameLabel], byAPI: isLong(configuration)}
 	if scope.Machine != nil {
 		w.cluster, w.controlPlane, w.failureDomain = scope.Machine.Spec.ClusterName, util.IsControlPlaneMachine(scope.Machine), scope.Machine.Spec.FailureDomain
 	}
@@ -134,23 +134,23 @@ func (m *Machines) reconcilePod(ctx context.Context, scope *backends.Scope, conf
 	}
 	w := m.wish(scope, configuration)
 	switch next := now.next(); next {
-	case create:
+	case stepCreate:
 		return m.createPod(ctx, scope, w, configuration)
-	case bind:
+	case stepBind:
 		if err := m.bindPod(ctx, scope, now.pod); err != nil {
 			return ctrl.Result{}, err
 		}
 		return m.followPod(ctx, scope, w, now.pod, configuration)
-	case follow:
+	case stepFollow:
 		return m.followPod(ctx, scope, w, now.pod, configuration)
-	case refuse:
+	case stepRefuse:
 		scope.Observed.Claim = taken("Pod", scope.TalosMachine.Name)
 		return m.later(), nil
-	case lose, lost:
+	case stepLose, stepLost:
 		return ctrl.Result{}, m.losePod(ctx, scope, now)
-	case replace, await, letGo:
+	case stepReplace, stepAwait, stepLetGo:
 		return ctrl.Result{}, m.replacePod(ctx, scope, next, now.pod)
-	case wipe:
+	case stepWipe:
 		return m.wipePod(ctx, scope, w)
 	}
 
@@ -188,7 +188,7 @@ func (m *Machines) bindPod(ctx context.Context, scope *backends.Scope, pod *core
 
 // losePod records that the machine is lost, and lets its Pod go then.
 func (m *Machines) losePod(ctx context.Context, scope *backends.Scope, now life) error {
-	if now.next() == lose {
+	if now.next() == stepLose {
 		err := backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.Pod.Progress = infrav1.PodLost })
 		if err != nil {
 			return err
@@ -223,13 +223,13 @@ func lostText(pod *corev1.Pod) string {
 func (m *Machines) replacePod(ctx context.Context, scope *backends.Scope, next step, pod *corev1.Pod) error {
 	m.Forget(client.ObjectKeyFromObject(scope.TalosMachine))
 	message := "The Pod has ended, and is made again on its volume"
-	if next == await {
+	if next == stepAwait {
 		message = "The Pod is being deleted; it is made again on its volume once its containers have ended"
 	}
 	scope.Observed.Claim = backends.False(infrav1.PodReplacingReason, message)
 	scope.Observed.Running = backends.False(infrav1.PodReplacingReason, message)
 
-	return m.deletePod(ctx, life{machine: scope.TalosMachine, pod: pod, nodeGone: next == letGo})
+	return m.deletePod(ctx, life{machine: scope.TalosMachine, pod: pod, nodeGone: next == stepLetGo})
 }
 
 // deletePod deletes a Pod of ours, and lets it go once nothing of it runs.
@@ -270,5 +270,3 @@ func (m *Machines) refused() ctrl.Result {
 func (m *Machines) Forget(key client.ObjectKey) {
 	m.Lookout.Forget(key)
 }
-
-

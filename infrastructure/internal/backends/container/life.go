@@ -12,27 +12,27 @@ import (
 type step string
 
 const (
-	// create creates the Pod: there is none, and none was ever seen, or it is made
+	// stepCreate creates the Pod: there is none, and none was ever seen, or it is made
 	// again on its volume.
-	create step = "Create"
-	// refuse does nothing: a Pod of that name is somebody else's.
-	refuse step = "Refuse"
-	// bind records the Pod that is there.
-	bind step = "Bind"
-	// follow follows the Pod.
-	follow step = "Follow"
-	// lose records that the machine is lost, before the Pod may go.
-	lose step = "Lose"
-	// lost does nothing but to let the Pod of a lost machine go.
-	lost step = "Lost"
-	// replace deletes a Pod that has failed, to make it again on its volume.
-	replace step = "Replace"
-	// await waits for a Pod on a volume to end, before another one may use that.
-	await step = "Await"
-	// letGo lets a Pod go that has ended.
-	letGo step = "LetGo"
-	// wipe deletes the Pod and its data, to make both again.
-	wipe step = "Wipe"
+	stepCreate step = "Create"
+	// stepRefuse does nothing: a Pod of that name is somebody else's.
+	stepRefuse step = "Refuse"
+	// stepBind records the Pod that is there.
+	stepBind step = "Bind"
+	// stepFollow follows the Pod.
+	stepFollow step = "Follow"
+	// stepLose records that the machine is lost, before the Pod may go.
+	stepLose step = "Lose"
+	// stepLost does nothing but to let the Pod of a lost machine go.
+	stepLost step = "Lost"
+	// stepReplace deletes a Pod that has failed, to make it again on its volume.
+	stepReplace step = "Replace"
+	// stepAwait waits for a Pod on a volume to end, before another one may use that.
+	stepAwait step = "Await"
+	// stepLetGo lets a Pod go that has ended.
+	stepLetGo step = "LetGo"
+	// stepWipe deletes the Pod and its data, to make both again.
+	stepWipe step = "Wipe"
 )
 
 // life is what decides about the Pod of a machine (design D11).
@@ -53,42 +53,42 @@ func (l life) next() step {
 	record := l.machine.Spec.Pod
 	switch {
 	case record.Progress == infrav1.PodReprovisioning:
-		return wipe
+		return stepWipe
 	case record.Progress == infrav1.PodLost:
-		return lost
+		return stepLost
 	case l.pod != nil && !metav1.IsControlledBy(l.pod, l.machine):
-		return refuse
+		return stepRefuse
 	case l.pod == nil:
 		return l.nextWithoutPod()
 	case record.UID == "":
-		return bind
+		return stepBind
 	case record.UID != string(l.pod.UID) && isEphemeral(l.machine):
-		return lose
+		return stepLose
 	case record.UID != string(l.pod.UID):
-		return bind
+		return stepBind
 	case isEphemeral(l.machine) && (hasFailed(l.pod) || !l.pod.DeletionTimestamp.IsZero()):
-		return lose
+		return stepLose
 	case !l.pod.DeletionTimestamp.IsZero() && l.hasEnded():
-		return letGo
+		return stepLetGo
 	case !l.pod.DeletionTimestamp.IsZero():
-		return await
+		return stepAwait
 	case hasFailed(l.pod):
-		return replace
+		return stepReplace
 	}
 
-	return follow
+	return stepFollow
 }
 
 func (l life) nextWithoutPod() step {
 	switch l.machine.Spec.Pod.Progress {
 	case infrav1.PodCreated, infrav1.PodRan:
 		if isEphemeral(l.machine) {
-			return lose
+			return stepLose
 		}
 	case "", infrav1.PodCreating, infrav1.PodLost, infrav1.PodReprovisioning:
 	}
 
-	return create
+	return stepCreate
 }
 
 // hasEnded tells that nothing of the Pod runs any more.
