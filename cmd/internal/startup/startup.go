@@ -16,6 +16,7 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	logsv1 "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/core/setup"
@@ -25,6 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
@@ -95,7 +97,11 @@ func run(ctx context.Context, program Program, opts *options) error {
 	if err != nil {
 		return err
 	}
-	pool := talosclient.New()
+	calls := talosclient.NewMetrics(clock.RealClock{})
+	if err := calls.Register(ctrlmetrics.Registry); err != nil {
+		return err
+	}
+	pool := talosclient.New(talosclient.WithMetrics(calls))
 	defer pool.Close()
 
 	env, err := newEnvironment(ctx, program, opts, mgr, pool)
