@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	goruntime "runtime"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -92,6 +93,9 @@ func run(ctx context.Context, program Program, opts *options) error {
 		return fmt.Errorf("reading the log flags: %w", err)
 	}
 	ctrl.SetLogger(klog.Background())
+	if opts.contentionProfiling {
+		goruntime.SetBlockProfileRate(1)
+	}
 
 	mgr, err := newManager(program, opts)
 	if err != nil {
@@ -157,10 +161,13 @@ func newManager(program Program, opts *options) (ctrl.Manager, error) {
 		RenewDeadline:              &opts.renewDeadline,
 		RetryPeriod:                &opts.retryPeriod,
 		HealthProbeBindAddress:     opts.healthAddress,
+		PprofBindAddress:           opts.profilerAddress,
 		Metrics:                    *metricsOptions,
 		Cache:                      cacheOptions(scheme, program, opts),
 		Client:                     setup.ManagerClientOptions(),
-		WebhookServer:              webhook.NewServer(webhook.Options{Port: opts.webhookPort, CertDir: opts.webhookCertDir, TLSOpts: tlsOptions}),
+		WebhookServer: webhook.NewServer(webhook.Options{
+			Port: opts.webhookPort, CertDir: opts.webhookCertDir, CertName: opts.webhookCertName, KeyName: opts.webhookKeyName, TLSOpts: tlsOptions,
+		}),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("creating the manager: %w", err)
@@ -187,7 +194,7 @@ func newEnvironment(ctx context.Context, program Program, opts *options, mgr ctr
 		Cache:            setup.ClusterCacheCacheOptions(),
 		Client:           setup.ClusterCacheClientOptions(program.Name, opts.clusterQPS, opts.clusterBurst),
 		WatchFilterValue: opts.watchFilter,
-	}, controller.Options{MaxConcurrentReconciles: opts.concurrency})
+	}, controller.Options{MaxConcurrentReconciles: opts.clusterConcurrency})
 	if err != nil {
 		return Environment{}, fmt.Errorf("creating the cluster cache: %w", err)
 	}
