@@ -1,6 +1,7 @@
 package config
 
 import (
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -234,4 +235,32 @@ func TestStateMetricsMayBeRead(t *testing.T) {
 		needed = append(needed, all[resource.GroupVersionKind.Kind].crd.Name)
 	}
 	g.Expect(granted).To(ConsistOf(needed))
+}
+
+// TestStateMetricsAreDocumented: each metric of kube-state-metrics has a row in the
+// documentation, those of all kinds a common one, and each row is of one.
+func TestStateMetricsAreDocumented(t *testing.T) {
+	g, wanted := NewWithT(t), map[string]int{}
+	resources := readStateMetrics(g, read(g, stateMetricsFile)).Spec.Resources
+	for _, resource := range resources {
+		for _, metric := range resource.Metrics {
+			wanted[metric.Name]++
+		}
+	}
+	names := map[string]bool{}
+	for _, resource := range resources {
+		for _, metric := range resource.Metrics {
+			prefix := resource.MetricNamePrefix
+			if wanted[metric.Name] == len(resources) {
+				prefix = "capi_<kind>"
+			}
+			names[prefix+"_"+metric.Name] = true
+		}
+	}
+	var documented []string
+	row := regexp.MustCompile("(?m)^\\| `(capi_(?:<kind>|talos[a-z]+)_[a-z_]+)` \\|")
+	for _, match := range row.FindAllStringSubmatch(read(g, "docs/metrics.md"), -1) {
+		documented = append(documented, match[1])
+	}
+	g.Expect(documented).To(ConsistOf(slices.Collect(maps.Keys(names))))
 }
