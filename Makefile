@@ -73,6 +73,7 @@ verify-modules:
 .PHONY: verify-documents
 verify-documents:
 	@go test ./config/ ./docs/ ./templates/
+	@go -C test/alerts test -count=1 ./...
 
 ##@ Lint
 
