@@ -130,6 +130,22 @@ bench-main: local-repository ## Measure the main job beside its floor, on real n
 demo: local-repository ## Build a Kubernetes cluster out of Talos machines, scale it and give the machines back. FLEET=sim, KEEP=1.
 	cd test/stack && go run ./cmd/stack demo
 
+.PHONY: dev-up
+dev-up: local-repository ## Raise a management cluster in kind with everything installed, which stays until dev-down. Needs root.
+	cd test/stack && go run ./cmd/stack dev-up
+
+.PHONY: dev-down
+dev-down: ## Take down what dev-up has raised.
+	cd test/stack && go run ./cmd/stack dev-down
+
+.PHONY: tilt-up
+tilt-up: ## Put every saved file into the cluster of dev-up. TILT=tilt takes your own Tilt, which has a web interface.
+	cd test/stack && go run ./cmd/stack tilt up $(if $(TILT),,--legacy)
+
+.PHONY: tilt-ci
+tilt-ci: ## Build all managers and put them into the cluster of dev-up, once.
+	cd test/stack && go run ./cmd/stack tilt ci
+
 ##@ Build and release
 
 .PHONY: build
