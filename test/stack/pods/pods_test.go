@@ -111,7 +111,7 @@ func TestWhatCannotBeAmendedIsNamed(t *testing.T) {
 	for behaviour, test := range map[string]struct{ manifests, message string }{
 		"no cluster":    {"kind: TalosControlPlane\napiVersion: v1\n", "there is no Cluster among 1 objects"},
 		"no network":    {"kind: Cluster\napiVersion: v1\nmetadata: {name: c}\n", "network of Pods of Cluster c: there is none"},
-		"wrong network": {"kind: Cluster\napiVersion: v1\nspec: {clusterNetwork: {pods: {cidrBlocks: [${POD_CIDR}]}}}\n", "reading the network of Pods"},
+		"wrong network": {"kind: Cluster\napiVersion: v1\nspec: {clusterNetwork: {pods: {cidrBlocks: ['${POD_CIDR}']}}}\n", "reading the network of Pods"},
 	} {
 		t.Run(behaviour, func(t *testing.T) {
 			_, err := surroundings().Amend([]byte(test.manifests))

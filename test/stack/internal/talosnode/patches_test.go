@@ -55,14 +55,14 @@ func TestPodPatchBringsTheNetworkOfPods(t *testing.T) {
 		traits   machine.Traits
 		settings string
 	}{
-		"on a usual machine":                 {machine.Traits{SysResource: true}, findNetwork},
+		"on a usual machine":                  {machine.Traits{SysResource: true}, findNetwork},
 		"beside other settings of containerd": {machine.Traits{CgroupV1: []string{"cpu"}}, restrictScores + findNetwork},
 	} {
 		t.Run(behaviour, func(t *testing.T) {
 			g := NewWithT(t)
 			text, err := PodPatch(test.traits, "172.30.0.1:5000", netip.MustParsePrefix("10.200.0.0/24"))
 			g.Expect(err).NotTo(HaveOccurred())
-			loaded, err := configloader.NewFromBytes([]byte(text), configloader.WithAllowPatchDelete(), configloader.WithNoValidation())
+			loaded, err := configloader.NewFromBytes([]byte(text), configloader.WithAllowPatchDelete())
 			g.Expect(err).NotTo(HaveOccurred(), "Talos takes it for a patch")
 			raw := loaded.RawV1Alpha1()
 			g.Expect(raw).NotTo(BeNil())
