@@ -33,8 +33,8 @@ func main() {
 
 const usage = `usage: stack <command>
   parts [name ...]   build the named parts of the test bed (default: all) and print where they are
-  demo               run the main job from end to end; FLEET=sim says on what,
-                     KEEP=1 leaves it running
+  demo               run the main job from end to end; MODE=metal and FLEET=sim say on
+                     what, KEEP=1 leaves it running
   bench-main         measure the main job beside its floor, and the managers; FLEET says
                      on what, ROUNDS how often
   dev-up             raise the development stack, and leave it there
