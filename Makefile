@@ -120,6 +120,10 @@ test-histories: ## Play 10000 histories of the control plane's decision, and 500
 test-faults: local-repository ## Run the fault matrix.
 	cd test/integration && $(GO_TEST) -v -count=1 -timeout 60m ./faults -args -cells=154
 
+.PHONY: test-quick-start
+test-quick-start: local-repository ## Type the commands of docs/quick-start.md, in Docker.
+	cd test/stack && go test -v -count=1 -timeout 1h -run TestQuickStart ./quickstart -args -type-page
+
 .PHONY: bench-main
 bench-main: local-repository ## Measure the main job beside its floor, on real nodes where there can be Docker, and the managers. FLEET=sim, ROUNDS=1.
 	cd test/stack && go run ./cmd/stack bench-main

@@ -23,6 +23,7 @@ import (
 
 	"github.com/capi-talos/capi-talos/test/stack/internal/images"
 	"github.com/capi-talos/capi-talos/test/stack/internal/kind"
+	"github.com/capi-talos/capi-talos/test/stack/kindstack"
 	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/stack/parts"
 )
@@ -174,7 +175,7 @@ func (p provider) amendDeployment(object *unstructured.Unstructured, image strin
 // removeOthers removes earlier images of the manager from the node: there is one of
 // each saved file. What cannot be removed only takes space.
 func (s *Session) removeOthers(ctx context.Context, p provider, image string, messages io.Writer) {
-	node := Name + "-control-plane"
+	node := kindstack.NodeContainer(Name)
 	list, err := s.run(ctx, nil, s.Docker, "exec", node, "crictl", "images", "--output", "yaml", p.repository())
 	if err == nil {
 		for _, name := range others(list, p.repository(), image) {

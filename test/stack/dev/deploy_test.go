@@ -32,7 +32,7 @@ func TestEachManagerIsDeployedAsReleasedButForItsTurns(t *testing.T) {
 			amended, err := provider.amend(shipped, "image:new")
 			g.Expect(err).NotTo(HaveOccurred())
 			before, after := deployment(t, shipped), deployment(t, amended)
-			g.Expect(after.Namespace+"/"+after.Name).To(Equal(provider.namespace() + "/" + provider.deployment()))
+			g.Expect(after.Namespace + "/" + after.Name).To(Equal(provider.namespace() + "/" + provider.deployment()))
 
 			container := &after.Spec.Template.Spec.Containers[0]
 			g.Expect(container.Image).To(Equal("image:new"))

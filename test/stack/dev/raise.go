@@ -36,7 +36,7 @@ func Raise(ctx context.Context, options Options) (_ *Stack, err error) {
 		return nil, fmt.Errorf("there can be no development stack here: %s", reason)
 	}
 	fmt.Fprintln(options.Output, "==> building the parts that are missing")
-	built, err := parts.Ensure(ctx, parts.Print(options.Output), slices.Concat(kindstack.Parts(), nodes.Parts())...)
+	built, err := parts.Ensure(ctx, parts.Print(options.Output), slices.Concat(kindstack.Parts(), kindstack.PodParts(), nodes.Parts())...)
 	if err != nil {
 		return nil, err
 	}
@@ -58,6 +58,7 @@ func Raise(ctx context.Context, options Options) (_ *Stack, err error) {
 	}()
 	management, err := kindstack.Up(ctx, kindstack.Options{
 		Name: Name, Nodes: around, Dir: files, Repository: options.Repository, Built: built, Output: options.Output,
+		Pods: true,
 	})
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -194,12 +195,16 @@ func TestASavedFileBecomesANewManager(t *testing.T) {
 	}
 	g.Eventually(content, cold).Should(has("capt-bootstrap-manager"))
 
-	program := filepath.Join(clone, "cmd", "bootstrap", "main.go")
-	code, err := os.ReadFile(program)
+	file, line, added := firstChange(t)
+	path := filepath.Join(clone, file)
+	code, err := os.ReadFile(path)
 	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(bytes.Count(code, []byte(line))).To(Equal(1), "the page shows a line of %s", file)
+	message := strings.Split(added, `"`)[1]
+	g.Expect(content()).NotTo(has(message))
 	saved := time.Now()
-	g.Expect(os.WriteFile(program, bytes.ReplaceAll(code, []byte("capt-bootstrap-manager"), []byte("capt-changed-manager")), 0o600)).To(Succeed())
-	g.Eventually(content, warm).Should(has("capt-changed-manager"))
+	g.Expect(os.WriteFile(path, bytes.Replace(code, []byte(line), []byte(line+added), 1), 0o600)).To(Succeed())
+	g.Eventually(content, warm).Should(has(message))
 	t.Logf("from a saved file to a new manager: %.1f s", time.Since(saved).Seconds())
 	g.Expect(running.Kill()).To(Succeed())
 
@@ -207,7 +212,21 @@ func TestASavedFileBecomesANewManager(t *testing.T) {
 	g.Expect(os.Remove(binary)).To(Succeed())
 	out, messages, err := tool.run(t, clone, "ci", "--port=0", "bootstrap-build")
 	g.Expect(err).NotTo(HaveOccurred(), out+messages)
-	g.Expect(content()).To(has("capt-changed-manager"))
+	g.Expect(content()).To(has(message))
+}
+
+// firstChange is the change that docs/development.md has its readers make: the file,
+// a line of it, and the line that goes below.
+func firstChange(t *testing.T) (file, line, added string) {
+	t.Helper()
+	g := NewWithT(t)
+	page, err := os.ReadFile(filepath.Join(sources(t), "docs", "development.md"))
+	g.Expect(err).NotTo(HaveOccurred())
+	link := regexp.MustCompile(`\]\(\.\./([^)]+\.go)\)`).FindSubmatch(page)
+	g.Expect(link).NotTo(BeNil())
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllSubmatch(page, -1)
+	g.Expect(blocks).To(HaveLen(2))
+	return string(link[1]), string(blocks[0][1]), string(blocks[1][1])
 }
 
 // upstream is an entry of a tilt-provider.yaml, as the Tiltfile of Cluster API's

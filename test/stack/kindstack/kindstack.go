@@ -161,18 +161,11 @@ func (s *Stack) startKind(ctx context.Context, options Options) error {
 }
 
 func (s *Stack) loadImages(ctx context.Context, options Options, managers []*images.Image) error {
-	needed := []string{"capi-core-image", "cert-manager-image"}
-	if options.Pods {
-		needed = append(needed, PodParts()...)
+	others, err := podImages(options.Built, options.Pods)
+	if err != nil {
+		return err
 	}
-	for _, part := range needed {
-		image, err := images.Open(options.Built.Dir(part))
-		if err != nil {
-			return err
-		}
-		managers = append(managers, image)
-	}
-	return s.cluster.Load(ctx, managers...)
+	return s.cluster.Load(ctx, append(managers, others...)...)
 }
 
 func (s *Stack) init(ctx context.Context, options Options) error {
