@@ -124,6 +124,10 @@ test-faults: local-repository ## Run the fault matrix.
 test-quick-start: local-repository ## Type the commands of docs/quick-start.md, in Docker.
 	cd test/stack && go test -v -count=1 -timeout 1h -run TestQuickStart ./quickstart -args -type-page
 
+.PHONY: test-dev
+test-dev: ## Go through the development loop of docs/development.md, in Docker, and say how long its steps take.
+	cd test/stack && go test -v -count=1 -timeout 2h -run TestTheDailyLoop ./dev -args -loop
+
 .PHONY: bench-main
 bench-main: local-repository ## Measure the main job beside its floor, on real nodes where there can be Docker, and the managers. FLEET=sim, ROUNDS=1.
 	cd test/stack && go run ./cmd/stack bench-main

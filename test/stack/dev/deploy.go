@@ -157,8 +157,8 @@ func (p provider) amendDeployment(object *unstructured.Unstructured, image strin
 		return errors.New("it is not one container with the manager's image")
 	}
 	containers[0].Image = image
-	args := slices.DeleteFunc(containers[0].Args, func(arg string) bool { return strings.HasPrefix(arg, "--leader-elect") })
-	containers[0].Args = append(args, "--leader-elect=false")
+	containers[0].Args = slices.DeleteFunc(containers[0].Args, func(arg string) bool { return strings.HasPrefix(arg, "--leader-elect") })
+	containers[0].Args = append(containers[0].Args, "--leader-elect=false")
 	deployment.Spec.Strategy = appsv1.DeploymentStrategy{
 		Type:          appsv1.RollingUpdateDeploymentStrategyType,
 		RollingUpdate: &appsv1.RollingUpdateDeployment{MaxSurge: ptr.To(intstr.FromInt32(0)), MaxUnavailable: ptr.To(intstr.FromInt32(1))},

@@ -108,7 +108,7 @@ func TestToolsWorkByThemselves(t *testing.T) {
 	g.Expect(session.writeTools(tools{clusterctl: tool, config: "the config", kubectl: tool, kind: tool})).To(Succeed())
 	g.Expect(filepath.Join(session.Bin, "stack")).To(BeARegularFile())
 
-	shell := exec.CommandContext(t.Context(), "sh", "-ec", `. "$1"; kubectl get "a b"; clusterctl version; kind load`, "sh", session.Environment)
+	shell := exec.CommandContext(t.Context(), "sh", "-ec", `. "$1"; kubectl get "a b"; clusterctl version; kind load`, "sh", session.Environment) //nolint:gosec // a file of this test
 	out, err := shell.CombinedOutput()
 	g.Expect(err).NotTo(HaveOccurred(), string(out))
 	g.Expect(strings.Split(strings.TrimSpace(string(out)), "\n")).To(Equal([]string{

@@ -97,6 +97,7 @@ func (s *Session) writeTools(tools tools) error {
 		"clusterctl": "CLUSTERCTL_DISABLE_VERSIONCHECK=true exec " + quote(tools.clusterctl) + " --config " + quote(tools.config) + ` "$@"`,
 		"kind": fmt.Sprintf(`KIND_EXPERIMENTAL_PROVIDER=docker KIND_EXPERIMENTAL_DOCKER_NETWORK=%s exec %s "$@"`,
 			quote(s.Network), quote(tools.kind)),
+		"tilt": "TILT= exec " + quote(filepath.Join(s.Bin, "stack")) + ` tilt "$@"`,
 	}
 	for name, script := range scripts {
 		if err := os.WriteFile(filepath.Join(s.Bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {

@@ -49,8 +49,8 @@ type Session struct {
 	Source string `json:"source"`
 	// Kubeconfig is an administrator's.
 	Kubeconfig string `json:"kubeconfig"`
-	// Bin is the folder with kubectl, clusterctl, kind and stack, as they must be
-	// called here.
+	// Bin is the folder with kubectl, clusterctl, kind, tilt and stack, as they must
+	// be called here.
 	Bin string `json:"bin"`
 	// Environment is a file for the shell that sets KUBECONFIG and PATH.
 	Environment string `json:"environment"`

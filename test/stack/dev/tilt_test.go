@@ -55,7 +55,7 @@ func newTilt(t *testing.T, context string) *tilt {
 
 func (r *tilt) run(t *testing.T, dir string, args ...string) (out, messages string, err error) {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), r.program, args...)
+	cmd := exec.CommandContext(t.Context(), r.program, args...) //nolint:gosec // the built tool
 	var stdout, stderr bytes.Buffer
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = dir, r.env, &stdout, &stderr
 	err = cmd.Run()
@@ -140,7 +140,7 @@ func TestTheTiltfileRefusesOtherClusters(t *testing.T) {
 func coversItsImports(t *testing.T, folder string, watched []string) {
 	t.Helper()
 	g := NewWithT(t)
-	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.Dir}}{{end}}", "./cmd/"+folder)
+	list := exec.CommandContext(t.Context(), "go", "list", "-deps", "-f", "{{if not .Standard}}{{.Dir}}{{end}}", "./cmd/"+folder) //nolint:gosec // our providers
 	list.Dir = sources(t)
 	out, err := list.Output()
 	g.Expect(err).NotTo(HaveOccurred())
@@ -164,15 +164,7 @@ func coversItsImports(t *testing.T, folder string, watched []string) {
 
 func TestASavedFileBecomesANewManager(t *testing.T) {
 	g := NewWithT(t)
-	real, clone := sources(t), t.TempDir()
-	for _, folder := range []string{"bootstrap", "controlplane", "infrastructure", "cmd"} {
-		g.Expect(os.CopyFS(filepath.Join(clone, folder), os.DirFS(filepath.Join(real, folder)))).To(Succeed())
-	}
-	for _, file := range []string{"go.mod", "go.sum", "Tiltfile"} {
-		content, err := os.ReadFile(filepath.Join(real, file))
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(os.WriteFile(filepath.Join(clone, file), content, 0o600)).To(Succeed())
-	}
+	clone := cloneSources(t)
 	tool := newTilt(t, Context)
 	running, err := process.Start(process.Command{
 		Name: "tilt", Path: tool.program, Args: []string{"up", "--stream", "--port=0", "bootstrap-build"},

@@ -24,7 +24,7 @@ func Up(ctx context.Context, dir string, command []string, output io.Writer) (*S
 	if err != nil {
 		return nil, err
 	}
-	var ended <-chan error
+	var ended <-chan struct{}
 	if keeper == 0 {
 		if ended, err = start(dir, command); err != nil {
 			return nil, err
@@ -41,7 +41,7 @@ func Up(ctx context.Context, dir string, command []string, output io.Writer) (*S
 
 // await waits for the session of a stack. ended tells that its process has ended,
 // when that was started here.
-func await(ctx context.Context, dir string, ended <-chan error, said *tail) (*Session, error) {
+func await(ctx context.Context, dir string, ended <-chan struct{}, said *tail) (*Session, error) {
 	ticker := time.NewTicker(look)
 	defer ticker.Stop()
 	for {
@@ -81,7 +81,7 @@ func failed(dir string) error {
 
 // start starts the process that keeps the stack. It belongs to no terminal, and
 // outlives this one.
-func start(dir string, command []string) (<-chan error, error) {
+func start(dir string, command []string) (<-chan struct{}, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("making the folder of the development stack: %w", err)
 	}
@@ -99,8 +99,12 @@ func start(dir string, command []string) (<-chan error, error) {
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("starting the development stack: %w", err)
 	}
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	ended := make(chan struct{})
+	go func() {
+		// How it has ended, it says in its folder.
+		_ = cmd.Wait()
+		close(ended)
+	}()
 	return ended, nil
 }
 

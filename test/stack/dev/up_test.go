@@ -25,9 +25,16 @@ func TestMain(m *testing.M) {
 	if dir == "" {
 		os.Exit(m.Run())
 	}
+	if err := serve(dir); err != nil {
+		os.Exit(1)
+	}
+}
+
+// serve keeps a stack that is nothing but a session.
+func serve(dir string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	err := Serve(ctx, dir, func(context.Context) (*Stack, error) {
+	return Serve(ctx, dir, func(context.Context) (*Stack, error) {
 		fmt.Println("raising")
 		switch os.Getenv(serveFails) {
 		case "raise":
@@ -46,9 +53,6 @@ func TestMain(m *testing.M) {
 			},
 		}, nil
 	})
-	if err != nil {
-		os.Exit(1)
-	}
 }
 
 // serving is a folder, and the command that keeps a stack there.

@@ -67,7 +67,7 @@ func TestReplacementsMustBeOnThePageOnce(t *testing.T) {
 }
 
 // typed runs commands in a shell and returns what is printed.
-func typed(t *testing.T, ctx context.Context, blocks []Block) (took []Took, output string, err error) { //nolint:revive // t comes first in tests
+func typed(t *testing.T, ctx context.Context, blocks []Block) (took []Took, output string, err error) {
 	t.Helper()
 	var out bytes.Buffer
 	took, err = Run(ctx, blocks, Options{Dir: t.TempDir(), Env: []string{"PATH=" + os.Getenv("PATH")}, Output: &out})
@@ -144,6 +144,16 @@ func TestThePageIsShellAndItsReplacementsAreOnIt(t *testing.T) {
 		out, err := check.CombinedOutput()
 		g.Expect(err).NotTo(HaveOccurred(), string(out))
 	}
+}
+
+func TestThePageTakesTheVersionsOfTheTestBed(t *testing.T) {
+	g := NewWithT(t)
+	var all strings.Builder
+	for _, block := range quickStart(t) {
+		all.WriteString(block.Commands)
+	}
+	g.Expect(all.String()).To(ContainSubstring("--kubernetes-version " + parts.KubernetesVersion + " "))
+	g.Expect(all.String()).To(ContainSubstring("TALOS_VERSION=" + parts.TalosVersion[:strings.LastIndex(parts.TalosVersion, ".")] + "\n"))
 }
 
 // clusterctlConfig is what clusterctl reads.
