@@ -121,6 +121,14 @@ test-histories: ## Play 10000 histories of the control plane's decision, and 500
 test-faults: local-repository ## Run the fault matrix.
 	cd test/integration && $(GO_TEST) -v -count=1 -timeout 60m ./faults -args -cells=154
 
+.PHONY: test-quick-start
+test-quick-start: local-repository ## Type the commands of docs/quick-start.md, in Docker.
+	cd test/stack && go test -v -count=1 -timeout 1h -run TestQuickStart ./quickstart -args -type-page
+
+.PHONY: test-dev
+test-dev: ## Go through the development loop of docs/development.md, in Docker, and say how long its steps take.
+	cd test/stack && go test -v -count=1 -timeout 2h -run TestTheDailyLoop ./dev -args -loop
+
 .PHONY: bench-main
 bench-main: local-repository ## Measure the main job beside its floor, on real nodes where there can be Docker, and the managers. FLEET=sim, ROUNDS=1.
 	cd test/stack && go run ./cmd/stack bench-main
@@ -130,6 +138,22 @@ bench-main: local-repository ## Measure the main job beside its floor, on real n
 .PHONY: demo
 demo: local-repository ## Build a Kubernetes cluster out of Talos machines, scale it and give the machines back. FLEET=sim, KEEP=1.
 	cd test/stack && go run ./cmd/stack demo
+
+.PHONY: dev-up
+dev-up: local-repository ## Raise a management cluster in kind with everything installed, which stays until dev-down. Needs root.
+	cd test/stack && go run ./cmd/stack dev-up
+
+.PHONY: dev-down
+dev-down: ## Take down what dev-up has raised.
+	cd test/stack && go run ./cmd/stack dev-down
+
+.PHONY: tilt-up
+tilt-up: ## Put every saved file into the cluster of dev-up. TILT=tilt takes your own Tilt, which has a web interface.
+	cd test/stack && go run ./cmd/stack tilt up $(if $(TILT),,--legacy)
+
+.PHONY: tilt-ci
+tilt-ci: ## Build all managers and put them into the cluster of dev-up, once.
+	cd test/stack && go run ./cmd/stack tilt ci
 
 ##@ Build and release
 
