@@ -24,6 +24,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/container"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/controllers"
@@ -145,6 +146,12 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
 			Contacts: contacts, Lookout: lookout.New(follower, options.Clock),
 			Clock: options.Clock, Random: options.Random, Recorder: mgr.GetEventRecorder("talosmachine-controller"),
+			ProbeInterval: options.ProbeInterval,
+		},
+		Container: &container.Machines{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
+			Lookout: lookout.New(follower, options.Clock),
+			Clock:   options.Clock, Random: options.Random, Recorder: mgr.GetEventRecorder("talosmachine-controller"),
 			ProbeInterval: options.ProbeInterval,
 		},
 		Changes:          follower.Events(),

@@ -39,6 +39,9 @@ const (
 type Scope struct {
 	// Cluster is the Cluster of the TalosMachine; nil only in a deletion.
 	Cluster *clusterv1.Cluster
+	// TalosCluster is the infrastructure of the Cluster; nil when that is of another
+	// kind, or not there.
+	TalosCluster *infrav1.TalosCluster
 	// Machine is the owner of the TalosMachine; nil only in a deletion.
 	Machine *clusterv1.Machine
 	// TalosMachine is what is reconciled.

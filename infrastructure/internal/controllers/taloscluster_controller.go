@@ -7,7 +7,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/utils/ptr"
@@ -22,7 +25,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/pass"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -42,6 +47,10 @@ type ClusterReconciler struct {
 	limiter pass.Limiter
 }
 
+// refusedRetryInterval is how often the API server is asked again to take a Service
+// that it has refused.
+const refusedRetryInterval = 20 * time.Second
+
 // maxFailureDomains is what the Cluster API contract allows.
 const maxFailureDomains = 100
 
@@ -58,6 +67,9 @@ func (r *ClusterReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 	toCluster := util.ClusterToInfrastructureMapFunc(ctx, infrav1.GroupVersion.WithKind(infrav1.TalosClusterKind), r.Client, &infrav1.TalosCluster{})
 	built, err := capicontroller.NewControllerManagedBy(mgr, log).
 		For(&infrav1.TalosCluster{}).
+		Owns(&corev1.Service{}).
+		Owns(&policyv1.PodDisruptionBudget{}).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.nodeToClusters), predicate.Funcs{UpdateFunc: nodeMatters}).
 		WithOptions(options).
 		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(toCluster)).
@@ -108,7 +120,15 @@ func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 		return ctrl.Result{}, r.reconcileDelete(ctx, talosCluster)
 	}
 
-	return ctrl.Result{}, r.reconcileNormal(ctx, cluster, talosCluster)
+	if err := r.reconcileNormal(ctx, cluster, talosCluster); err != nil {
+		return ctrl.Result{}, err
+	}
+	if conditions.GetReason(talosCluster, infrav1.ReadyCondition) == infrav1.ServiceRefusedReason {
+		// Nothing tells when an address or a quota becomes free.
+		return ctrl.Result{RequeueAfter: refusedRetryInterval}, nil
+	}
+
+	return ctrl.Result{}, nil
 }
 
 // writeCluster writes what a pass has changed. A TalosCluster whose last finalizer
@@ -129,6 +149,9 @@ func writeCluster(ctx context.Context, helper *patch.Helper, talosCluster *infra
 
 func (r *ClusterReconciler) reconcileNormal(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) error {
 	setCondition(talosCluster, infrav1.DeletingCondition, isFalse(infrav1.NotDeletingReason, ""))
+	if talosCluster.Spec.Container != nil {
+		return r.reconcileContainer(ctx, cluster, talosCluster)
+	}
 	var err error
 	if talosCluster.Status.FailureDomains, err = r.failureDomains(ctx, talosCluster.Namespace); err != nil {
 		return err
@@ -141,6 +164,34 @@ func (r *ClusterReconciler) reconcileNormal(ctx context.Context, cluster *cluste
 	}
 	talosCluster.Status.Initialization.Provisioned = ptr.To(true)
 	setCondition(talosCluster, infrav1.ReadyCondition, backends.True(infrav1.ClusterReadyReason, ""))
+
+	return nil
+}
+
+// reconcileContainer makes the endpoint of a control plane in Pods.
+func (r *ClusterReconciler) reconcileContainer(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) error {
+	zones, err := r.zones(ctx)
+	if err != nil {
+		return err
+	}
+	talosCluster.Status.FailureDomains = zones
+	found, err := r.overlap(ctx, cluster, talosCluster)
+	if err == nil && found.Status == "" {
+		found, err = r.reconcileService(ctx, cluster, talosCluster)
+	}
+	if err != nil {
+		return err
+	}
+	if err := r.reconcileBudget(ctx, cluster, talosCluster); err != nil {
+		return err
+	}
+	if talosCluster.Spec.ControlPlaneEndpoint.IsValid() {
+		talosCluster.Status.Initialization.Provisioned = ptr.To(true)
+	}
+	if found.Status == "" {
+		found = backends.True(infrav1.ClusterReadyReason, "")
+	}
+	setCondition(talosCluster, infrav1.ReadyCondition, found)
 
 	return nil
 }
@@ -205,6 +256,15 @@ func (r *ClusterReconciler) reconcileDelete(ctx context.Context, talosCluster *i
 		setCondition(talosCluster, infrav1.ReadyCondition, isFalse(infrav1.DeletingReason, "%s", waiting.Message))
 		return nil
 	}
+	left, err := r.deleteMade(ctx, talosCluster)
+	if err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		waiting := backends.True(infrav1.WaitingForServiceReason, "Waiting to be gone: "+strings.Join(left, ", "))
+		setCondition(talosCluster, infrav1.DeletingCondition, waiting)
+		return nil
+	}
 	controllerutil.RemoveFinalizer(talosCluster, infrav1.TalosClusterFinalizer)
 
 	return nil
@@ -216,8 +276,40 @@ func (r *ClusterReconciler) hostToClusters(ctx context.Context, object client.Ob
 	return r.list(ctx, client.InNamespace(object.GetNamespace()))
 }
 
+// nodeToClusters maps a node of the management cluster to the TalosClusters whose
+// failure domains are zones.
+func (r *ClusterReconciler) nodeToClusters(ctx context.Context, _ client.Object) []ctrl.Request {
+	clusters := &infrav1.TalosClusterList{}
+	if err := r.Client.List(ctx, clusters); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list TalosClusters")
+		return nil
+	}
+	var requests []ctrl.Request
+	for i := range clusters.Items {
+		if clusters.Items[i].Spec.Container != nil {
+			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&clusters.Items[i])})
+		}
+	}
+
+	return requests
+}
+
+// nodeMatters tells a change of what a TalosCluster knows of a node.
+func nodeMatters(change event.UpdateEvent) bool {
+	before, isNode := change.ObjectOld.(*corev1.Node)
+	after, isNodeToo := change.ObjectNew.(*corev1.Node)
+	if !isNode || !isNodeToo {
+		return false
+	}
+
+	return before.Labels[corev1.LabelTopologyZone] != after.Labels[corev1.LabelTopologyZone] || !slices.Equal(before.Spec.PodCIDRs, after.Spec.PodCIDRs)
+}
+
+// machineToClusters maps a TalosMachine to its TalosCluster: one on metal when it
+// goes, a control plane machine in a Pod also when it comes or is lost.
 func (r *ClusterReconciler) machineToClusters(ctx context.Context, object client.Object) []ctrl.Request {
-	if object.GetDeletionTimestamp().IsZero() {
+	machine, ok := object.(*infrav1.TalosMachine)
+	if !ok || (machine.DeletionTimestamp.IsZero() && machine.Spec.Container == nil) {
 		return nil
 	}
 

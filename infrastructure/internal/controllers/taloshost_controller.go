@@ -31,7 +31,6 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
@@ -233,7 +232,7 @@ func (r *HostReconciler) findConsumer(ctx context.Context, s *hostScope, reader 
 
 // after is a requeue after about d: the probes of many machines are spread.
 func (r *HostReconciler) after(d time.Duration) ctrl.Result {
-	return ctrl.Result{RequeueAfter: metal.Jitter(r.Random, d)}
+	return ctrl.Result{RequeueAfter: backends.Jitter(r.Random, d)}
 }
 
 // paced looks again at what has not come about for a while: every least at first,

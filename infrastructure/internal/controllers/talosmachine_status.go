@@ -30,6 +30,10 @@ func (r *MachineReconciler) reconcileStatus(ctx context.Context, scope *backends
 		controllerutil.RemoveFinalizer(machine, infrav1.TalosMachineFinalizer)
 	}
 	status := &machine.Status
+	if machine.Spec.Container != nil {
+		// A Pod that runs cannot be moved to another management cluster.
+		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, infrav1.BlockMoveAnnotation, "")
+	}
 	if observed.Provisioned {
 		status.Initialization.Provisioned = ptr.To(true)
 	}

@@ -82,7 +82,7 @@ func (m *Machines) forgetHost(ctx context.Context, scope *backends.Scope) error 
 		return nil
 	}
 
-	return m.patchMachine(ctx, scope, func(spec *infrav1.TalosMachineSpec) { spec.HostRef = infrav1.TalosMachineHostReference{} })
+	return backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.HostRef = infrav1.TalosMachineHostReference{} })
 }
 
 // intend records the host and the provider ID on the TalosMachine. A provider
@@ -94,12 +94,12 @@ func (m *Machines) intend(ctx context.Context, scope *backends.Scope, host *infr
 	}
 	if host.Spec.ProviderID == "" && !strings.HasPrefix(providerID, infrav1.ProviderIDPrefix) {
 		var err error
-		if providerID, err = m.mint(); err != nil {
+		if providerID, err = backends.MintProviderID(m.Random); err != nil {
 			return err
 		}
 	}
 
-	return m.patchMachine(ctx, scope, func(spec *infrav1.TalosMachineSpec) {
+	return backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) {
 		spec.ProviderID = providerID
 		spec.HostRef = infrav1.TalosMachineHostReference{Name: host.Name, Claim: infrav1.HostClaimIntended}
 	})
@@ -131,7 +131,7 @@ func (m *Machines) claimHost(ctx context.Context, scope *backends.Scope, host *i
 func (m *Machines) bind(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (*infrav1.TalosHost, ctrl.Result, error) {
 	machine := scope.TalosMachine
 	if machine.Spec.HostRef.Claim != infrav1.HostClaimBound {
-		if err := m.patchMachine(ctx, scope, func(spec *infrav1.TalosMachineSpec) { spec.HostRef.Claim = infrav1.HostClaimBound }); err != nil {
+		if err := backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.HostRef.Claim = infrav1.HostClaimBound }); err != nil {
 			return nil, ctrl.Result{}, err
 		}
 	}
@@ -144,15 +144,4 @@ func (m *Machines) bind(ctx context.Context, scope *backends.Scope, host *infrav
 	scope.Observed.Claim = backends.True(infrav1.HostClaimedReason, "")
 
 	return host, ctrl.Result{}, nil
-}
-
-// patchMachine writes what must not be lost into the spec of the TalosMachine.
-func (m *Machines) patchMachine(ctx context.Context, scope *backends.Scope, change func(*infrav1.TalosMachineSpec)) error {
-	before := scope.TalosMachine.DeepCopy()
-	change(&scope.TalosMachine.Spec)
-	if err := m.Client.Patch(ctx, scope.TalosMachine, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("recording the claim on TalosMachine %s: %w", before.Name, err)
-	}
-
-	return nil
 }

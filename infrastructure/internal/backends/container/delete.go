@@ -1,0 +1,71 @@
+package container
+
+import (
+	"context"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+)
+
+// Delete implements backends.Machines: the Pod, then its data and its names.
+func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.Deletion, ctrl.Result, error) {
+	m.Forget(client.ObjectKeyFromObject(scope.TalosMachine))
+	scope.Observed.Reprovisioning = backends.False(infrav1.NotReprovisioningReason, "")
+	left, err := m.deleteAll(ctx, m.wish(scope, nil), true)
+	if err != nil {
+		return "", ctrl.Result{}, err
+	}
+	if len(left) > 0 {
+		scope.Observed.Deleting = backends.True(infrav1.WaitingForPodDeletionReason, "Waiting to be gone: "+strings.Join(left, ", "))
+		return backends.Releasing, m.soon(), nil
+	}
+	m.Recorder.Eventf(scope.TalosMachine, nil, corev1.EventTypeNormal, infrav1.EventPodDeleted, "Delete", "The Pod of the machine and its data are gone")
+
+	return backends.Released, ctrl.Result{}, nil
+}
+
+// deleteAll deletes the Pod, and once it has ended what belongs to it; with names
+// also the Service that gives etcd its address. It tells what is left.
+func (m *Machines) deleteAll(ctx context.Context, w wish, names bool) ([]string, error) {
+	now, err := m.life(ctx, w.machine)
+	if err != nil {
+		return nil, err
+	}
+	if now.pod != nil && metav1.IsControlledBy(now.pod, w.machine) {
+		return []string{"Pod " + now.pod.Name}, m.deletePod(ctx, now)
+	}
+	meta := func(suffix string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: w.machine.Namespace, Name: w.machine.Name + suffix}
+	}
+	belongings := []struct {
+		kind   string
+		object client.Object
+	}{
+		{"Secret", &corev1.Secret{ObjectMeta: meta(infrav1.UserDataSecretSuffix)}},
+		{"PersistentVolumeClaim", &corev1.PersistentVolumeClaim{ObjectMeta: meta(infrav1.DataClaimSuffix)}},
+	}
+	if names {
+		belongings = append(belongings, struct {
+			kind   string
+			object client.Object
+		}{"Service", &corev1.Service{ObjectMeta: meta(infrav1.EtcdServiceSuffix)}})
+	}
+	var left []string
+	for _, belonging := range belongings {
+		there, err := m.deleteObject(ctx, w, belonging.object)
+		if err != nil {
+			return nil, err
+		}
+		if there {
+			left = append(left, belonging.kind+" "+belonging.object.GetName())
+		}
+	}
+
+	return left, nil
+}
