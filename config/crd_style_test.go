@@ -41,8 +41,8 @@ func problems(path string, field apiextensionsv1.JSONSchemaProps) []string {
 		}
 	}
 	for name, below := range field.Properties {
-		if name == "matchExpressions" {
-			continue // A label selector is Kubernetes' own type.
+		if name == "matchExpressions" || name == "tolerations" {
+			continue // A label selector and a toleration are Kubernetes' own types.
 		}
 		if below.Description == "" {
 			found = append(found, path+"."+name+": no description")

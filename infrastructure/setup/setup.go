@@ -97,7 +97,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		return err
 	}
 	for _, webhook := range []interface{ SetupWebhookWithManager(ctrl.Manager) error }{
-		&webhooks.TalosCluster{}, &webhooks.TalosClusterTemplate{}, &webhooks.TalosMachine{}, &webhooks.TalosMachineTemplate{},
+		&webhooks.TalosCluster{}, &webhooks.TalosClusterTemplate{}, &webhooks.TalosMachine{Manager: user}, &webhooks.TalosMachineTemplate{},
 		&webhooks.TalosHost{Reader: mgr.GetAPIReader(), Manager: user},
 	} {
 		if err := webhook.SetupWebhookWithManager(mgr); err != nil {
@@ -168,7 +168,12 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 		ProbeInterval: options.ProbeInterval, WatchFilterValue: options.WatchFilterValue,
 	}
 
-	return hosts.SetupWithManager(ctx, mgr, concurrency)
+	if err := hosts.SetupWithManager(ctx, mgr, concurrency); err != nil {
+		return err
+	}
+	templates := &controllers.MachineTemplateReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), WatchFilterValue: options.WatchFilterValue}
+
+	return templates.SetupWithManager(ctx, mgr, concurrency)
 }
 
 // registerMetrics registers the metrics of hosts. The machine of a host has answered

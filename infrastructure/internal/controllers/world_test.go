@@ -105,7 +105,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	w.client = fake.NewClientBuilder().
 		WithScheme(testScheme(t)).
 		WithObjects(objects...).
-		WithStatusSubresource(&infrav1.TalosCluster{}, &infrav1.TalosMachine{}, &infrav1.TalosHost{}, &clusterv1.Machine{}, &clusterv1.Cluster{}).
+		WithStatusSubresource(&infrav1.TalosCluster{}, &infrav1.TalosMachine{}, &infrav1.TalosHost{}, &infrav1.TalosMachineTemplate{}, &clusterv1.Machine{}, &clusterv1.Cluster{}).
 		WithInterceptorFuncs(w.mortality()).
 		Build()
 
