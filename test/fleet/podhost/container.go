@@ -214,7 +214,7 @@ func (h *Host) boot(pod *corev1.Pod, w *worker, volume, release, userData string
 	key := client.ObjectKeyFromObject(pod)
 	h.running.Go(func() {
 		<-ended
-		h.look(h.context(), key)
+		h.look(h.ctx, key)
 	})
 	return nil
 }

@@ -14,10 +14,13 @@ import (
 
 // Machine is what runs in the container of a Pod; nil when nothing does.
 func (h *Host) Machine(key client.ObjectKey) *talossim.Machine {
-	if w := h.known(key); w != nil {
-		return w.machine
+	w := h.known(key)
+	if w == nil {
+		return nil
 	}
-	return nil
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.machine
 }
 
 // Created are the UIDs of all Pods of a name that a node has ever had.
@@ -34,25 +37,29 @@ func (h *Host) known(key client.ObjectKey) *worker {
 }
 
 // KillContainer kills the container of a Pod; the kubelet starts it again.
-func (h *Host) KillContainer(ctx context.Context, key client.ObjectKey) error {
+func (h *Host) KillContainer(key client.ObjectKey) error {
 	const killed = 137
-	return h.kill(ctx, key, corev1.ContainerStateTerminated{Reason: "Error", ExitCode: killed})
+	return h.kill(key, corev1.ContainerStateTerminated{Reason: "Error", ExitCode: killed})
 }
 
 // OOMKill has the kernel kill the container of a Pod for its memory.
-func (h *Host) OOMKill(ctx context.Context, key client.ObjectKey) error {
+func (h *Host) OOMKill(key client.ObjectKey) error {
 	const killed = 137
-	return h.kill(ctx, key, corev1.ContainerStateTerminated{Reason: "OOMKilled", ExitCode: killed})
+	return h.kill(key, corev1.ContainerStateTerminated{Reason: "OOMKilled", ExitCode: killed})
 }
 
-func (h *Host) kill(ctx context.Context, key client.ObjectKey, fate corev1.ContainerStateTerminated) error {
+func (h *Host) kill(key client.ObjectKey, fate corev1.ContainerStateTerminated) error {
 	w := h.known(key)
-	if w == nil || w.machine == nil {
+	if w == nil {
+		return fmt.Errorf("killing the container of Pod %s: no node has it", key)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.machine == nil || !w.runs() {
 		return fmt.Errorf("killing the container of Pod %s: it does not run", key)
 	}
 	w.fate = &fate
 	w.machine.End()
-	h.look(ctx, key)
 	return nil
 }
 
@@ -61,25 +68,30 @@ func (h *Host) kill(ctx context.Context, key client.ObjectKey, fate corev1.Conta
 // volumes, under other addresses.
 func (h *Host) LoseSandboxes(ctx context.Context, keys ...client.ObjectKey) error {
 	var lost []*worker
+	defer func() {
+		for _, w := range lost {
+			w.mu.Unlock()
+		}
+		for _, key := range keys {
+			h.look(ctx, key)
+		}
+	}()
 	for _, key := range keys {
 		w := h.known(key)
-		if w == nil || w.machine == nil {
+		if w == nil {
+			return fmt.Errorf("taking the sandbox of Pod %s: no node has it", key)
+		}
+		w.mu.Lock()
+		lost = append(lost, w)
+		if w.machine == nil || !w.runs() {
 			return fmt.Errorf("taking the sandbox of Pod %s: it does not run", key)
 		}
-		lost = append(lost, w)
-	}
-	for _, w := range lost {
-		w.held = true
 	}
 	var ends sync.WaitGroup
 	for _, w := range lost {
 		ends.Go(func() { h.endSandbox(w) })
 	}
 	ends.Wait()
-	for i, w := range lost {
-		w.held = false
-		h.look(ctx, keys[i])
-	}
 	return nil
 }
 
@@ -89,7 +101,9 @@ func (h *Host) Evict(ctx context.Context, key client.ObjectKey) error {
 	if w == nil {
 		return fmt.Errorf("evicting Pod %s: no node has it", key)
 	}
+	w.mu.Lock()
 	w.evicted = "The node was low on resource: ephemeral-storage. Threshold quantity: 100Gi, available: 1Gi. "
+	w.mu.Unlock()
 	h.look(ctx, key)
 	return nil
 }

@@ -6,6 +6,7 @@ import (
 	"net"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +28,9 @@ import (
 // worker is what a kubelet knows about one Pod.
 type worker struct {
 	uid types.UID
+
+	// mu is held during each look at the Pod, and guards what follows.
+	mu sync.Mutex
 	// ip is the address of the sandbox, and last its last byte; empty when there is
 	// no sandbox.
 	ip   string
@@ -48,8 +52,6 @@ type worker struct {
 	// fate is what the next end of the container is told to be; nil means that it
 	// ended by itself.
 	fate *corev1.ContainerStateTerminated
-	// held keeps the container from being started.
-	held bool
 	// evicted is why the kubelet has evicted the Pod.
 	evicted string
 	// pulled is when the image was last asked for.
@@ -91,6 +93,8 @@ func (h *Host) syncPod(ctx context.Context, request ctrl.Request) (ctrl.Result, 
 		return ctrl.Result{}, nil
 	}
 	w := h.workerOf(pod)
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	switch {
 	case pod.DeletionTimestamp != nil:
 		return ctrl.Result{}, h.terminate(ctx, pod, w)
@@ -131,12 +135,14 @@ func (h *Host) forget(key client.ObjectKey) {
 	delete(h.workers, key)
 	h.mu.Unlock()
 	if w != nil {
+		w.mu.Lock()
+		defer w.mu.Unlock()
 		h.clean(w)
 	}
 }
 
 // clean ends the container, and takes the sandbox and the volumes that go with the
-// Pod away.
+// Pod away. The lock of the worker is held, as below.
 func (h *Host) clean(w *worker) {
 	h.endSandbox(w)
 	if w.machine != nil && w.data == "" {
@@ -198,9 +204,6 @@ func (h *Host) tellEvicted(ctx context.Context, pod *corev1.Pod, w *worker) erro
 func (h *Host) syncContainer(ctx context.Context, pod *corev1.Pod, w *worker) time.Duration {
 	if w.runs() && hasEnded(w) {
 		h.restarted(w)
-	}
-	if w.held {
-		return 0
 	}
 	if w.runs() {
 		return h.probe(ctx, pod, w)
@@ -311,12 +314,13 @@ func (h *Host) patchStatus(ctx context.Context, pod *corev1.Pod, status corev1.P
 	changed := pod.DeepCopy()
 	changed.Status = status
 	patch := client.StrategicMergeFrom(pod)
-	if content, err := patch.Data(changed); err != nil || string(content) == "{}" {
+	content, err := patch.Data(changed)
+	if err != nil || string(content) == "{}" {
 		return err
 	}
 	// The UID keeps it from another Pod of the same name.
-	changed.ResourceVersion = ""
-	if err := h.client.Status().Patch(ctx, changed, patch); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+	content = append([]byte(`{"metadata":{"uid":"`+string(pod.UID)+`"},`), content[1:]...)
+	if err := h.client.Status().Patch(ctx, changed, client.RawPatch(types.StrategicMergePatchType, content)); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
 		return fmt.Errorf("telling the status of Pod %s: %w", pod.Name, err)
 	}
 	return nil

@@ -69,6 +69,7 @@ type Host struct {
 	clusters *kube.Clusters
 	subnet   *talossim.Subnet
 	proxy    *proxy
+	ctx      context.Context //nolint:containedctx // The life of the kubelets.
 	stop     context.CancelFunc
 	running  sync.WaitGroup
 	events   chan event.GenericEvent
@@ -98,8 +99,7 @@ func Start(ctx context.Context, options Options) (_ *Host, err error) {
 		workers: map[client.ObjectKey]*worker{}, volumes: map[string]*talossim.Machine{}, created: map[client.ObjectKey][]string{},
 		taken: map[int]bool{}, next: map[int]int{},
 	}
-	running, stop := context.WithCancel(context.WithoutCancel(ctx))
-	h.stop = stop
+	h.ctx, h.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, h.Close())
@@ -122,7 +122,7 @@ func Start(ctx context.Context, options Options) (_ *Host, err error) {
 		return nil, err
 	}
 	failed := make(chan error, 1)
-	h.running.Go(func() { failed <- manager.Start(running) })
+	h.running.Go(func() { failed <- manager.Start(h.ctx) })
 	if !manager.GetCache().WaitForCacheSync(ctx) {
 		return nil, errors.Join(errors.New("starting the host of Pods: its cache has not heard of anything"), ctx.Err())
 	}
@@ -160,13 +160,13 @@ func (h *Host) manager(of *rest.Config) (ctrl.Manager, error) {
 // Close ends all Pods without telling anybody. It may be called twice.
 func (h *Host) Close() error {
 	h.stop()
+	if h.Sim != nil {
+		h.Sim.Close()
+	}
 	h.running.Wait()
 	var failures []error
 	if h.proxy != nil {
 		h.proxy.close()
-	}
-	if h.Sim != nil {
-		h.Sim.Close()
 	}
 	if h.clusters != nil {
 		h.clusters.Close()
