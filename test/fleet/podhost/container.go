@@ -230,7 +230,7 @@ func (h *Host) machineOn(pod *corev1.Pod, volume string) (*talossim.Machine, err
 	if found != nil {
 		return found, nil
 	}
-	made, err := h.newMachine(volume)
+	made, err := h.newMachine(pod.Namespace + "/" + volume)
 	if err != nil {
 		return nil, err
 	}

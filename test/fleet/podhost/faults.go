@@ -108,8 +108,7 @@ func (h *Host) Evict(ctx context.Context, key client.ObjectKey) error {
 	return nil
 }
 
-// RemoveNode takes a node away with all that runs on it. RestoreNode brings an
-// empty one of its name.
+// RemoveNode takes a node away for good, with all that runs on it.
 func (h *Host) RemoveNode(ctx context.Context, name string) error {
 	h.mu.Lock()
 	h.gone[name] = true
@@ -127,16 +126,4 @@ func (h *Host) RemoveNode(ctx context.Context, name string) error {
 		return fmt.Errorf("removing %s: %w", name, err)
 	}
 	return nil
-}
-
-// RestoreNode brings a node back that RemoveNode has taken away.
-func (h *Host) RestoreNode(ctx context.Context, name string) error {
-	h.mu.Lock()
-	delete(h.gone, name)
-	h.mu.Unlock()
-	number := h.numberOf(name)
-	if number < 0 {
-		return fmt.Errorf("restoring %s: there was none", name)
-	}
-	return h.addNode(ctx, number)
 }

@@ -41,11 +41,16 @@ const (
 	Provisioner = "volumes.podhost.example.com"
 	// StorageClass is the default storage class.
 	StorageClass = "standard"
-	// nodes are how many nodes there are, each in a zone of its own.
-	nodes = 3
-	// addressesPerNode is the size of the Pod network of a node, a /26; the last
-	// one of the subnet is for nodes and load balancers.
-	addressesPerNode = 64
+	// SpareNode is the node that takes only Pods that tolerate SpareTaint. It is in no
+	// zone.
+	SpareNode = "node-4"
+	// SpareTaint is the key of its taint.
+	SpareTaint = "podhost.example.com/spare"
+	// nodes are how many nodes there are, each but the spare one in a zone of its own.
+	nodes = 4
+	// addressesPerNode is the size of the Pod network of a node, a /27; what is
+	// above them is for nodes and load balancers.
+	addressesPerNode = 32
 	firstSpare       = nodes*addressesPerNode + 1
 	// zonePrefix begins the names of zones, nodePrefix those of nodes.
 	zonePrefix, nodePrefix = "zone-", "node-"
@@ -202,7 +207,7 @@ func (h *Host) AddStorageClass(ctx context.Context, name string, byDefault bool)
 
 // podNetwork is the network of the Pods of a node.
 func (h *Host) podNetwork(number int) string {
-	const bits = 26
+	const bits = 27
 	return fmt.Sprintf("%s/%d", h.subnet.Address(number*addressesPerNode), bits)
 }
 
@@ -225,10 +230,15 @@ func (h *Host) addNode(ctx context.Context, number int) error {
 	}
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{
-			corev1.LabelHostname: name, corev1.LabelTopologyZone: zonePrefix + string(rune('a'+number)),
-			corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
+			corev1.LabelHostname: name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: "amd64",
 		}},
 		Spec: corev1.NodeSpec{PodCIDR: h.podNetwork(number), PodCIDRs: []string{h.podNetwork(number)}},
+	}
+	var taints []corev1.Taint
+	if name == SpareNode {
+		taints = []corev1.Taint{{Key: SpareTaint, Effect: corev1.TaintEffectNoSchedule}}
+	} else {
+		node.Labels[corev1.LabelTopologyZone] = zonePrefix + string(rune('a'+number))
 	}
 	status := corev1.NodeStatus{
 		Capacity: amount, Allocatable: amount,
@@ -247,7 +257,7 @@ func (h *Host) addNode(ctx context.Context, number int) error {
 		return fmt.Errorf("telling the status of %s: %w", name, err)
 	}
 	before := node.DeepCopy()
-	node.Spec.Taints = nil
+	node.Spec.Taints = taints
 	if err := h.client.Patch(ctx, node, client.MergeFrom(before)); err != nil {
 		return fmt.Errorf("making %s schedulable: %w", name, err)
 	}
