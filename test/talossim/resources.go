@@ -1,6 +1,7 @@
 package talossim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -75,7 +76,7 @@ func newResources(ctx context.Context, m *Machine) (*resources, error) {
 	if personality == Container {
 		// Who runs the container names it; other machines have no name yet.
 		name := network.NewHostnameStatus(network.NamespaceName, network.HostnameID)
-		name.TypedSpec().Hostname = spec.Name
+		name.TypedSpec().Hostname = cmp.Or(m.run.Hostname, spec.Name)
 		made = append(made, name)
 	}
 	made = append(made, addresses(spec.Address)...)
