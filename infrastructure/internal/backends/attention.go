@@ -15,7 +15,9 @@ func needsAttention(reason string) bool {
 		infrav1.FingerprintMismatchReason, infrav1.HostIdentityMismatchReason, infrav1.HostRunsForeignReason, infrav1.HostDuplicateReason,
 		infrav1.HostReturnedToMaintenanceReason, infrav1.HostNotAnsweringReason,
 		infrav1.ReprovisionOtherMachineReason, infrav1.ReprovisionDataMissingReason, infrav1.ReprovisionFromTemplateReason,
-		infrav1.ReprovisionGoingReason:
+		infrav1.ReprovisionGoingReason,
+		infrav1.PodRefusedReason, infrav1.PodNameTakenReason, infrav1.VolumeNotBoundReason, infrav1.ImageUnavailableReason,
+		infrav1.NotTalosReason, infrav1.WrongReleaseReason:
 		return true
 	}
 

@@ -21,8 +21,8 @@ type Machines interface {
 	// Delete gives the machine back. It tells Released once nothing is left to
 	// wait for.
 	Delete(ctx context.Context, scope *Scope) (Deletion, ctrl.Result, error)
-	// Forget ends what is open for a TalosMachine that does not exist any more.
-	Forget(key client.ObjectKey)
+	// Gone ends what is open for a TalosMachine that does not exist any more.
+	Gone(ctx context.Context, key client.ObjectKey) error
 }
 
 // Deletion tells how far a deletion is.

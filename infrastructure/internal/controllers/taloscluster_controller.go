@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/pass"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -69,12 +70,14 @@ func (r *ClusterReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 		For(&infrav1.TalosCluster{}).
 		Owns(&corev1.Service{}).
 		Owns(&policyv1.PodDisruptionBudget{}).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.nodeToClusters), predicate.Funcs{UpdateFunc: nodeMatters}).
 		WithOptions(options).
 		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(toCluster)).
 		Watches(&infrav1.TalosHost{}, handler.EnqueueRequestsFromMapFunc(r.hostToClusters)).
 		Watches(&infrav1.TalosMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineToClusters)).
+		// Nodes have no label of the watch filter.
+		WatchesRawSource(source.Kind[client.Object](mgr.GetCache(), &corev1.Node{},
+			handler.EnqueueRequestsFromMapFunc(r.nodeToClusters), predicate.Funcs{UpdateFunc: nodeMatters})).
 		Build(ctx, r)
 	if err != nil {
 		return fmt.Errorf("setting up the TalosCluster controller: %w", err)
@@ -123,8 +126,9 @@ func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 	if err := r.reconcileNormal(ctx, cluster, talosCluster); err != nil {
 		return ctrl.Result{}, err
 	}
-	if conditions.GetReason(talosCluster, infrav1.ReadyCondition) == infrav1.ServiceRefusedReason {
-		// Nothing tells when an address or a quota becomes free.
+	switch conditions.GetReason(talosCluster, infrav1.ReadyCondition) {
+	case infrav1.ServiceRefusedReason, infrav1.ServiceNameTakenReason:
+		// Nothing tells when an address, a quota or a name becomes free.
 		return ctrl.Result{RequeueAfter: refusedRetryInterval}, nil
 	}
 
@@ -179,11 +183,10 @@ func (r *ClusterReconciler) reconcileContainer(ctx context.Context, cluster *clu
 	if err == nil && found.Status == "" {
 		found, err = r.reconcileService(ctx, cluster, talosCluster)
 	}
+	// The cluster does not wait for its budget.
+	budgetErr := r.reconcileBudget(ctx, cluster, talosCluster)
 	if err != nil {
-		return err
-	}
-	if err := r.reconcileBudget(ctx, cluster, talosCluster); err != nil {
-		return err
+		return kerrors.NewAggregate([]error{err, budgetErr})
 	}
 	if talosCluster.Spec.ControlPlaneEndpoint.IsValid() {
 		talosCluster.Status.Initialization.Provisioned = ptr.To(true)
@@ -193,7 +196,7 @@ func (r *ClusterReconciler) reconcileContainer(ctx context.Context, cluster *clu
 	}
 	setCondition(talosCluster, infrav1.ReadyCondition, found)
 
-	return nil
+	return budgetErr
 }
 
 // failureDomains are those of all hosts of the namespace, free or not, so that
@@ -263,6 +266,7 @@ func (r *ClusterReconciler) reconcileDelete(ctx context.Context, talosCluster *i
 	if len(left) > 0 {
 		waiting := backends.True(infrav1.WaitingForServiceReason, "Waiting to be gone: "+strings.Join(left, ", "))
 		setCondition(talosCluster, infrav1.DeletingCondition, waiting)
+		setCondition(talosCluster, infrav1.ReadyCondition, isFalse(infrav1.DeletingReason, "%s", waiting.Message))
 		return nil
 	}
 	controllerutil.RemoveFinalizer(talosCluster, infrav1.TalosClusterFinalizer)

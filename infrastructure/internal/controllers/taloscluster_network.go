@@ -7,8 +7,11 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/siderolabs/talos/pkg/machinery/constants"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -21,7 +24,8 @@ import (
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=list;watch
 
 // overlap says which network of a cluster in Pods is also one of the management
-// cluster: a node inside could not reach the other one then. A cluster that has its
+// cluster: a node inside could not reach the other one then. Where the Cluster names
+// none, Talos' own are judged, which are those of kind too. A cluster that has its
 // endpoint already is not judged.
 func (r *ClusterReconciler) overlap(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (backends.Finding, error) {
 	if metav1.HasAnnotation(talosCluster.ObjectMeta, infrav1.NetworkOverlapAllowedAnnotation) || talosCluster.Spec.ControlPlaneEndpoint.IsValid() {
@@ -33,9 +37,15 @@ func (r *ClusterReconciler) overlap(ctx context.Context, cluster *clusterv1.Clus
 	}
 	network := cluster.Spec.ClusterNetwork
 	for _, ours := range []struct {
-		name   string
-		blocks []string
-	}{{"pods", network.Pods.CIDRBlocks}, {"services", network.Services.CIDRBlocks}} {
+		name, usual string
+		blocks      []string
+	}{
+		{"pods", constants.DefaultIPv4PodCIDR, network.Pods.CIDRBlocks},
+		{"services", constants.DefaultIPv4ServiceCIDR, network.Services.CIDRBlocks},
+	} {
+		if len(ours.blocks) == 0 {
+			ours.blocks = []string{ours.usual}
+		}
 		for _, block := range ours.blocks {
 			if other := overlapping(block, theirs); other != "" {
 				return isFalse(infrav1.NetworkOverlapReason,
@@ -67,7 +77,8 @@ func overlapping(block string, networks []string) string {
 // are known: those of its Services, and of the Pods of its nodes.
 func (r *ClusterReconciler) managementNetworks(ctx context.Context) ([]string, error) {
 	services := &networkingv1.ServiceCIDRList{}
-	if err := r.APIReader.List(ctx, services); err != nil {
+	// Management clusters before Kubernetes 1.33 do not tell.
+	if err := r.APIReader.List(ctx, services); err != nil && !meta.IsNoMatchError(err) && !apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("listing ServiceCIDRs: %w", err)
 	}
 	nodes := &corev1.NodeList{}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,7 +38,7 @@ func (r *ClusterReconciler) reconcileService(ctx context.Context, cluster *clust
 	address := endpoint.Address(service)
 	wanted := talosCluster.Spec.ControlPlaneEndpoint
 	switch {
-	case address == "" && !wanted.IsValid():
+	case address == "":
 		return isFalse(infrav1.WaitingForServiceReason, "Waiting for Service %s to get the address of a load balancer", service.Name), nil
 	case !wanted.IsValid():
 		talosCluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: address, Port: servicePort(talosCluster)}
@@ -51,9 +52,12 @@ func (r *ClusterReconciler) reconcileService(ctx context.Context, cluster *clust
 }
 
 // ensureService creates the Service, or mends it. One that was deleted gets its
-// address back.
+// address back. The cache is believed where it shows that all is well.
 func (r *ClusterReconciler) ensureService(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (*corev1.Service, backends.Finding, error) {
 	wanted := desiredService(cluster, talosCluster)
+	if cached := (&corev1.Service{}); r.Client.Get(ctx, client.ObjectKeyFromObject(wanted), cached) == nil && isAsWanted(cached, wanted, talosCluster) {
+		return cached, backends.Finding{}, nil
+	}
 	service := &corev1.Service{}
 	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(wanted), service)
 	switch {
@@ -68,12 +72,11 @@ func (r *ClusterReconciler) ensureService(ctx context.Context, cluster *clusterv
 		return nil, isFalse(infrav1.ServiceNameTakenReason, "Service %s exists, and does not belong to this TalosCluster; nothing is done to it. Delete it to go on", wanted.Name), nil
 	case !service.DeletionTimestamp.IsZero():
 		return nil, isFalse(infrav1.WaitingForServiceReason, "Service %s is being deleted; it is made again with its address", wanted.Name), nil
+	case isAsWanted(service, wanted, talosCluster):
+		return service, backends.Finding{}, nil
 	}
 	before := service.DeepCopy()
 	mendService(service, wanted)
-	if apiequality.Semantic.DeepEqual(before, service) {
-		return service, backends.Finding{}, nil
-	}
 	if err := r.Client.Patch(ctx, service, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
 		return nil, refusedService(wanted.Name, err), clientError(err)
 	}
@@ -81,10 +84,23 @@ func (r *ClusterReconciler) ensureService(ctx context.Context, cluster *clusterv
 	return service, backends.Finding{}, nil
 }
 
+// isAsWanted tells that nothing is to be done to a Service.
+func isAsWanted(service, wanted *corev1.Service, talosCluster *infrav1.TalosCluster) bool {
+	mended := service.DeepCopy()
+	mendService(mended, wanted)
+
+	return metav1.IsControlledBy(service, talosCluster) && service.DeletionTimestamp.IsZero() && apiequality.Semantic.DeepEqual(service, mended)
+}
+
 // mendService makes a Service as it is to be; what others have set besides stays.
 func mendService(service, wanted *corev1.Service) {
 	service.Spec.Type, service.Spec.Selector = wanted.Spec.Type, wanted.Spec.Selector
 	service.Spec.PublishNotReadyAddresses = false
+	// Without an address it was of type ExternalName.
+	service.Spec.ExternalName = ""
+	if service.Spec.ClusterIP == "" {
+		service.Spec.ClusterIP = wanted.Spec.ClusterIP
+	}
 	port := corev1.ServicePort{}
 	if len(service.Spec.Ports) == 1 {
 		port = service.Spec.Ports[0]
@@ -133,8 +149,15 @@ func desiredService(cluster *clusterv1.Cluster, talosCluster *infrav1.TalosClust
 	if spec.LoadBalancerClass != "" {
 		service.Spec.LoadBalancerClass = ptr.To(spec.LoadBalancerClass)
 	}
-	if known := talosCluster.Spec.ControlPlaneEndpoint; known.IsValid() && service.Spec.Type != corev1.ServiceTypeLoadBalancer {
-		service.Spec.ClusterIP = known.Host
+	known := talosCluster.Spec.ControlPlaneEndpoint.Host
+	if _, err := netip.ParseAddr(known); err != nil {
+		// None yet, or a name.
+		return service
+	}
+	if service.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		service.Spec.LoadBalancerIP = known //nolint:staticcheck // SA1019: there is no other way to ask any load balancer for an address.
+	} else {
+		service.Spec.ClusterIP = known
 	}
 
 	return service

@@ -86,10 +86,9 @@ func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 	talosMachine := &infrav1.TalosMachine{}
 	if err := r.Client.Get(ctx, req.NamespacedName, talosMachine); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.Metal.Forget(req.NamespacedName)
-			r.Container.Forget(req.NamespacedName)
+			err = kerrors.NewAggregate([]error{r.Metal.Gone(ctx, req.NamespacedName), r.Container.Gone(ctx, req.NamespacedName)})
 		}
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+		return pass.AgainAfterConflict(ctx, r.limiter, req, ctrl.Result{}, err)
 	}
 	scope, err := r.newScope(ctx, talosMachine)
 	if err != nil {

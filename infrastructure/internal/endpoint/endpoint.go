@@ -3,17 +3,40 @@
 package endpoint
 
 import (
+	"crypto/sha256"
+	"encoding/hex"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
 // ServiceName is the name of the Service of a TalosCluster.
 func ServiceName(cluster *infrav1.TalosCluster) string {
-	return cluster.Name + infrav1.EndpointServiceSuffix
+	return NameOf(cluster.Name, infrav1.EndpointServiceSuffix)
+}
+
+// NameOf is a name with an ending, as a Service can have it: at most 63 characters,
+// a letter first, no dot. A name that has to be changed for that gets a hash, so
+// that no two become the same.
+func NameOf(name, ending string) string {
+	if len(validation.IsDNS1035Label(name+ending)) == 0 {
+		return name + ending
+	}
+	const digits = 8
+	sum := sha256.Sum256([]byte(name))
+	hash := "-" + hex.EncodeToString(sum[:])[:digits]
+	fit := strings.ReplaceAll(name, ".", "-")
+	if fit[0] >= '0' && fit[0] <= '9' {
+		fit = "n" + fit
+	}
+	fit = fit[:min(len(fit), validation.DNS1035LabelMaxLength-len(hash)-len(ending))]
+
+	return strings.TrimRight(fit, "-") + hash + ending
 }
 
 // Names are all names and addresses by which a Service is reached, for the

@@ -78,47 +78,25 @@ var _ backends.Machines = &Machines{}
 func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
 	defer backends.CallForAttention(m.Recorder, scope)
 
-	scope.Observed.Provisioned = scope.TalosMachine.Spec.Pod.Progress == infrav1.PodRan
+	progress := scope.TalosMachine.Spec.Pod.Progress
+	scope.Observed.Provisioned = progress == infrav1.PodRan
 	scope.Observed.Identity = backends.False(infrav1.NotHandedOverReason, "The configuration never leaves the management cluster")
-	configuration, err := m.configuration(ctx, scope)
-	if err != nil || configuration == nil {
-		return ctrl.Result{}, err
+	if progress == "" && scope.Machine.Spec.Bootstrap.DataSecretName == nil {
+		scope.Observed.Claim = backends.False(infrav1.WaitingForBootstrapDataReason, noConfigurationYet)
+		return ctrl.Result{}, nil
 	}
 	again, err := m.reconcileReprovision(ctx, scope)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	result, err := m.reconcilePod(ctx, scope, configuration)
+	result, err := m.reconcilePod(ctx, scope)
 
 	return util.LowestNonZeroResult(result, again), err
 }
 
-// configuration is the machine configuration of the bootstrap provider; nil when
-// it has to be waited for.
-func (m *Machines) configuration(ctx context.Context, scope *backends.Scope) ([]byte, error) {
-	secretName := scope.Machine.Spec.Bootstrap.DataSecretName
-	if secretName == nil {
-		scope.Observed.Claim = backends.False(infrav1.WaitingForBootstrapDataReason, "Waiting for the bootstrap provider to make the machine configuration")
-		return nil, nil
-	}
-	configuration, err := backends.ReadConfiguration(ctx, m.Client, scope.TalosMachine.Namespace, *secretName)
-	if err != nil {
-		return nil, err
-	}
-	if configuration == nil {
-		// A machine that runs needs it no more.
-		if scope.Observed.Provisioned {
-			return []byte{}, nil
-		}
-		scope.Observed.Claim = backends.False(infrav1.WaitingForBootstrapDataReason, fmt.Sprintf("Secret %s with the machine configuration is missing", *secretName))
-	}
-
-	return configuration, nil
-}
-
 // wish is what the objects of the machine are made from.
-func (m *Machines) wish(scope *backends.Scope, configuration []byte) wish {
-	w := wish{machine: scope.TalosMachine, cluster: scope.TalosMachine.Labels[clusterv1.ClusterNameLabel], byAPI: isLong(configuration)}
+func (m *Machines) wish(scope *backends.Scope, byAPI bool) wish {
+	w := wish{machine: scope.TalosMachine, cluster: scope.TalosMachine.Labels[clusterv1.ClusterNameLabel], byAPI: byAPI}
 	if scope.Machine != nil {
 		w.cluster, w.controlPlane, w.failureDomain = scope.Machine.Spec.ClusterName, util.IsControlPlaneMachine(scope.Machine), scope.Machine.Spec.FailureDomain
 	}
@@ -127,53 +105,97 @@ func (m *Machines) wish(scope *backends.Scope, configuration []byte) wish {
 }
 
 // reconcilePod judges what the Pod needs, and does it.
-func (m *Machines) reconcilePod(ctx context.Context, scope *backends.Scope, configuration []byte) (ctrl.Result, error) {
+func (m *Machines) reconcilePod(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
 	now, err := m.life(ctx, scope.TalosMachine)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	w := m.wish(scope, configuration)
-	switch next := now.next(); next {
-	case stepCreate:
-		return m.createPod(ctx, scope, w, configuration)
-	case stepBind:
+	next := now.next()
+	if next == stepBind {
 		if err := m.bindPod(ctx, scope, now.pod); err != nil {
 			return ctrl.Result{}, err
 		}
-		return m.followPod(ctx, scope, w, now.pod, configuration)
-	case stepFollow:
-		return m.followPod(ctx, scope, w, now.pod, configuration)
+		next = now.next()
+	}
+	switch next {
+	case stepCreate:
+		return m.createPod(ctx, scope)
+	case stepBind, stepFollow:
+		return m.followPod(ctx, scope, now.pod)
 	case stepRefuse:
 		scope.Observed.Claim = taken("Pod", scope.TalosMachine.Name)
 		return m.later(), nil
 	case stepLose, stepLost:
-		return ctrl.Result{}, m.losePod(ctx, scope, now)
+		return m.losePod(ctx, scope, now)
 	case stepReplace, stepAwait, stepLetGo:
-		return ctrl.Result{}, m.replacePod(ctx, scope, next, now.pod)
+		return m.replacePod(ctx, scope, now)
 	case stepWipe:
-		return m.wipePod(ctx, scope, w)
+		return m.wipePod(ctx, scope)
 	}
 
 	return ctrl.Result{}, nil
 }
 
-// life reads the Pod live: a Pod that the cache does not show may be there.
+// life gathers what decides about the Pod of a machine.
 func (m *Machines) life(ctx context.Context, machine *infrav1.TalosMachine) (life, error) {
-	pod := &corev1.Pod{}
-	err := m.APIReader.Get(ctx, client.ObjectKeyFromObject(machine), pod)
-	if apierrors.IsNotFound(err) {
-		return life{machine: machine}, nil
+	now := life{machine: machine}
+	var err error
+	if now.pod, err = m.podOf(ctx, machine); err != nil {
+		return life{}, err
+	}
+	switch pod := now.pod; {
+	case pod == nil:
+		now.dataGone, err = m.isDataGone(ctx, machine)
+	case pod.Spec.NodeName != "" && !pod.DeletionTimestamp.IsZero():
+		err = m.Client.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, &corev1.Node{})
+		if now.nodeGone = apierrors.IsNotFound(err); now.nodeGone {
+			err = nil
+		}
 	}
 	if err != nil {
-		return life{}, fmt.Errorf("reading Pod %s: %w", machine.Name, err)
-	}
-	gone := false
-	if pod.Spec.NodeName != "" && !pod.DeletionTimestamp.IsZero() {
-		err := m.Client.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, &corev1.Node{})
-		gone = apierrors.IsNotFound(err)
+		return life{}, fmt.Errorf("gathering what is known of Pod %s: %w", machine.Name, err)
 	}
 
-	return life{machine: machine, pod: pod, nodeGone: gone}, nil
+	return now, nil
+}
+
+// podOf is the Pod of that name; nil when there is none. The cache is believed where
+// it shows the Pod that is recorded: what it tells of its end cannot be taken back.
+// Whether there is none, or another one, is asked live, but for a machine that is
+// lost: for that one none is made.
+func (m *Machines) podOf(ctx context.Context, machine *infrav1.TalosMachine) (*corev1.Pod, error) {
+	pod, key := &corev1.Pod{}, client.ObjectKeyFromObject(machine)
+	err := m.Client.Get(ctx, key, pod)
+	switch {
+	case err == nil && machine.Spec.Pod.UID == string(pod.UID) && metav1.IsControlledBy(pod, machine):
+		return pod, nil
+	case apierrors.IsNotFound(err) && machine.Spec.Pod.Progress == infrav1.PodLost && machine.DeletionTimestamp.IsZero():
+		return nil, nil //nolint:nilnil // Documented above.
+	case client.IgnoreNotFound(err) != nil:
+		return nil, err
+	}
+	pod = &corev1.Pod{}
+	if err := m.APIReader.Get(ctx, key, pod); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+
+	return pod, nil
+}
+
+// isDataGone tells that the volume claim is gone of a machine that has had a Pod:
+// another one would be empty.
+func (m *Machines) isDataGone(ctx context.Context, machine *infrav1.TalosMachine) (bool, error) {
+	progress := machine.Spec.Pod.Progress
+	if isEphemeral(machine) || (progress != infrav1.PodCreated && progress != infrav1.PodRan) {
+		return false, nil
+	}
+	claim := &corev1.PersistentVolumeClaim{}
+	err := m.APIReader.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machine.Name + infrav1.DataClaimSuffix}, claim)
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+
+	return err == nil && claim.Status.Phase == corev1.ClaimLost, err
 }
 
 // bindPod records which Pod the machine has.
@@ -186,63 +208,79 @@ func (m *Machines) bindPod(ctx context.Context, scope *backends.Scope, pod *core
 	})
 }
 
-// losePod records that the machine is lost, and lets its Pod go then.
-func (m *Machines) losePod(ctx context.Context, scope *backends.Scope, now life) error {
-	if now.next() == stepLose {
-		err := backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.Pod.Progress = infrav1.PodLost })
-		if err != nil {
-			return err
+// losePod records that the machine is lost, and lets its Pod go then. Its
+// configuration stays no longer than its Pod.
+func (m *Machines) losePod(ctx context.Context, scope *backends.Scope, now life) (ctrl.Result, error) {
+	machine := scope.TalosMachine
+	text := lostText(now)
+	if machine.Spec.Pod.Progress != infrav1.PodLost {
+		if err := backends.Record(ctx, m.Client, machine, func(spec *infrav1.TalosMachineSpec) { spec.Pod.Progress = infrav1.PodLost }); err != nil {
+			return ctrl.Result{}, err
 		}
-	}
-	m.Forget(client.ObjectKeyFromObject(scope.TalosMachine))
-	scope.Observed.Provisioned = scope.TalosMachine.Status.Initialization.Provisioned != nil && *scope.TalosMachine.Status.Initialization.Provisioned
-	lostFinding := backends.False(infrav1.PodLostReason, lostText(now.pod))
-	if before := conditions.Get(scope.TalosMachine, infrav1.HostClaimedCondition); before != nil && before.Reason == infrav1.PodLostReason {
+		m.Recorder.Eventf(machine, nil, corev1.EventTypeWarning, infrav1.EventPodLost, "Observe", "%s", text)
+	} else if before := conditions.Get(machine, infrav1.HostClaimedCondition); before != nil && before.Reason == infrav1.PodLostReason {
 		// What was seen of the Pod when it went says most.
-		lostFinding.Message = before.Message
+		text = before.Message
 	}
-	scope.Observed.Claim = lostFinding
+	m.Forget(client.ObjectKeyFromObject(machine))
+	scope.Observed.Claim = backends.False(infrav1.PodLostReason, text)
 	scope.Observed.Running = backends.False(infrav1.PodLostReason, "The Pod of the machine is gone")
-	if now.pod == nil || !metav1.IsControlledBy(now.pod, scope.TalosMachine) {
-		return nil
+	if now.pod != nil && metav1.IsControlledBy(now.pod, machine) {
+		return m.later(), m.deletePod(ctx, now)
 	}
+	_, err := m.deleteObject(ctx, machine, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: machine.Namespace, Name: machine.Name + infrav1.UserDataSecretSuffix}})
 
-	return m.deletePod(ctx, now)
+	return ctrl.Result{}, err
 }
 
-func lostText(pod *corev1.Pod) string {
-	why := "was deleted"
-	if pod != nil && pod.Status.Reason != "" {
-		why = fmt.Sprintf("has ended (%s: %s)", pod.Status.Reason, pod.Status.Message)
+func lostText(now life) string {
+	why := "The Pod was deleted, and the data of the machine is lost with it, because its storage is ephemeral"
+	switch pod := now.pod; {
+	case now.dataGone:
+		why = "The volume claim of the machine is gone, and its data with it"
+	case pod != nil && hasFailed(pod):
+		status := pod.Status.Reason
+		if status == "" {
+			status = string(pod.Status.Phase)
+		}
+		if pod.Status.Message != "" {
+			status += ": " + pod.Status.Message
+		}
+		why = fmt.Sprintf("The Pod has ended (%s), and the data of the machine is lost with it, because its storage is ephemeral", status)
 	}
 
-	return "The Pod " + why + ", and the data of the machine is lost with it, because its storage is ephemeral. It is not made again: delete the Machine, or let a MachineHealthCheck replace it"
+	return why + ". The Pod is not made again: delete the Machine, or let a MachineHealthCheck replace it"
 }
 
 // replacePod brings a Pod that is to be made again on its volume to its end.
-func (m *Machines) replacePod(ctx context.Context, scope *backends.Scope, next step, pod *corev1.Pod) error {
+func (m *Machines) replacePod(ctx context.Context, scope *backends.Scope, now life) (ctrl.Result, error) {
 	m.Forget(client.ObjectKeyFromObject(scope.TalosMachine))
 	message := "The Pod has ended, and is made again on its volume"
-	if next == stepAwait {
-		message = "The Pod is being deleted; it is made again on its volume once its containers have ended"
+	if now.next() == stepAwait {
+		message = "The Pod is being deleted; it is made again on its volume once its containers have ended. " + onSilentNode(now.pod)
 	}
 	scope.Observed.Claim = backends.False(infrav1.PodReplacingReason, message)
 	scope.Observed.Running = backends.False(infrav1.PodReplacingReason, message)
 
-	return m.deletePod(ctx, life{machine: scope.TalosMachine, pod: pod, nodeGone: next == stepLetGo})
+	// The end of its node does not wake us.
+	return m.later(), m.deletePod(ctx, now)
+}
+
+// onSilentNode says what helps where nobody tells that a Pod has ended.
+func onSilentNode(pod *corev1.Pod) string {
+	return fmt.Sprintf("Its node %s has to confirm that; should that node never come back, delete the Node, or taint it with %s", pod.Spec.NodeName, corev1.TaintNodeOutOfService)
 }
 
 // deletePod deletes a Pod of ours, and lets it go once nothing of it runs.
 func (m *Machines) deletePod(ctx context.Context, now life) error {
 	pod := now.pod
 	if pod.DeletionTimestamp.IsZero() {
+		// Its next event goes on.
 		err := m.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}, client.GracePeriodSeconds(releasedGracePeriodSeconds))
 		if client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("deleting Pod %s: %w", pod.Name, err)
 		}
-		if !hasFailed(pod) {
-			return nil
-		}
+		return nil
 	}
 	if !now.hasEnded() || !isHeld(pod) {
 		return nil
@@ -266,7 +304,31 @@ func (m *Machines) refused() ctrl.Result {
 	return ctrl.Result{RequeueAfter: backends.Jitter(m.Random, refusedRetryInterval)}
 }
 
-// Forget implements backends.Machines.
+// Gone implements backends.Machines. A Pod whose TalosMachine somebody has stripped
+// of its finalizer is deleted with it; nobody else would let it go.
+func (m *Machines) Gone(ctx context.Context, key client.ObjectKey) error {
+	m.Forget(key)
+	pod := &corev1.Pod{}
+	if err := m.Client.Get(ctx, key, pod); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	owner := metav1.GetControllerOf(pod)
+	if pod.DeletionTimestamp.IsZero() || !isHeld(pod) || owner == nil || owner.Kind != infrav1.TalosMachineKind {
+		return nil
+	}
+	machine := &infrav1.TalosMachine{}
+	err := m.APIReader.Get(ctx, key, machine)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading TalosMachine %s: %w", key.Name, err)
+	}
+	if err == nil && machine.UID == owner.UID {
+		return nil
+	}
+
+	return m.letPodGo(ctx, pod)
+}
+
+// Forget ends the watch of a machine.
 func (m *Machines) Forget(key client.ObjectKey) {
 	m.Lookout.Forget(key)
 }

@@ -2,6 +2,7 @@ package container
 
 import (
 	"context"
+	"reflect"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,13 +18,14 @@ import (
 func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.Deletion, ctrl.Result, error) {
 	m.Forget(client.ObjectKeyFromObject(scope.TalosMachine))
 	scope.Observed.Reprovisioning = backends.False(infrav1.NotReprovisioningReason, "")
-	left, err := m.deleteAll(ctx, m.wish(scope, nil), true)
+	left, err := m.deleteAll(ctx, m.wish(scope, false), true)
 	if err != nil {
 		return "", ctrl.Result{}, err
 	}
 	if len(left) > 0 {
 		scope.Observed.Deleting = backends.True(infrav1.WaitingForPodDeletionReason, "Waiting to be gone: "+strings.Join(left, ", "))
-		return backends.Releasing, m.soon(), nil
+		// The end of a node does not wake us.
+		return backends.Releasing, m.later(), nil
 	}
 	m.Recorder.Eventf(scope.TalosMachine, nil, corev1.EventTypeNormal, infrav1.EventPodDeleted, "Delete", "The Pod of the machine and its data are gone")
 
@@ -38,32 +40,30 @@ func (m *Machines) deleteAll(ctx context.Context, w wish, names bool) ([]string,
 		return nil, err
 	}
 	if now.pod != nil && metav1.IsControlledBy(now.pod, w.machine) {
-		return []string{"Pod " + now.pod.Name}, m.deletePod(ctx, now)
+		left := "Pod " + now.pod.Name
+		if !now.pod.DeletionTimestamp.IsZero() && !now.hasEnded() {
+			left += ". " + onSilentNode(now.pod)
+		}
+		return []string{left}, m.deletePod(ctx, now)
 	}
-	meta := func(suffix string) metav1.ObjectMeta {
-		return metav1.ObjectMeta{Namespace: w.machine.Namespace, Name: w.machine.Name + suffix}
+	meta := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: w.machine.Namespace, Name: name}
 	}
-	belongings := []struct {
-		kind   string
-		object client.Object
-	}{
-		{"Secret", &corev1.Secret{ObjectMeta: meta(infrav1.UserDataSecretSuffix)}},
-		{"PersistentVolumeClaim", &corev1.PersistentVolumeClaim{ObjectMeta: meta(infrav1.DataClaimSuffix)}},
+	belongings := []client.Object{
+		&corev1.Secret{ObjectMeta: meta(w.machine.Name + infrav1.UserDataSecretSuffix)},
+		&corev1.PersistentVolumeClaim{ObjectMeta: meta(w.machine.Name + infrav1.DataClaimSuffix)},
 	}
 	if names {
-		belongings = append(belongings, struct {
-			kind   string
-			object client.Object
-		}{"Service", &corev1.Service{ObjectMeta: meta(infrav1.EtcdServiceSuffix)}})
+		belongings = append(belongings, &corev1.Service{ObjectMeta: meta(w.etcdServiceName())})
 	}
 	var left []string
 	for _, belonging := range belongings {
-		there, err := m.deleteObject(ctx, w, belonging.object)
+		there, err := m.deleteObject(ctx, w.machine, belonging)
 		if err != nil {
 			return nil, err
 		}
 		if there {
-			left = append(left, belonging.kind+" "+belonging.object.GetName())
+			left = append(left, reflect.TypeOf(belonging).Elem().Name()+" "+belonging.GetName())
 		}
 	}
 

@@ -18,18 +18,24 @@ import (
 func (m *Machines) judge(scope *backends.Scope, err error) (ctrl.Result, error) {
 	var other errTaken
 	var address errAddressLost
+	var going errGoing
 	switch {
-	case err == nil:
-		return m.soon(), nil
 	case errors.As(err, &other):
 		scope.Observed.Claim = taken(other.kind, other.name)
 		return m.later(), nil
 	case errors.As(err, &address):
-		scope.Observed.Claim = backends.False(infrav1.PodPreparingReason, err.Error())
+		scope.Observed.Claim = backends.False(infrav1.PodPreparingReason, address.Error())
 		return m.later(), nil
-	case apierrors.IsForbidden(err) || apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
+	case errors.As(err, &going):
+		scope.Observed.Claim = backends.False(infrav1.PodPreparingReason, going.Error()+", which is waited for")
+		return m.later(), nil
+	case apierrors.IsForbidden(err):
 		scope.Observed.Claim = backends.False(infrav1.PodRefusedReason, fmt.Sprintf(
 			"The API server refuses what the machine needs; it is tried again. The namespace must allow privileged Pods (label pod-security.kubernetes.io/enforce: privileged) and have quota left. Its words: %s", err))
+		return m.refused(), nil
+	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
+		scope.Observed.Claim = backends.False(infrav1.PodRefusedReason, fmt.Sprintf(
+			"The API server refuses what the machine needs; it is tried again. Free what is in use, or mend what it names in a new template. Its words: %s", err))
 		return m.refused(), nil
 	}
 
@@ -48,6 +54,13 @@ func scheduling(pod *corev1.Pod) backends.Finding {
 	}
 
 	return backends.False(infrav1.PodNotScheduledReason, "Waiting for the Pod to get a node")
+}
+
+// hasUserData tells that the configuration of a Pod is in its environment.
+func hasUserData(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Spec.Containers, func(container corev1.Container) bool {
+		return slices.ContainsFunc(container.Env, func(env corev1.EnvVar) bool { return env.Name == userDataVariable })
+	})
 }
 
 // imageReasons are the kubelet's reasons for an image that it has not got.

@@ -9,6 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -22,33 +24,58 @@ import (
 )
 
 // followPod brings a Pod from its node to Talos that runs in it, and follows that.
-func (m *Machines) followPod(ctx context.Context, scope *backends.Scope, w wish, pod *corev1.Pod, configuration []byte) (ctrl.Result, error) {
+func (m *Machines) followPod(ctx context.Context, scope *backends.Scope, pod *corev1.Pod) (ctrl.Result, error) {
+	w := m.wish(scope, !hasUserData(pod))
 	scope.Observed.Claim = scheduling(pod)
-	scope.Observed.Running = backends.False(infrav1.HostNotConfiguredReason, "The machine has no node yet")
-	if w.controlPlane {
-		if result, err := m.keepEtcdService(ctx, scope, w); err != nil || scope.Observed.Claim.Reason == infrav1.PodRefusedReason {
+	again, err := m.keepEtcdService(ctx, scope, w)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	result, err := m.followContainer(ctx, scope, w, pod)
+
+	return util.LowestNonZeroResult(result, again), err
+}
+
+func (m *Machines) followContainer(ctx context.Context, scope *backends.Scope, w wish, pod *corev1.Pod) (ctrl.Result, error) {
+	if pod.Spec.NodeName == "" {
+		scope.Observed.Running = backends.False(infrav1.HostNotConfiguredReason, "The Pod has no node yet")
+		return m.observeStorage(ctx, scope)
+	}
+	node, err := m.node(ctx, pod)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if node != nil {
+		scope.Observed.FailureDomain = node.Labels[corev1.LabelTopologyZone]
+	}
+	stopped := starting(pod)
+	// The Secret is read at each start of the container.
+	if !w.byAPI && (!scope.Observed.Provisioned || stopped.Status != "") {
+		if done, result, err := m.reconcileUserData(ctx, scope, w, node); err != nil || !done {
 			return result, err
 		}
 	}
-	if pod.Spec.NodeName == "" {
-		return m.observeStorage(ctx, scope)
-	}
-	node := &corev1.Node{}
-	if err := m.Client.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, node); err != nil {
-		// The node may be newer than the cache, and never comes once it is gone.
-		return m.soon(), client.IgnoreNotFound(err)
-	}
-	scope.Observed.FailureDomain = node.Labels[corev1.LabelTopologyZone]
-	if done, result, err := m.reconcileUserData(ctx, scope, w, node, configuration); err != nil || !done {
-		return result, err
-	}
-	if found := starting(pod); found.Status != "" {
+	if stopped.Status != "" {
 		m.Forget(client.ObjectKeyFromObject(scope.TalosMachine))
-		scope.Observed.Running = found
+		scope.Observed.Running = stopped
 		return ctrl.Result{}, nil
 	}
 
-	return m.followTalos(ctx, scope, w, pod, node, configuration)
+	return m.followTalos(ctx, scope, w, pod, node)
+}
+
+// node is the node of a Pod; nil while the cache does not show it, and once it is
+// gone.
+func (m *Machines) node(ctx context.Context, pod *corev1.Pod) (*corev1.Node, error) {
+	node := &corev1.Node{}
+	if err := m.Client.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, node); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, nil //nolint:nilnil // Documented above.
+		}
+		return nil, fmt.Errorf("reading Node %s: %w", pod.Spec.NodeName, err)
+	}
+
+	return node, nil
 }
 
 // observeStorage says what is wrong with the volume that the Pod waits for.
@@ -63,10 +90,14 @@ func (m *Machines) observeStorage(ctx context.Context, scope *backends.Scope) (c
 }
 
 // keepEtcdService makes the Service of etcd again when somebody has deleted it: with
-// the same address, for the other members know no other.
+// the same address, for the other members know no other. The Pod is followed
+// whatever becomes of that.
 func (m *Machines) keepEtcdService(ctx context.Context, scope *backends.Scope, w wish) (ctrl.Result, error) {
+	if !w.controlPlane {
+		return ctrl.Result{}, nil
+	}
 	service := &corev1.Service{}
-	key := client.ObjectKey{Namespace: w.machine.Namespace, Name: w.machine.Name + infrav1.EtcdServiceSuffix}
+	key := client.ObjectKey{Namespace: w.machine.Namespace, Name: w.etcdServiceName()}
 	err := m.Client.Get(ctx, key, service)
 	if err == nil && metav1.IsControlledBy(service, w.machine) && service.Spec.ClusterIP == w.machine.Spec.Pod.EtcdAddress {
 		return ctrl.Result{}, nil
@@ -74,20 +105,17 @@ func (m *Machines) keepEtcdService(ctx context.Context, scope *backends.Scope, w
 	if client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("reading Service %s: %w", key.Name, err)
 	}
-	if _, err := m.ensureEtcdService(ctx, scope, w); err != nil {
+	if err := m.ensureEtcdService(ctx, scope, w); err != nil {
 		return m.judge(scope, err)
 	}
 
 	return ctrl.Result{}, nil
 }
 
-// reconcileUserData makes the Secret that the Pod starts with, once its node is
-// known: what the node inside must not promise is the rest of it. It tells whether
-// the pass goes on.
-func (m *Machines) reconcileUserData(ctx context.Context, scope *backends.Scope, w wish, node *corev1.Node, configuration []byte) (bool, ctrl.Result, error) {
-	if w.byAPI || scope.Observed.Provisioned {
-		return true, ctrl.Result{}, nil
-	}
+// reconcileUserData makes the Secret that the Pod starts with. Where the Pod has
+// limits that waits for its node: what the node inside must not promise is the rest
+// of it. It tells whether the pass goes on.
+func (m *Machines) reconcileUserData(ctx context.Context, scope *backends.Scope, w wish, node *corev1.Node) (bool, ctrl.Result, error) {
 	stored := &corev1.Secret{}
 	key := client.ObjectKey{Namespace: w.machine.Namespace, Name: w.machine.Name + infrav1.UserDataSecretSuffix}
 	err := m.Client.Get(ctx, key, stored)
@@ -101,12 +129,16 @@ func (m *Machines) reconcileUserData(ctx context.Context, scope *backends.Scope,
 	case !apierrors.IsNotFound(err):
 		return false, ctrl.Result{}, fmt.Errorf("reading Secret %s: %w", key.Name, err)
 	}
-	text, result, err := m.overlaid(ctx, scope, w, node, configuration)
+	if node == nil && needsNode(w.machine) {
+		return false, m.soon(), nil
+	}
+	text, result, err := m.overlaid(ctx, scope, w, node)
 	if err != nil || text == nil {
 		return false, result, err
 	}
 	if err := m.Client.Create(ctx, w.userData(encode(text))); err != nil && !apierrors.IsAlreadyExists(err) {
-		return false, ctrl.Result{}, fmt.Errorf("creating Secret %s: %w", key.Name, err)
+		result, err := m.judge(scope, fmt.Errorf("creating Secret %s: %w", key.Name, err))
+		return false, result, err
 	}
 	scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
 
@@ -114,7 +146,7 @@ func (m *Machines) reconcileUserData(ctx context.Context, scope *backends.Scope,
 }
 
 // followTalos asks Talos in a container that runs, and watches it from then on.
-func (m *Machines) followTalos(ctx context.Context, scope *backends.Scope, w wish, pod *corev1.Pod, node *corev1.Node, configuration []byte) (ctrl.Result, error) {
+func (m *Machines) followTalos(ctx context.Context, scope *backends.Scope, w wish, pod *corev1.Pod, node *corev1.Node) (ctrl.Result, error) {
 	key := client.ObjectKeyFromObject(scope.TalosMachine)
 	if status, calm := m.Lookout.Calm(key, targetText(pod)); calm && scope.Observed.Provisioned && len(scope.TalosMachine.Status.Addresses) > 0 {
 		scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
@@ -140,20 +172,25 @@ func (m *Machines) followTalos(ctx context.Context, scope *backends.Scope, w wis
 	}
 	m.Lookout.Forget(key)
 	if errors.Is(err, talosclient.ErrUntrusted) {
-		return m.handOver(ctx, scope, w, pod, node, configuration)
+		return m.handOver(ctx, scope, w, pod, node)
 	}
 
-	return m.silent(scope, pod), nil
+	return m.silent(scope, w, pod), nil
 }
 
 // silent says that Talos does not answer, and asks again less and less.
-func (m *Machines) silent(scope *backends.Scope, pod *corev1.Pod) ctrl.Result {
+func (m *Machines) silent(scope *backends.Scope, w wish, pod *corev1.Pod) ctrl.Result {
 	scope.Observed.Running = backends.False(infrav1.HostNotAnsweringReason, "The machine does not answer")
 	since := m.Clock.Since(runningSince(pod).StartedAt.Time)
-	if !scope.Observed.Provisioned && since > startPatience {
+	switch {
+	case scope.Observed.Provisioned || since <= startPatience:
+	case !w.controlPlane && !ptr.Deref(scope.Cluster.Status.Initialization.ControlPlaneInitialized, false):
+		// Its certificate comes from there.
+		scope.Observed.Running.Message = "The machine does not answer; it does not before the control plane of the cluster runs"
+	default:
 		scope.Observed.Running = backends.False(infrav1.NotTalosReason, fmt.Sprintf(
-			"The container runs since %d minutes, but Talos does not answer in it: is %s an image of Talos? Name another one in a new template",
-			int(since.Minutes()), pod.Spec.Containers[0].Image))
+			"The container has run for %d minutes, but Talos does not answer in it: is %s an image of Talos? If not, name another one in a new template",
+			int(since.Minutes()), imageOf(pod)))
 	}
 	quiet := since
 	if before := conditions.Get(scope.TalosMachine, infrav1.HostRunningCondition); scope.Observed.Provisioned && before != nil && before.Status == metav1.ConditionFalse {
@@ -166,22 +203,29 @@ func (m *Machines) silent(scope *backends.Scope, pod *corev1.Pod) ctrl.Result {
 
 // handOver gives a machine its configuration through the Talos API. Only one whose
 // configuration is too long for the environment is in maintenance mode.
-func (m *Machines) handOver(ctx context.Context, scope *backends.Scope, w wish, pod *corev1.Pod, node *corev1.Node, configuration []byte) (ctrl.Result, error) {
+func (m *Machines) handOver(ctx context.Context, scope *backends.Scope, w wish, pod *corev1.Pod, node *corev1.Node) (ctrl.Result, error) {
 	if scope.Observed.Provisioned {
 		scope.Observed.Running = backends.False(infrav1.HostReturnedToMaintenanceReason,
 			"The machine does not run as a node of this cluster any more after it has, and is not configured again by itself; delete its Machine")
 		return m.later(), nil
 	}
 	if !w.byAPI {
-		return m.silent(scope, pod), nil
+		result := m.silent(scope, w, pod)
+		if scope.Observed.Running.Reason == infrav1.NotTalosReason {
+			scope.Observed.Running = backends.False(infrav1.HostNotAnsweringReason, "Talos answers in the container, but does not know the certificates of this cluster: its configuration is another one, or was not taken")
+		}
+		return result, nil
 	}
-	text, result, err := m.overlaid(ctx, scope, w, node, configuration)
+	if node == nil && needsNode(w.machine) {
+		return m.soon(), nil
+	}
+	text, result, err := m.overlaid(ctx, scope, w, node)
 	if err != nil || text == nil {
 		return result, err
 	}
 	talos, err := m.Dialer.Maintenance(ctx, pod.Status.PodIP, "")
 	if err != nil {
-		return m.silent(scope, pod), nil
+		return m.silent(scope, w, pod), nil
 	}
 	defer func() { _ = talos.Close() }()
 	err = talos.ApplyConfiguration(ctx, text)
@@ -214,7 +258,7 @@ func (m *Machines) observe(ctx context.Context, scope *backends.Scope, pod *core
 	scope.Observed.TalosVersion = version
 	if wanted := scope.TalosMachine.Spec.Container.Talos.Version; version != wanted {
 		scope.Observed.Running = backends.False(infrav1.WrongReleaseReason, fmt.Sprintf(
-			"The image %s is Talos %s, but %s was asked for: name both as they are in a new template", pod.Spec.Containers[0].Image, version, wanted))
+			"The image %s is Talos %s, but %s was asked for: name both as they are in a new template", imageOf(pod), version, wanted))
 		return m.later(), nil
 	}
 	scope.Observed.Running = backends.RunningFinding(status)
@@ -252,6 +296,11 @@ func (m *Machines) recordRan(ctx context.Context, scope *backends.Scope, pod *co
 	m.Recorder.Eventf(scope.TalosMachine, pod, corev1.EventTypeNormal, infrav1.EventProvisioned, "Observe", "Pod %s runs with its configuration", pod.Name)
 
 	return nil
+}
+
+// imageOf is the image of the Talos container of a Pod.
+func imageOf(pod *corev1.Pod) string {
+	return pod.Spec.Containers[0].Image
 }
 
 // targetText is which machine is looked at, and where.

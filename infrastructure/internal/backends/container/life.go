@@ -43,10 +43,12 @@ type life struct {
 	// nodeGone tells that the node of the Pod does not exist any more: nobody will
 	// tell that the Pod has ended.
 	nodeGone bool
+	// dataGone tells that the volume claim of a machine that has had a Pod is gone.
+	dataGone bool
 }
 
 // next says what the Pod needs. A Pod with a volume is the machine's as long as
-// the machine is; one without is the machine. Since the Pod carries our finalizer,
+// the volume is; one without is the machine. Since the Pod carries our finalizer,
 // one that was created is seen before it goes, so that a Pod that is missing while
 // it was about to be created was not created.
 func (l life) next() step {
@@ -57,7 +59,7 @@ func (l life) next() step {
 	case record.Progress == infrav1.PodLost:
 		return stepLost
 	case l.pod != nil && !metav1.IsControlledBy(l.pod, l.machine):
-		return stepRefuse
+		return l.nextBesideAnother()
 	case l.pod == nil:
 		return l.nextWithoutPod()
 	case record.UID == "":
@@ -79,10 +81,20 @@ func (l life) next() step {
 	return stepFollow
 }
 
+// nextBesideAnother is what is next when the Pod of that name is somebody else's. A
+// machine that had one without a volume has none any more.
+func (l life) nextBesideAnother() step {
+	if l.machine.Spec.Pod.UID != "" && isEphemeral(l.machine) {
+		return stepLose
+	}
+
+	return stepRefuse
+}
+
 func (l life) nextWithoutPod() step {
 	switch l.machine.Spec.Pod.Progress {
 	case infrav1.PodCreated, infrav1.PodRan:
-		if isEphemeral(l.machine) {
+		if isEphemeral(l.machine) || l.dataGone {
 			return stepLose
 		}
 	case "", infrav1.PodCreating, infrav1.PodLost, infrav1.PodReprovisioning:

@@ -7,11 +7,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/labels/format"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/endpoint"
 )
 
 const (
@@ -19,6 +22,8 @@ const (
 	containerName = "talos"
 	// officialImage is the repository of Talos' own images.
 	officialImage = "ghcr.io/siderolabs/talos"
+	// userDataVariable is where Talos looks for its configuration.
+	userDataVariable = "USERDATA"
 	// gracePeriodSeconds is how long Talos may take to end what runs on the node;
 	// releasedGracePeriodSeconds is how long it may where nothing is wanted of the
 	// machine any more. Connections to an API server without etcd would stay open
@@ -61,7 +66,7 @@ func (w wish) spec() *infrav1.TalosMachineContainerSpec {
 
 // labels are on every object of a machine.
 func (w wish) labels() map[string]string {
-	labels := map[string]string{clusterv1.ClusterNameLabel: w.cluster, infrav1.MachineLabel: w.machine.Name}
+	labels := map[string]string{clusterv1.ClusterNameLabel: w.cluster, infrav1.MachineLabel: format.MustFormatValue(w.machine.Name)}
 	if w.controlPlane {
 		labels[clusterv1.MachineControlPlaneLabel] = ""
 	}
@@ -88,6 +93,10 @@ func (w wish) pod() *corev1.Pod {
 	spec := w.spec()
 	pod := &corev1.Pod{ObjectMeta: w.meta(w.machine.Name)}
 	pod.Labels = overlaid(spec.PodMetadata.Labels, w.labels())
+	if !w.controlPlane {
+		// The Service of the control plane would lead to it.
+		delete(pod.Labels, clusterv1.MachineControlPlaneLabel)
+	}
 	pod.Annotations = overlaid(spec.PodMetadata.Annotations, nil)
 	pod.Finalizers = []string{infrav1.TalosPodFinalizer}
 	pod.Spec = corev1.PodSpec{
@@ -104,6 +113,10 @@ func (w wish) pod() *corev1.Pod {
 		TopologySpreadConstraints: w.spread(),
 		Containers:                []corev1.Container{w.container()},
 		Volumes:                   w.volumes(),
+	}
+	if len(validation.IsDNS1123Label(w.machine.Name)) > 0 {
+		// The name in the configuration counts.
+		pod.Spec.Hostname = ""
 	}
 	if spec.RuntimeClassName != "" {
 		pod.Spec.RuntimeClassName = ptr.To(spec.RuntimeClassName)
@@ -135,7 +148,7 @@ func (w wish) container() corev1.Container {
 		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "data", MountPath: data.path, SubPath: data.folder})
 	}
 	if !w.byAPI {
-		container.Env = append(container.Env, corev1.EnvVar{Name: "USERDATA", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+		container.Env = append(container.Env, corev1.EnvVar{Name: userDataVariable, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
 			LocalObjectReference: corev1.LocalObjectReference{Name: w.machine.Name + infrav1.UserDataSecretSuffix}, Key: infrav1.UserDataKey,
 		}}})
 	}
@@ -207,14 +220,20 @@ func (w wish) spread() []corev1.TopologySpreadConstraint {
 	}}
 }
 
+func (w wish) etcdServiceName() string {
+	return endpoint.NameOf(w.machine.Name, infrav1.EtcdServiceSuffix)
+}
+
 // etcdService gives etcd of a control plane machine an address for life, ready or
 // not: the Pod gets another one with each sandbox, and once all members have,
-// etcd never finds together again.
+// etcd never finds together again. Made again it asks for the address that the other
+// members know.
 func (w wish) etcdService() *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: w.meta(w.machine.Name + infrav1.EtcdServiceSuffix),
+		ObjectMeta: w.meta(w.etcdServiceName()),
 		Spec: corev1.ServiceSpec{
-			Selector:                 map[string]string{infrav1.MachineLabel: w.machine.Name, clusterv1.ClusterNameLabel: w.cluster},
+			ClusterIP:                w.machine.Spec.Pod.EtcdAddress,
+			Selector:                 map[string]string{infrav1.MachineLabel: format.MustFormatValue(w.machine.Name), clusterv1.ClusterNameLabel: w.cluster},
 			PublishNotReadyAddresses: true,
 			Ports: []corev1.ServicePort{
 				{Name: "client", Port: portEtcdClient, TargetPort: intstr.FromInt32(portEtcdClient)},

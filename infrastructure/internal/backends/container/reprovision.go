@@ -49,19 +49,15 @@ func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) 
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("listing TalosMachines: %w", err)
 	}
-	hasData := false
-	if name := scope.Machine.Spec.Bootstrap.DataSecretName; name != nil {
-		configuration, err := backends.ReadConfiguration(ctx, m.Client, scope.TalosMachine.Namespace, *name)
-		if err != nil {
-			return ctrl.Result{}, err
-		}
-		hasData = configuration != nil
+	_, missing, err := m.configuration(ctx, scope)
+	if err != nil {
+		return ctrl.Result{}, err
 	}
 	refusal := reprovision.RefusePod(reprovision.PodFacts{
 		Machine:      scope.TalosMachine,
 		Others:       machines.Items,
 		FromTemplate: metav1.HasAnnotation(scope.Machine.ObjectMeta, infrav1.ReprovisionAnnotation),
-		HasData:      hasData,
+		HasData:      missing == "",
 	})
 	if refusal.Reason != "" {
 		scope.Observed.Reprovisioning = backends.False(refusal.Reason, refusal.Message)
@@ -80,9 +76,9 @@ func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) 
 
 // wipePod deletes the Pod and its data; once both are gone the Pod is made again as
 // if for the first time. The address of its etcd stays.
-func (m *Machines) wipePod(ctx context.Context, scope *backends.Scope, w wish) (ctrl.Result, error) {
+func (m *Machines) wipePod(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
 	m.Forget(client.ObjectKeyFromObject(scope.TalosMachine))
-	left, err := m.deleteAll(ctx, w, false)
+	left, err := m.deleteAll(ctx, m.wish(scope, false), false)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -92,7 +88,7 @@ func (m *Machines) wipePod(ctx context.Context, scope *backends.Scope, w wish) (
 		scope.Observed.Reprovisioning = backends.True(infrav1.ReprovisionWipingReason, message)
 		scope.Observed.Configuration = backends.False(infrav1.ReprovisionWipingReason, message)
 		scope.Observed.Running = backends.False(infrav1.ReprovisionWipingReason, message)
-		return m.soon(), nil
+		return m.later(), nil
 	}
 	err = backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) {
 		spec.Pod.Progress, spec.Pod.UID = infrav1.PodCreating, ""

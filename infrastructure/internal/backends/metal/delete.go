@@ -52,7 +52,14 @@ func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.
 	return m.awaitRelease(ctx, scope, host)
 }
 
-// Forget implements backends.Machines.
+// Gone implements backends.Machines. The host has its own controller.
+func (m *Machines) Gone(_ context.Context, key client.ObjectKey) error {
+	m.Forget(key)
+
+	return nil
+}
+
+// Forget ends the watch of a machine.
 func (m *Machines) Forget(key client.ObjectKey) {
 	m.Lookout.Forget(key)
 	m.taken.Delete(key)
