@@ -96,7 +96,7 @@ func machineFacts(s *scope, machine *clusterv1.Machine, judged etcd.Health) roll
 		Answers:       node.Err == nil,
 		EtcdData:      node.EtcdData,
 		MemberID:      memberID(machine, node),
-		Addresses:     nodeAddresses(machine),
+		Addresses:     peerAddresses(machine, s.parts[machine.Name].infraMachine),
 		Deleting:      !machine.DeletionTimestamp.IsZero(),
 		Unhealthy:     collections.IsUnhealthyAndOwnerRemediated(machine),
 		Retries:       readRecord[controlplanev1.RemediationRecord](machine, controlplanev1.RemediationForAnnotation),

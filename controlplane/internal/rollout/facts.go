@@ -84,7 +84,8 @@ type MachineFacts struct {
 	// MemberID is the ID of the node's etcd member, as the node said now or when
 	// it last did; 0 when it never did.
 	MemberID uint64
-	// Addresses are the hosts of peer URLs that can only be the Machine's.
+	// Addresses are the hosts of peer URLs that can only be the Machine's; empty
+	// while nobody knows at which its etcd is.
 	Addresses []string
 	// MemberProblem says in a sentence why the node's etcd member is not up;
 	// empty when it is.
@@ -116,9 +117,13 @@ type MachineFacts struct {
 // joined, and its node never said so. One that says that it has no data has none but
 // at its own address.
 func (m MachineFacts) mayHaveAnyMember() bool {
-	hasNone := m.Answers && m.EtcdData == health.EtcdDataAbsent && len(m.Addresses) > 0
+	return m.Configured && m.MemberID == 0 && !m.isEmpty()
+}
 
-	return m.Configured && m.MemberID == 0 && !hasNone
+// isEmpty tells that the node says that it has no etcd data, and that it is known
+// where its etcd would be: a node is listed as a learner before it has data.
+func (m MachineFacts) isEmpty() bool {
+	return m.Answers && m.EtcdData == health.EtcdDataAbsent && len(m.Addresses) > 0
 }
 
 // joined tells that the Machine's etcd member votes and follows the leader.
@@ -278,7 +283,7 @@ func (f Facts) hasNoMember(machine MachineFacts) bool {
 		return false
 	}
 
-	return machine.MemberID != 0 || (machine.Answers && machine.EtcdData == health.EtcdDataAbsent) ||
+	return machine.MemberID != 0 || machine.isEmpty() ||
 		!slices.ContainsFunc(f.Etcd.Members, func(member etcd.Member) bool { return !f.belongsToOther(member, machine) })
 }
 
