@@ -61,5 +61,5 @@ func TestTheTopologyTemplateIsAmended(t *testing.T) {
 	))
 	class, _, err := unstructured.NestedString(objects[0].Object, "spec", "topology", "classRef", "name")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(class).To(Equal(className))
+	g.Expect(class).To(Equal("talos-container"))
 }

@@ -126,9 +126,7 @@ func readConfig() (*clusterctl.E2EConfig, error) {
 		return nil, fmt.Errorf("reading the configuration of the framework: %w", err)
 	}
 	config.Defaults()
-	for _, name := range []string{upstream.KubernetesVersion, upstream.KubernetesVersionUpgradeFrom} {
-		config.Variables[name] = parts.KubernetesVersion
-	}
+	config.Variables[upstream.KubernetesVersion] = parts.KubernetesVersion
 	return config, nil
 }
 

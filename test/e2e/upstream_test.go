@@ -21,8 +21,8 @@ import (
 
 const (
 	// podsFlavor is the template of clusters in Pods, topologyFlavor the one of such
-	// clusters of a ClusterClass, className that class.
-	podsFlavor, topologyFlavor, className = "container", "container-topology", "talos-container"
+	// clusters of a ClusterClass.
+	podsFlavor, topologyFlavor = "container", "container-topology"
 )
 
 // upstreamSpecs are Cluster API's own specs, unchanged. docs/testing.md lists those
@@ -76,16 +76,6 @@ func upstreamSpecs(ctx context.Context) {
 			return upstream.NodeDrainTimeoutSpecInput{
 				E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, ArtifactFolder: folder("node-drain"),
 				Flavor: ptr.To(topologyFlavor), ControlPlaneWaiters: waiters(),
-			}
-		})
-	})
-	Context("Scale", Label("upstream", "scale"), func() {
-		upstream.ScaleSpec(ctx, func() upstream.ScaleSpecInput {
-			return upstream.ScaleSpecInput{
-				E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, ArtifactFolder: folder("scale"),
-				Flavor: ptr.To(topologyFlavor), ClusterClassName: className, ControlPlaneWaiters: waiters(), SkipUpgrade: true,
-				ClusterCount: ptr.To(int64(2)), Concurrency: ptr.To(int64(2)), ControlPlaneMachineCount: ptr.To(int64(1)),
-				MachineDeploymentCount: ptr.To(int64(1)), WorkerPerMachineDeploymentCount: ptr.To(int64(1)),
 			}
 		})
 	})
