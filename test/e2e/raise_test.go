@@ -38,9 +38,6 @@ const (
 	run, bridge = "capi-talos-e2e", "capt-e2e"
 	// writerImage is the image of cmd/writer.
 	writerImage = "registry.local/writer:v1"
-	// topologyTemplate is a template of the suite's own: a cluster in Pods of the
-	// ClusterClass that is shipped.
-	topologyTemplate = "cluster-template-container-topology.yaml"
 )
 
 // world is what all specs share.
@@ -93,7 +90,6 @@ func raise(ctx context.Context) {
 	step(ctx, "clusterctl init --wait-providers", func(ctx context.Context) string {
 		repository := filepath.Join(world.dir, "repository")
 		Expect(world.nodes.Pods().Repository(filepath.Join(world.source, "out", "repository"), repository)).To(Succeed())
-		addTopologyTemplate(repository, stackctl.ReleaseVersion)
 		world.tool = newTool(filepath.Join(world.dir, "clusterctl"), repository)
 		initProviders(ctx, world.tool)
 		return "providers installed"
@@ -221,16 +217,6 @@ func newTool(dir, repository string) *stackctl.Tool {
 	Expect(err).NotTo(HaveOccurred())
 	tool.Env = append(tool.Env, "CLUSTER_TOPOLOGY=true")
 	return tool
-}
-
-// addTopologyTemplate puts the suite's own template beside those of a release.
-func addTopologyTemplate(repository, version string) {
-	GinkgoHelper()
-	text, err := os.ReadFile(filepath.Join("config", topologyTemplate))
-	Expect(err).NotTo(HaveOccurred())
-	amended, err := world.nodes.Pods().Amend(text)
-	Expect(err).NotTo(HaveOccurred())
-	Expect(os.WriteFile(filepath.Join(repository, "infrastructure-talos", version, topologyTemplate), amended, 0o600)).To(Succeed())
 }
 
 // initProviders has upstream's framework run clusterctl init and follow the logs of

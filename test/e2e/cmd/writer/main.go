@@ -8,6 +8,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"os/signal"
 	"syscall"
@@ -29,7 +30,7 @@ func main() {
 	every := flag.Duration("every", 100*time.Millisecond, "How often is written.")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := write(ctx, *kubeconfig, *namespace, *label, *every)
+	err := connectAndWrite(ctx, *kubeconfig, writer{namespace: *namespace, label: *label, every: *every, out: os.Stdout})
 	stop()
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "writer: %v\n", err)
@@ -37,7 +38,7 @@ func main() {
 	}
 }
 
-func write(ctx context.Context, kubeconfig, namespace, label string, every time.Duration) error {
+func connectAndWrite(ctx context.Context, kubeconfig string, w writer) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		return fmt.Errorf("reading the kubeconfig: %w", err)
@@ -47,16 +48,30 @@ func write(ctx context.Context, kubeconfig, namespace, label string, every time.
 	if err != nil {
 		return fmt.Errorf("making a client: %w", err)
 	}
-	ticker := time.NewTicker(every)
+	w.run(ctx, client)
+	return nil
+}
+
+// writer is how is written.
+type writer struct {
+	namespace, label string
+	every            time.Duration
+	out              io.Writer
+}
+
+// run writes until the context ends. Each object has a name of its own: what was
+// not acknowledged is not tried again.
+func (w writer) run(ctx context.Context, client kubernetes.Interface) {
+	ticker := time.NewTicker(w.every)
 	defer ticker.Stop()
 	for number := 0; ; number++ {
-		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("written-%06d", number), Labels: map[string]string{label: "writer"}}}
-		if _, err := client.CoreV1().ConfigMaps(namespace).Create(ctx, object, metav1.CreateOptions{}); err == nil {
-			fmt.Fprintf(os.Stdout, "%s %d\n", object.Name, time.Now().UnixNano())
+		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("written-%06d", number), Labels: map[string]string{w.label: "writer"}}}
+		if _, err := client.CoreV1().ConfigMaps(w.namespace).Create(ctx, object, metav1.CreateOptions{}); err == nil {
+			fmt.Fprintf(w.out, "%s %d\n", object.Name, time.Now().UnixNano())
 		}
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-ticker.C:
 		}
 	}
