@@ -132,8 +132,7 @@ func startKind(ctx context.Context) string {
 	Expect(err).NotTo(HaveOccurred())
 	others, err := kindstack.LoadIntoDocker(ctx, world.nodes, world.built, append([]string{"capi-core-image", "cert-manager-image"}, kindstack.PodParts()...)...)
 	Expect(err).NotTo(HaveOccurred())
-	images := append(others, makeImages(ctx, world.source)...)
-	images = append(images, makeWriter(ctx))
+	images := slices.Concat(others, makeImages(ctx, world.source), []string{makeWriter(ctx)})
 	world.kind = bootstrap.CreateKindBootstrapClusterAndLoadImages(ctx, bootstrap.CreateKindBootstrapClusterAndLoadImagesInput{
 		Name: run, CustomNodeImage: node[0], Images: mustLoad(images), LogFolder: filepath.Join(world.artifacts, "kind"),
 	})
@@ -202,7 +201,7 @@ func makeWriter(ctx context.Context) string {
 // command runs a program and returns what it says.
 func command(ctx context.Context, dir, name string, args ...string) string {
 	GinkgoHelper()
-	cmd := exec.CommandContext(ctx, name, args...)
+	cmd := exec.CommandContext(ctx, name, args...) //nolint:gosec // The callers name programs.
 	cmd.Dir = dir
 	output, err := cmd.CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), "%s %s: %s", name, strings.Join(args, " "), output)

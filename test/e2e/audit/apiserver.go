@@ -11,10 +11,10 @@ import (
 )
 
 const (
-	// PolicyFile is where the node of an API server has the policy, LogFolder where
-	// the log goes.
+	// PolicyFile is where the node of an API server has the policy.
 	PolicyFile = "/etc/kubernetes/audit/policy.yaml"
-	LogFolder  = "/var/log/kubernetes/audit"
+	// LogFolder is where the log goes there.
+	LogFolder = "/var/log/kubernetes/audit"
 
 	// maxLog is how large a file of the log grows, in megabytes, before another one
 	// is begun.
