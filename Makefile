@@ -112,6 +112,10 @@ test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what t
 test-talos: local-repository $(if $(SMOKE),,test-histories) ## Run test-histories, and the suite on real Talos nodes in containers where there can be Docker. SMOKE=1 takes one node only.
 	cd test/stack && $(GO_TEST) -v -count=1 -timeout 3h ./talos -args -real -ginkgo.v $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(RECORD),-record)
 
+.PHONY: test-e2e
+test-e2e: local-repository ## Run the suite in a cluster: the providers in kind, real Talos nodes in Docker and in Pods. ONLY=<label filter>, UPGRADE_FROM=<git revision of an older release>.
+	cd test/e2e && $(GO_TEST) -v -count=1 -timeout 8h . -args -kind -ginkgo.v $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(UPGRADE_FROM),-upgrade-from=$(UPGRADE_FROM))
+
 .PHONY: test-histories
 test-histories: ## Play 10000 histories of the control plane's decision, and 500 of etcd on the model and on real etcd.
 	$(GO_TEST) -count=1 ./controlplane/internal/rollout -args -histories=10000
@@ -136,7 +140,7 @@ bench-main: local-repository ## Measure the main job beside its floor, on real n
 ##@ Develop
 
 .PHONY: demo
-demo: local-repository ## Build a Kubernetes cluster out of Talos machines, scale it and give the machines back. FLEET=sim, KEEP=1.
+demo: local-repository ## Build a Kubernetes cluster in Pods, scale it, roll it and take it away. MODE=metal: out of Talos machines. FLEET=sim, KEEP=1.
 	cd test/stack && go run ./cmd/stack demo
 
 .PHONY: dev-up

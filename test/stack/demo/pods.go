@@ -36,7 +36,7 @@ func (s *Scenario) expectPods(ctx context.Context, machines []clusterv1.Machine)
 	var running []string
 	for i := range pods.Items {
 		if pods.Items[i].Status.Phase != corev1.PodRunning {
-			return fmt.Errorf("Pod %s is %s", pods.Items[i].Name, pods.Items[i].Status.Phase) //nolint:revive,staticcheck // a kind's name
+			return fmt.Errorf("Pod %s is %s", pods.Items[i].Name, pods.Items[i].Status.Phase) //nolint:staticcheck // a kind's name
 		}
 		running = append(running, pods.Items[i].Name)
 	}

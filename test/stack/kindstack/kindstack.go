@@ -221,11 +221,14 @@ func LoadIntoDocker(ctx context.Context, around *nodes.Nodes, built parts.Built,
 
 // Check fails when a manager of ours has ended by itself. It is silent when that cannot
 // be told.
-func (s *Stack) Check(ctx context.Context) error {
+func (s *Stack) Check(ctx context.Context) error { return CheckManagers(ctx, s.client) }
+
+// CheckManagers does so in a management cluster.
+func CheckManagers(ctx context.Context, reader client.Reader) error {
 	// Those of others lose their leases when the machine is busy.
 	ours := []string{"capt-bootstrap-system", "capt-control-plane-system", "capt-infrastructure-system"}
 	pods := &corev1.PodList{}
-	if err := s.client.List(ctx, pods); err != nil {
+	if err := reader.List(ctx, pods); err != nil {
 		return nil //nolint:nilerr // A busy API server is no end of a manager.
 	}
 	var failures []error
@@ -254,4 +257,17 @@ func (s *Stack) Down(ctx context.Context) error {
 		return nil
 	}
 	return s.cluster.Delete(ctx)
+}
+
+// LoadProgram makes an image of a static program that needs no rights and puts it
+// into Docker. It is kept in the folder dir.
+func LoadProgram(ctx context.Context, around *nodes.Nodes, binary, dir, name string) (string, error) {
+	if err := parts.WriteProgramImage(binary, filepath.Join(dir, "root"), dir, name); err != nil {
+		return "", err
+	}
+	image, err := images.Open(dir)
+	if err != nil {
+		return "", err
+	}
+	return image.Name, around.Docker.Load(ctx, image)
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -74,7 +75,7 @@ func (s Surroundings) amendFile(path string) error {
 // Amend adds what is needed to manifests of a cluster, or to a template of such:
 // the variables of a template stay what they are.
 func (s Surroundings) Amend(manifests []byte) ([]byte, error) {
-	objects, err := management.Objects(manifests)
+	objects, err := management.Objects(hideFlow(manifests))
 	if err != nil {
 		return nil, err
 	}
@@ -97,8 +98,19 @@ func (s Surroundings) Amend(manifests []byte) ([]byte, error) {
 		}
 		fmt.Fprintf(&all, "---\n%s", text)
 	}
-	return all.Bytes(), nil
+	return showFlow(all.Bytes()), nil
 }
+
+var (
+	// flow is a variable of a template that stands for all of a mapping, which is
+	// YAML only once it is filled in; hiddenFlow is what it is read as.
+	flow       = regexp.MustCompile(`\{(\$\{\w+:?=[^{}]*\})\}`)
+	hiddenFlow = regexp.MustCompile(`['"]?flow-mapping (\$\{[^{}]*\})['"]?`)
+)
+
+func hideFlow(template []byte) []byte { return flow.ReplaceAll(template, []byte(`"flow-mapping $1"`)) }
+
+func showFlow(template []byte) []byte { return hiddenFlow.ReplaceAll(template, []byte(`{$1}`)) }
 
 func (s Surroundings) amend(object *unstructured.Unstructured, patch string) error {
 	switch object.GetKind() {
@@ -125,11 +137,11 @@ func addPatch(object map[string]any, patch string, path ...string) error {
 
 // setRelease names the Talos release of machines in Pods, and of no others.
 func (s Surroundings) setRelease(object map[string]any, path ...string) error {
-	container := append(path, "container")
+	container := slices.Concat(path, []string{"container"})
 	if _, found, err := unstructured.NestedMap(object, container...); err != nil || !found {
 		return err
 	}
-	return unstructured.SetNestedMap(object, s.release(), append(container, "talos")...)
+	return unstructured.SetNestedMap(object, s.release(), slices.Concat(container, []string{"talos"})...)
 }
 
 func (s Surroundings) release() map[string]any {

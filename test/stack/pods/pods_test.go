@@ -31,7 +31,15 @@ spec:
 apiVersion: infrastructure.cluster.x-k8s.io/v1alpha1
 kind: TalosMachineTemplate
 metadata: {name: pods}
-spec: {template: {spec: {container: {talos: {version: "${TALOS_RELEASE:=v1.14.1}"}}}}}
+spec:
+  template:
+    spec:
+      container:
+        talos:
+          version: ${TALOS_RELEASE:=v1.14.1}
+          image: ${TALOS_IMAGE:=ghcr.io/siderolabs/talos:${TALOS_RELEASE:=v1.14.1}}
+        storage: {${STORAGE:=type: Ephemeral}}
+        nodeSelector: {${NODE_LABELS:= }}
 ---
 apiVersion: infrastructure.cluster.x-k8s.io/v1alpha1
 kind: TalosMachineTemplate
@@ -57,7 +65,7 @@ func amended(t *testing.T, manifests string) (map[string]map[string]any, string)
 	g := NewWithT(t)
 	text, err := surroundings().Amend([]byte(manifests))
 	g.Expect(err).NotTo(HaveOccurred())
-	objects, err := management.Objects(text)
+	objects, err := management.Objects(hideFlow(text))
 	g.Expect(err).NotTo(HaveOccurred())
 	found := map[string]map[string]any{}
 	for _, object := range objects {
@@ -84,7 +92,10 @@ func TestEveryMachineOfATemplateIsPatched(t *testing.T) {
 		To(Equal(map[string]any{"version": "v1.13.9", "image": "registry.local/talos:v1.13.9"}))
 	g.Expect(field(t, objects["TalosMachineTemplate/machines"], "spec", "template", "spec")).
 		To(Equal(map[string]any{"metal": map[string]any{}}), "machines of metal are not touched")
-	g.Expect(text).To(ContainSubstring("replicas: ${CONTROL_PLANE_MACHINE_COUNT}\n"), "a number stays one once it is filled in")
+	g.Expect(text).To(And(
+		ContainSubstring("replicas: ${CONTROL_PLANE_MACHINE_COUNT}\n"),
+		ContainSubstring("storage: {${STORAGE:=type: Ephemeral}}\n"), ContainSubstring("nodeSelector: {${NODE_LABELS:= }}\n"),
+	), "what is filled in has the same type as before")
 }
 
 func TestClustersOfAClassGetVariables(t *testing.T) {
@@ -105,6 +116,25 @@ spec:
 		map[string]any{"name": "controlPlanePatches", "value": []any{"network: 10.8.0.0/24"}},
 		map[string]any{"name": "workerPatches", "value": []any{"network: 10.8.0.0/24"}},
 	))
+}
+
+func TestOurTemplatesAreAmended(t *testing.T) {
+	files, err := filepath.Glob(filepath.Join("..", "..", "..", "templates", "cluster-template*.yaml"))
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	NewWithT(t).Expect(files).NotTo(BeEmpty())
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			g := NewWithT(t)
+			text, err := os.ReadFile(file)
+			g.Expect(err).NotTo(HaveOccurred())
+			changed, err := surroundings().Amend(text)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(string(changed)).To(ContainSubstring("network: "))
+			if isTemplate(filepath.Base(file)) {
+				g.Expect(string(changed)).To(ContainSubstring("image: registry.local/talos:v1.13.9"))
+			}
+		})
+	}
 }
 
 func TestWhatCannotBeAmendedIsNamed(t *testing.T) {
