@@ -35,7 +35,7 @@ func (r *routed) set(number int, to string) {
 	r.services[serviceOf(number)] = to
 }
 
-func serviceOf(number int) string { return fmt.Sprintf("10.96.0.%d", number) }
+func serviceOf(number int) string { return fmt.Sprintf("192.0.2.%d", number) }
 
 // hosted is a machine that somebody runs, with the configuration that it is given at
 // its first start.
@@ -96,7 +96,7 @@ func TestAllMembersGetOtherAddressesAtOnce(t *testing.T) {
 			overlay.EtcdAddress = netip.MustParseAddr(serviceOf(number))
 		})
 		for _, member := range w.voters(machines[0].Machine, 3) {
-			w.Expect(member.PeerURLs).To(ConsistOf("https://10.96.0." + strings.TrimPrefix(member.Hostname, "m") + ":2380"))
+			w.Expect(member.PeerURLs).To(ConsistOf("https://192.0.2." + strings.TrimPrefix(member.Hostname, "m") + ":2380"))
 		}
 		for i, h := range machines {
 			h.End()
