@@ -32,8 +32,8 @@ func setEndpointNames(cfg coreconfig.Provider, host HostOverlay) (coreconfig.Pro
 		if document.ClusterConfig.APIServerConfig == nil { //nolint:staticcheck // The form before 1.14.
 			document.ClusterConfig.APIServerConfig = &v1alpha1.APIServerConfig{} //nolint:staticcheck // As above.
 		}
-		server := document.ClusterConfig.APIServerConfig                           //nolint:staticcheck // As above.
-		server.ExtraCertSANs = withNames(server.ExtraCertSANs, host.EndpointNames) //nolint:staticcheck // As above.
+		server := document.ClusterConfig.APIServerConfig //nolint:staticcheck // As above.
+		server.ExtraCertSANs = withNames(server.ExtraCertSANs, host.EndpointNames)
 		return nil
 	})
 }

@@ -170,8 +170,8 @@ func excludeFromNodeIP(cfg coreconfig.Provider, prefix netip.Prefix) (coreconfig
 		if kubelet.KubeletNodeIP == nil { //nolint:staticcheck // The form before 1.14.
 			kubelet.KubeletNodeIP = &v1alpha1.KubeletNodeIPConfig{} //nolint:staticcheck // As above.
 		}
-		stated := kubelet.KubeletNodeIP                                              //nolint:staticcheck // As above.
-		stated.KubeletNodeIPValidSubnets = without(stated.KubeletNodeIPValidSubnets) //nolint:staticcheck // As above.
+		stated := kubelet.KubeletNodeIP //nolint:staticcheck // As above.
+		stated.KubeletNodeIPValidSubnets = without(stated.KubeletNodeIPValidSubnets)
 		return nil
 	})
 }

@@ -2,6 +2,7 @@ package configgen
 
 import (
 	"errors"
+	"maps"
 
 	coreconfig "github.com/siderolabs/talos/pkg/machinery/config"
 	"github.com/siderolabs/talos/pkg/machinery/config/container"
@@ -74,9 +75,7 @@ func setSystemReserved(cfg coreconfig.Provider, host HostOverlay) (coreconfig.Pr
 		for name, quantity := range host.SystemReserved {
 			reserved[string(name)] = quantity.String()
 		}
-		for name, quantity := range stated {
-			reserved[name] = quantity
-		}
+		maps.Copy(reserved, stated)
 		if configuration.Object == nil {
 			configuration.Object = map[string]any{}
 		}

@@ -2,7 +2,6 @@ package configgen_test
 
 import (
 	"net/netip"
-	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -24,8 +23,9 @@ func pod() configgen.HostOverlay {
 
 // podInput is like input, but spares the making of keys.
 func podInput(contract string, role configgen.Role) configgen.Input {
-	in := fuzzInput(byte(slices.Index(configgen.Contracts(), contract)))
-	if in.Role = role; role == configgen.RoleControlPlane {
+	in := fuzzInput(0)
+	in.Contract, in.Role = contract, role
+	if role == configgen.RoleControlPlane {
 		in.Hostname = "demo-abcde"
 	}
 	return in

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	goruntime "runtime"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -16,6 +17,7 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	logsv1 "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/core/setup"
@@ -25,6 +27,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
@@ -90,12 +93,19 @@ func run(ctx context.Context, program Program, opts *options) error {
 		return fmt.Errorf("reading the log flags: %w", err)
 	}
 	ctrl.SetLogger(klog.Background())
+	if opts.contentionProfiling {
+		goruntime.SetBlockProfileRate(1)
+	}
 
 	mgr, err := newManager(program, opts)
 	if err != nil {
 		return err
 	}
-	pool := talosclient.New()
+	calls := talosclient.NewMetrics(clock.RealClock{})
+	if err := calls.Register(ctrlmetrics.Registry); err != nil {
+		return err
+	}
+	pool := talosclient.New(talosclient.WithMetrics(calls))
 	defer pool.Close()
 
 	env, err := newEnvironment(ctx, program, opts, mgr, pool)
@@ -151,10 +161,13 @@ func newManager(program Program, opts *options) (ctrl.Manager, error) {
 		RenewDeadline:              &opts.renewDeadline,
 		RetryPeriod:                &opts.retryPeriod,
 		HealthProbeBindAddress:     opts.healthAddress,
+		PprofBindAddress:           opts.profilerAddress,
 		Metrics:                    *metricsOptions,
 		Cache:                      cacheOptions(scheme, program, opts),
 		Client:                     setup.ManagerClientOptions(),
-		WebhookServer:              webhook.NewServer(webhook.Options{Port: opts.webhookPort, CertDir: opts.webhookCertDir, TLSOpts: tlsOptions}),
+		WebhookServer: webhook.NewServer(webhook.Options{
+			Port: opts.webhookPort, CertDir: opts.webhookCertDir, CertName: opts.webhookCertName, KeyName: opts.webhookKeyName, TLSOpts: tlsOptions,
+		}),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("creating the manager: %w", err)
@@ -181,7 +194,7 @@ func newEnvironment(ctx context.Context, program Program, opts *options, mgr ctr
 		Cache:            setup.ClusterCacheCacheOptions(),
 		Client:           setup.ClusterCacheClientOptions(program.Name, opts.clusterQPS, opts.clusterBurst),
 		WatchFilterValue: opts.watchFilter,
-	}, controller.Options{MaxConcurrentReconciles: opts.concurrency})
+	}, controller.Options{MaxConcurrentReconciles: opts.clusterConcurrency})
 	if err != nil {
 		return Environment{}, fmt.Errorf("creating the cluster cache: %w", err)
 	}

@@ -93,4 +93,14 @@ const (
 	// that a network of the cluster that overlaps one of the management cluster does
 	// no harm. Its value does not matter.
 	NetworkOverlapAllowedAnnotation = "infrastructure.cluster.x-k8s.io/talos-allow-network-overlap"
+
+	// GoneMachinesAnnotation is the record on a TalosCluster of the control plane
+	// machines in Pods of which nothing is left: their provider IDs (see
+	// GoneMachines). It is written before the TalosMachine goes, and only while the
+	// cluster is not known to be initialized: by it the control plane provider knows
+	// that etcd may be bootstrapped on another machine. It belongs to the provider.
+	GoneMachinesAnnotation = "infrastructure.cluster.x-k8s.io/talos-gone"
+
+	// MaxGoneMachines is how many provider IDs GoneMachinesAnnotation holds at most.
+	MaxGoneMachines = 32
 )

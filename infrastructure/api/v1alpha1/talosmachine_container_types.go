@@ -85,9 +85,9 @@ type TalosMachineContainerSpec struct {
 	// topologySpreadConstraints spread Pods. By default those of the control plane
 	// of a cluster are spread over nodes where that can be.
 	// +optional
-	// +kubebuilder:pruning:PreserveUnknownFields
-	// +kubebuilder:validation:Schemaless
-	// +kubebuilder:validation:Type=array
+	// +listType=atomic
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
 	TopologySpreadConstraints []corev1.TopologySpreadConstraint `json:"topologySpreadConstraints,omitempty"`
 
 	// podMetadata holds further labels and annotations of the Pod. By default there

@@ -281,7 +281,11 @@ type TalosMachineTemplateResource struct {
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=talosmachinetemplates,shortName=tmt,scope=Namespaced,categories=cluster-api
 // +kubebuilder:storageversion
+// +kubebuilder:subresource:status
 // +kubebuilder:metadata:labels=cluster.x-k8s.io/v1beta2=v1alpha1
+// +kubebuilder:printcolumn:name="CPU",type="string",JSONPath=".status.capacity.cpu",description="CPU of a Node made from it",priority=10
+// +kubebuilder:printcolumn:name="Memory",type="string",JSONPath=".status.capacity.memory",description="Memory of a Node made from it",priority=10
+// +kubebuilder:printcolumn:name="Paused",type="string",JSONPath=`.status.conditions[?(@.type=="Paused")].status`,description="Reconciliation is paused",priority=10
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp",description="Time since creation"
 
 // TalosMachineTemplate is a template of TalosMachines.
@@ -295,6 +299,10 @@ type TalosMachineTemplate struct {
 	// spec is the desired state.
 	// +required
 	Spec TalosMachineTemplateSpec `json:"spec,omitempty,omitzero"`
+
+	// status is what a Node made from the template will be like.
+	// +optional
+	Status TalosMachineTemplateStatus `json:"status,omitempty,omitzero"`
 }
 
 // +kubebuilder:object:root=true

@@ -36,6 +36,7 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/twins"
 )
 
@@ -60,6 +61,8 @@ type HostReconciler struct {
 	Recorder events.EventRecorder
 	// Contacts remembers when machines have answered.
 	Contacts *contact.Log
+	// Counts counts releases.
+	Counts *metrics.Counts
 	// Lookout watches free machines.
 	Lookout *lookout.Lookout
 	// Changes wake the hosts whose free machine has changed.
@@ -84,7 +87,7 @@ type HostReconciler struct {
 // SetupWithManager registers the controller with mgr.
 func (r *HostReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
 	if r.Client == nil || r.APIReader == nil || r.Dialer == nil || r.Credentials == nil || r.Clock == nil || r.Random == nil ||
-		r.Recorder == nil || r.Contacts == nil || r.Lookout == nil || r.Changes == nil || r.ProbeInterval <= 0 {
+		r.Recorder == nil || r.Contacts == nil || r.Counts == nil || r.Lookout == nil || r.Changes == nil || r.ProbeInterval <= 0 {
 		return errors.New("setting up the TalosHost controller: a required field is not set")
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", "taloshost")
@@ -196,6 +199,9 @@ func (r *HostReconciler) letGo(ctx context.Context, s *hostScope, unwiped bool) 
 	s.gone = true
 	if err := r.Client.Patch(ctx, s.host, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("removing the finalizer: %w", err)
+	}
+	if unwiped {
+		r.Counts.Release(s.host.Namespace, metrics.ReleaseDeleted)
 	}
 
 	return nil

@@ -33,6 +33,7 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 )
 
 const (
@@ -114,7 +115,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	w.client = fake.NewClientBuilder().
 		WithScheme(testScheme(t)).
 		WithObjects(objects...).
-		WithStatusSubresource(&infrav1.TalosCluster{}, &infrav1.TalosMachine{}, &infrav1.TalosHost{}, &clusterv1.Machine{}, &clusterv1.Cluster{}).
+		WithStatusSubresource(&infrav1.TalosCluster{}, &infrav1.TalosMachine{}, &infrav1.TalosHost{}, &infrav1.TalosMachineTemplate{}, &clusterv1.Machine{}, &clusterv1.Cluster{}).
 		WithInterceptorFuncs(w.mortality()).
 		Build()
 
@@ -362,6 +363,7 @@ type manager struct {
 	hosts    *HostReconciler
 
 	contacts                      *contact.Log
+	counts                        *metrics.Counts
 	hostFollower, machineFollower *follow.Follower
 	openWatches                   int
 }
@@ -375,12 +377,12 @@ func (w *world) manager() *manager {
 	store := credentials.New(w.client, cachedReader{Reader: w.client, world: w}, w.clock)
 	m.machineFollower = follow.New(w.t.Context(), watches, TalosMachineOf)
 	m.hostFollower = follow.New(w.t.Context(), watches, HostOf)
-	m.contacts = contact.NewLog(w.clock)
+	m.contacts, m.counts = contact.NewLog(w.clock), metrics.NewCounts()
 	m.clusters = &ClusterReconciler{Client: w.client, APIReader: live}
 	m.machines = &MachineReconciler{
 		Client: w.client, APIReader: live, Changes: m.machineFollower.Events(),
 		Metal: &metal.Machines{
-			Client: w.client, APIReader: live, Dialer: dialer, Credentials: store, Contacts: m.contacts, Lookout: lookout.New(m.machineFollower, w.clock),
+			Client: w.client, APIReader: live, Dialer: dialer, Credentials: store, Contacts: m.contacts, Counts: m.counts, Lookout: lookout.New(m.machineFollower, w.clock),
 			Clock: w.clock, Random: w.random, Recorder: w.events, ProbeInterval: probeInterval,
 		},
 		Container: &container.Machines{
@@ -391,7 +393,7 @@ func (w *world) manager() *manager {
 	m.hosts = &HostReconciler{
 		Client: w.client, APIReader: live, Dialer: dialer, Credentials: store,
 		Clock: w.clock, Random: w.random, Recorder: w.events, ProbeInterval: probeInterval,
-		Contacts: m.contacts, Lookout: lookout.New(m.hostFollower, w.clock), Changes: m.hostFollower.Events(),
+		Contacts: m.contacts, Counts: m.counts, Lookout: lookout.New(m.hostFollower, w.clock), Changes: m.hostFollower.Events(),
 	}
 
 	return m

@@ -29,6 +29,7 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
 )
 
@@ -62,6 +63,8 @@ type Machines struct {
 	Credentials *credentials.Store
 	// Contacts remembers when machines have answered.
 	Contacts *contact.Log
+	// Counts counts claims and releases.
+	Counts *metrics.Counts
 	// Lookout watches configured machines.
 	Lookout *lookout.Lookout
 	// Clock tells the time.

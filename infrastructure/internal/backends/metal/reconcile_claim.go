@@ -14,6 +14,7 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 )
 
 // reconcileClaim finds the host of a TalosMachine, or claims one: the intent is
@@ -115,11 +116,13 @@ func (m *Machines) claimHost(ctx context.Context, scope *backends.Scope, host *i
 	controllerutil.AddFinalizer(host, infrav1.TalosHostFinalizer)
 	if err := m.Client.Update(ctx, host); err != nil {
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			m.Counts.Claim(host.Namespace, metrics.ClaimConflict)
 			scope.Observed.Claim = backends.False(infrav1.ClaimingHostReason, "Claiming a TalosHost")
 			return nil, m.after(claimRetryInterval), nil
 		}
 		return nil, ctrl.Result{}, fmt.Errorf("claiming TalosHost %s: %w", host.Name, err)
 	}
+	m.Counts.Claim(host.Namespace, metrics.ClaimClaimed)
 	ctrl.LoggerFrom(ctx).Info("Claimed a TalosHost", "TalosHost", host.Name, "providerID", machine.Spec.ProviderID)
 	m.Recorder.Eventf(machine, host, corev1.EventTypeNormal, infrav1.EventHostClaimed, "Claim", "Claimed TalosHost %s", host.Name)
 
