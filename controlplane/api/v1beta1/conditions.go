@@ -79,6 +79,11 @@ const (
 	// ForeignMachinesReason says that the Cluster has control plane Machines
 	// that do not belong to this TalosControlPlane; nothing is done then.
 	ForeignMachinesReason = "ForeignMachines"
+
+	// InfrastructureMismatchReason says that the infrastructure template makes
+	// machines in Pods for a TalosCluster of a control plane on metal, or the
+	// reverse; no Machine is made then.
+	InfrastructureMismatchReason = "InfrastructureMismatch"
 )
 
 // Condition CertificatesAvailable of a TalosControlPlane and its reasons.

@@ -206,6 +206,7 @@ func (r *Reconciler) reconcileNormal(ctx context.Context, s *scope) (ctrl.Result
 		r.reconcileEndpoint,
 		r.reconcileMachines,
 		r.reconcileUpToDate,
+		r.reconcileKinds,
 		r.reconcileSnapshot,
 	} {
 		if err := gather(ctx, s); err != nil {

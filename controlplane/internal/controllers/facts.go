@@ -30,6 +30,7 @@ func (r *Reconciler) gatherFacts(s *scope) rollout.Facts {
 		InfrastructureProvisioned: ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false),
 		EndpointSet:               s.cluster.Spec.ControlPlaneEndpoint.IsValid(),
 		ForeignMachines:           s.foreign,
+		Misfit:                    s.misfit,
 		Replicas:                  replicas,
 		RollingUpdate:             spec.Rollout.Strategy.Type != controlplanev1.OnDeleteStrategyType,
 		MaxSurge:                  maxSurge(spec.Rollout.Strategy, replicas),

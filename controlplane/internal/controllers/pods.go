@@ -8,9 +8,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
@@ -66,5 +68,40 @@ func talosCluster(ctx context.Context, reader client.Reader, cluster *clusterv1.
 		return nil, fmt.Errorf("reading TalosCluster %s: %w", ref.Name, err)
 	default:
 		return found, nil
+	}
+}
+
+// reconcileKinds finds out, while a Machine may have to be made, whether the template
+// and the TalosCluster are of one kind: in Pods, or on metal. Those of other vendors
+// are their own matter.
+func (r *Reconciler) reconcileKinds(ctx context.Context, s *scope) error {
+	s.misfit = ""
+	complete := len(stayingNames(s)) >= int(ptr.Deref(s.controlPlane.Spec.Replicas, controlplanev1.DefaultReplicas)) && len(s.outdated) == 0
+	if complete || !isOurs(s.template, talosMachineKind+clusterv1.TemplateSuffix) {
+		return nil
+	}
+	cluster, err := talosCluster(ctx, r.Client, s.cluster)
+	if err != nil || cluster == nil {
+		return err
+	}
+	s.misfit = misfit(s.template, cluster)
+
+	return nil
+}
+
+// misfit says why machines of a TalosMachineTemplate cannot be the control plane of a
+// TalosCluster; empty when they can.
+func misfit(template, cluster *unstructured.Unstructured) string {
+	const wayOut = " in spec.machineTemplate.spec.infrastructureRef"
+	machines, endpoint := runsInPod(template, "spec", "template", "spec"), runsInPod(cluster, "spec")
+	switch {
+	case machines && !endpoint:
+		return "TalosMachineTemplate " + template.GetName() + " makes machines in Pods, and TalosCluster " + cluster.GetName() +
+			" has no spec.container: its endpoint does not lead to Pods; name a template with metal" + wayOut
+	case endpoint && !machines:
+		return "TalosMachineTemplate " + template.GetName() + " makes machines on metal, and TalosCluster " + cluster.GetName() +
+			" has spec.container: its endpoint leads to Pods; name a template with container" + wayOut
+	default:
+		return ""
 	}
 }

@@ -189,3 +189,46 @@ func TestPeerAddresses(t *testing.T) {
 		})
 	}
 }
+
+// TestBadInputControlPlaneOfTheOtherKind: no Machine is made of a template that does
+// not fit the TalosCluster, and the reason is said.
+func TestBadInputControlPlaneOfTheOtherKind(t *testing.T) {
+	for name, tc := range map[string]struct {
+		cluster              map[string]any
+		fits, misfits, hints string
+	}{
+		"metal where there is a Service":    {map[string]any{"container": map[string]any{}}, "container", "metal", "name a template with container"},
+		"a container where there is none":   {map[string]any{"controlPlaneEndpoint": map[string]any{"host": "10.0.0.100"}}, "metal", "container", "name a template with metal"},
+		"a container where nothing is said": {map[string]any{}, "metal", "container", "name a template with metal"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			talosCluster := ours(talosClusterKind, "one", map[string]any{"spec": tc.cluster})
+			cluster, controlPlane := newCluster(), newControlPlane()
+			cluster.Spec.InfrastructureRef = refTo(talosCluster)
+			controlPlane.Spec.MachineTemplate.Spec.InfrastructureRef = refTo(talosTemplate(tc.misfits))
+			w := newWorld(t, append(talosTemplates(), talosCluster, cluster, controlPlane)...)
+			r := w.manager()
+			w.settle(r)
+			g.Expect(w.machines()).To(BeEmpty())
+			condition := conditions.Get(w.controlPlane(), controlplanev1.InitializedCondition)
+			g.Expect(condition.Reason).To(Equal(controlplanev1.InfrastructureMismatchReason))
+			g.Expect(condition.Message).To(ContainSubstring(tc.hints))
+
+			name := func(template string) {
+				w.change(func(controlPlane *controlplanev1.TalosControlPlane) {
+					controlPlane.Spec.MachineTemplate.Spec.InfrastructureRef = refTo(talosTemplate(template))
+				})
+			}
+			name(tc.fits)
+			w.settle(r)
+			g.Expect(w.machines()).To(HaveLen(1))
+			g.Expect(conditions.IsTrue(w.controlPlane(), controlplanev1.InitializedCondition)).To(BeTrue())
+
+			name(tc.misfits)
+			w.settle(r)
+			g.Expect(w.machines()).To(HaveLen(1), "nothing rolls out")
+			g.Expect(conditions.GetMessage(w.controlPlane(), controlplanev1.RollingOutCondition)).To(ContainSubstring(tc.hints))
+		})
+	}
+}

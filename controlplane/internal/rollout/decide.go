@@ -145,12 +145,16 @@ func decideCluster(facts Facts) *Decision {
 
 // decideFirst is about the first Machine.
 func decideFirst(facts Facts) *Decision {
-	if len(facts.Machines) == 0 {
+	switch {
+	case len(facts.Machines) > 0:
+		return nil
+	case facts.Misfit != "":
+		return &Decision{Action: Refuse, Reason: controlplanev1.InfrastructureMismatchReason,
+			Message: "No Machine is created: " + facts.Misfit}
+	default:
 		return &Decision{Action: CreateMachine, Reason: controlplanev1.WaitingForMachineReason,
 			Message: "Creating the first control plane Machine"}
 	}
-
-	return nil
 }
 
 // decideCertificates is about the secrets without which no node can be asked.

@@ -163,6 +163,9 @@ type Facts struct {
 	// ForeignMachines tells that the Cluster has control plane Machines that
 	// do not belong to this control plane.
 	ForeignMachines bool
+	// Misfit says in words why a Machine made now could not be part of this control
+	// plane; empty when it could.
+	Misfit string
 	// Replicas is the wanted number of Machines.
 	Replicas int32
 	// RollingUpdate tells that outdated Machines are replaced; else somebody

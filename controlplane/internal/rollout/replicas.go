@@ -19,11 +19,11 @@ func decideReplicas(facts Facts) *Decision {
 		limit += int(facts.MaxSurge)
 	}
 	if held := slices.IndexFunc(staying, func(machine MachineFacts) bool { return machine.Held }); held >= 0 {
-		if len(staying) > limit || rolling && staying[held].Outdated {
+		if len(staying) > limit || rolling && staying[held].Outdated && facts.Misfit == "" {
 			return &Decision{Action: DeleteMachine, Machine: staying[held].Name, Reason: controlplanev1.WaitingForMachineReason,
 				Message: "Deleting Machine " + staying[held].Name + ", which has not joined and is not wanted any more"}
 		}
-		if len(staying) >= int(facts.Replicas) || len(preflight(facts, "")) > 0 {
+		if len(staying) >= int(facts.Replicas) || facts.Misfit != "" || len(preflight(facts, "")) > 0 {
 			return decideJoin(facts, staying[held])
 		}
 	}
@@ -59,7 +59,7 @@ func decideCreation(facts Facts, surge bool) *Decision {
 	if surge {
 		doing = "The rollout"
 	}
-	if problems := preflight(facts, ""); len(problems) > 0 {
+	if problems := append(preflight(facts, ""), misfit(facts)...); len(problems) > 0 {
 		return blocked("", doing, problems)
 	}
 	if surge {
@@ -81,6 +81,9 @@ func decideDeletion(facts Facts, rolling bool) *Decision {
 	}
 	victim := pickVictim(facts)
 	problems := preflight(facts, victim.Name)
+	if rolling { // Else its replacement could not be made.
+		problems = append(problems, misfit(facts)...)
+	}
 	if member, has := facts.member(victim); has {
 		problems = append(problems, prefixed("etcd: ", facts.Etcd.RemovalProblems(member.ID))...)
 	} else if !facts.hasNoMember(victim) {
@@ -161,6 +164,15 @@ func isNoObstacle(facts Facts, machine MachineFacts, victim string) bool {
 	default:
 		return false
 	}
+}
+
+// misfit says what speaks against the creation of Machines of any kind.
+func misfit(facts Facts) []string {
+	if facts.Misfit == "" {
+		return nil
+	}
+
+	return []string{facts.Misfit}
 }
 
 // machineProblems says what is wrong with a Machine.

@@ -31,6 +31,9 @@ func second(changes ...func(*MachineFacts)) func(*Facts) {
 	}
 }
 
+// outdated has a Machine replaced.
+func outdated(facts *Facts) { facts.Machines[0].Outdated = true }
+
 func TestDecideScaleUp(t *testing.T) {
 	for name, tc := range map[string]struct {
 		facts   Facts
@@ -50,6 +53,11 @@ func TestDecideScaleUp(t *testing.T) {
 		"waits for a silent node":                            {wants(3, second(), func(f *Facts) { f.Machines[0].Answers = false }), WaitForPreflight, "cp-b", "Machine cp-a: its node does not answer"},
 		"waits for a broken component":                       {wants(3, func(f *Facts) { f.Machines[0].ComponentProblems = []string{"no scheduler"} }), WaitForPreflight, "", "Machine cp-a: no scheduler"},
 		"waits for etcd":                                     {wants(3, func(f *Facts) { f.Etcd.Problems = []string{"a stranger"} }), WaitForPreflight, "", "etcd: a stranger"},
+		"makes none that does not fit":                       {wants(3, func(f *Facts) { f.Misfit = "of the other kind" }), WaitForPreflight, "", "of the other kind"},
+		"hands one over when no other would fit":             {wants(3, second(), func(f *Facts) { f.Misfit = "of the other kind" }), HandOver, "cp-b", ""},
+		"makes no first one that does not fit":               {ready(func(f *Facts) { f.Machines, f.Misfit = nil, "of the other kind" }), Refuse, "", "of the other kind"},
+		"rolls out nothing that does not fit":                {three(outdated, func(f *Facts) { f.Misfit = "of the other kind" }), WaitForPreflight, "", "of the other kind"},
+		"deletes none whose replacement does not fit":        {three(outdated, func(f *Facts) { f.MaxSurge, f.Misfit = 0, "of the other kind" }), WaitForPreflight, "cp-a", "of the other kind"},
 		"waits for a version that is coming":                 {wants(3, func(f *Facts) { f.VersionPending = true }), WaitForPreflight, "", "topology"},
 		"waits for a Machine that goes":                      {wants(3, second(func(m *MachineFacts) { m.Deleting, m.Hook = true, HookEarly })), WaitForMachineDeletion, "cp-b", ""},
 		"waits for the bundle":                               {wants(3, func(f *Facts) { f.Certificates = CertificatesMissing }), WaitForCertificates, "", ""},
