@@ -220,11 +220,22 @@ func (f Facts) leaving() []MachineFacts {
 // by their address. Nothing is known while any may be the member of a Machine that
 // never told which one is its.
 func (f Facts) strangers() []etcd.Member {
-	if slices.ContainsFunc(f.Machines, MachineFacts.mayHaveAnyMember) {
+	if _, doubt := f.mayHaveAnyMember(""); doubt {
 		return nil
 	}
 
 	return f.membersOfNone(f.Machines)
+}
+
+// mayHaveAnyMember is a Machine, of those of another name, of which nobody knows which
+// member is its; false when there is none.
+func (f Facts) mayHaveAnyMember(besides string) (MachineFacts, bool) {
+	i := slices.IndexFunc(f.Machines, func(machine MachineFacts) bool { return machine.Name != besides && machine.mayHaveAnyMember() })
+	if i < 0 {
+		return MachineFacts{}, false
+	}
+
+	return f.Machines[i], true
 }
 
 // membersOfNone are the members that belong to none of these Machines.
@@ -260,7 +271,8 @@ func (f Facts) member(machine MachineFacts) (etcd.Member, bool) {
 func (f Facts) onlyLearnerLeft(machine MachineFacts) (etcd.Member, bool) {
 	others := slices.DeleteFunc(slices.Clone(f.Machines), func(other MachineFacts) bool { return other.Name == machine.Name })
 	left := f.membersOfNone(others)
-	if !machine.mayHaveAnyMember() || slices.ContainsFunc(others, MachineFacts.mayHaveAnyMember) || len(left) != 1 || !left[0].Learner {
+	_, doubt := f.mayHaveAnyMember(machine.Name)
+	if doubt || !machine.mayHaveAnyMember() || len(left) != 1 || !left[0].Learner {
 		return etcd.Member{}, false
 	}
 
