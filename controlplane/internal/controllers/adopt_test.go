@@ -5,7 +5,9 @@ import (
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
@@ -94,6 +96,56 @@ func TestAFirstMachineInAPodThatDiesIsReplaced(t *testing.T) {
 	w.takeTurns(r)
 	g.Expect(w.bootstraps()).To(Equal(2))
 	g.Expect(w.controlPlane().Annotations[controlplanev1.BootstrapIntentAnnotation]).To(ContainSubstring(w.machines()[0].Name))
+}
+
+// TestALostFirstMachineIsReplacedByOneThatIsHeld: with three replicas the first is
+// remediated before the API server has ever answered, and one that waits for it takes
+// its place, once nothing is left of it.
+func TestALostFirstMachineIsReplacedByOneThatIsHeld(t *testing.T) {
+	g := NewWithT(t)
+	controlPlane := newControlPlane()
+	controlPlane.Spec.Replicas = ptr.To(int32(3))
+	w := newWorld(t, newCluster(), controlPlane)
+	r, first := w.firstStarts()
+	w.addHeld("held-a")
+	w.addHeld("held-b")
+	w.flag(first)
+	w.takeTurns(r)
+	g.Expect(w.names()).To(ConsistOf("held-a", "held-b"))
+	g.Expect(w.held("held-a")).To(BeTrue(), "nobody knows what is on the first host")
+	g.Expect(conditions.GetReason(w.controlPlane(), controlplanev1.InitializedCondition)).To(Equal(controlplanev1.BootstrapIntentOfOtherMachineReason))
+
+	host := ours("TalosHost", "host-1", map[string]any{
+		"spec": map[string]any{"wiped": []any{map[string]any{"providerID": first.Spec.ProviderID, "provenAt": "2026-06-01T12:00:00Z"}}},
+	})
+	g.Expect(w.client.Create(t.Context(), host)).To(Succeed())
+	w.takeTurns(r)
+	w.takeTurns(r)
+	g.Expect(w.bootstraps()).To(Equal(2))
+	g.Expect(w.names()).To(HaveLen(3))
+	g.Expect(w.members()).To(HaveLen(3))
+}
+
+// names are the names of all Machines.
+func (w *world) names() []string {
+	return machineNames(&scope{machines: w.machines()})
+}
+
+// addHeld adds a Machine that waits for its turn to join.
+func (w *world) addHeld(name string) {
+	w.t.Helper()
+	controlPlane := w.controlPlane()
+	machine := desiredMachine(&scope{cluster: newCluster(), controlPlane: controlPlane}, name)
+	machine.Spec.Version = controlPlane.Spec.Version
+	machine.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: infraMachineGVK.Group, Kind: infraMachineGVK.Kind, Name: name}
+	machine.Spec.Bootstrap.ConfigRef = clusterv1.ContractVersionedObjectReference{APIGroup: bootstrapv1.GroupVersion.Group, Kind: "TalosConfig", Name: name}
+	config := &bootstrapv1.TalosConfig{
+		ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: name, Annotations: map[string]string{bootstrapv1.HoldBootstrapDataAnnotation: heldMessage}},
+		Spec:       controlPlane.Spec.TalosConfigSpec,
+	}
+	for _, object := range []client.Object{machine, config} {
+		NewWithT(w.t).Expect(w.client.Create(w.t.Context(), object)).To(Succeed())
+	}
 }
 
 // firstDies is a first machine whose API server never comes up, and which is deleted

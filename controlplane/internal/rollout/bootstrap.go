@@ -89,6 +89,8 @@ func decideBootstrap(facts Facts) *Decision {
 func decideTarget(facts Facts) *Decision {
 	target := bootstrapTarget(facts.staying())
 	switch {
+	case target == nil && facts.Intent != nil && !facts.Initialized:
+		return intentElsewhere(*facts.Intent)
 	case target == nil:
 		return &Decision{Action: WaitForOverride, Reason: controlplanev1.EtcdDataLostReason,
 			Message: "All control plane Machines wait to join an etcd cluster, and there is none; to begin a new one, name a Machine in the annotation " +
@@ -113,8 +115,14 @@ func decideTarget(facts Facts) *Decision {
 			Message: "Bootstrapping etcd on Machine " + target.Name + ", because the host of Machine " + facts.Intent.Name + " was wiped"}
 	}
 
+	return intentElsewhere(*facts.Intent)
+}
+
+// intentElsewhere waits for a person, because nobody knows what is left of the
+// Machine in the intent.
+func intentElsewhere(intent controlplanev1.BootstrapIntent) *Decision {
 	return &Decision{Action: WaitForOverride, Reason: controlplanev1.BootstrapIntentOfOtherMachineReason,
-		Message: "etcd was to be bootstrapped on Machine " + facts.Intent.Name + ", which is not there any more; to bootstrap it elsewhere, name a Machine in the annotation " +
+		Message: "etcd was to be bootstrapped on Machine " + intent.Name + ", which is not there any more; to bootstrap it elsewhere, name a Machine in the annotation " +
 			controlplanev1.BootstrapOverrideAnnotation}
 }
 

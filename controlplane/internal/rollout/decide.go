@@ -4,7 +4,10 @@
 package rollout
 
 import (
+	"slices"
+
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 )
 
 // Action names what is to be done, or waited for.
@@ -111,8 +114,8 @@ func Decide(facts Facts) Decision {
 // decides. docs/kinds/taloscontrolplane.md has them as a table.
 func rules() []func(Facts) *Decision {
 	return []func(Facts) *Decision{
-		decideCluster, decideFirst, decideUse, decideStrangers, decideDepartures, decideRemediation, decideCertificates, decideEtcd,
-		decideReplicas, decideNodes,
+		decideCluster, decideFirst, decideUse, decideStrangers, decideDepartures, decideRemediation, decideNewFirst, decideCertificates,
+		decideEtcd, decideReplicas, decideNodes,
 	}
 }
 
@@ -155,6 +158,21 @@ func decideFirst(facts Facts) *Decision {
 		return &Decision{Action: CreateMachine, Reason: controlplanev1.WaitingForMachineReason,
 			Message: "Creating the first control plane Machine"}
 	}
+}
+
+// decideNewFirst is about Machines that are all held back, because the first is gone
+// before there was a cluster: one of them takes its place. Where nothing is known of
+// what was, or was to be, bootstrapped on the first, none does (design D7).
+func decideNewFirst(facts Facts) *Decision {
+	begun := slices.ContainsFunc(facts.Machines, func(machine MachineFacts) bool { return !machine.Held })
+	serves := facts.APIServer != health.APIServerSilent && facts.APIServer != health.APIServerUnknown
+	staying := facts.staying()
+	if begun || serves || len(staying) == 0 || facts.Initialized || facts.Override != "" || (facts.Intent != nil && !facts.IntentWiped) {
+		return nil
+	}
+
+	return &Decision{Action: HandOver, Machine: staying[0].Name, Reason: controlplanev1.WaitingForMachineReason,
+		Message: "Handing Machine " + staying[0].Name + " its configuration, in place of the first Machine, which is gone"}
 }
 
 // decideCertificates is about the secrets without which no node can be asked.
