@@ -132,6 +132,30 @@ const (
 	CertificatesExpiryUnknownReason = "ExpiryUnknown"
 )
 
+// Condition ManifestsUpToDate of a TalosControlPlane and its reasons.
+const (
+	// ManifestsUpToDateCondition is true when Talos' own manifests in the cluster
+	// (kube-proxy, CoreDNS, Flannel and what they need) are those of spec.version.
+	ManifestsUpToDateCondition = "ManifestsUpToDate"
+
+	// ManifestsUpToDateReason says that they are.
+	ManifestsUpToDateReason = clusterv1.UpToDateReason
+
+	// ManifestsWaitingReason says that they follow once all control plane Machines
+	// are of that version.
+	ManifestsWaitingReason = "WaitingForRollout"
+
+	// ManifestsNotAppliedReason says that the API server of the cluster has refused
+	// one of them, or could not be asked; it is tried again.
+	ManifestsNotAppliedReason = "NotApplied"
+
+	// ManifestsSkippedReason says that a person wants them left alone.
+	ManifestsSkippedReason = "Skipped"
+
+	// ManifestsUnknownReason says that there is no cluster yet.
+	ManifestsUnknownReason = "NotInitialized"
+)
+
 // Condition EtcdClusterHealthy of a TalosControlPlane and its reasons.
 const (
 	// EtcdClusterHealthyCondition is true when etcd has quorum, each member

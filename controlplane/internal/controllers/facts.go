@@ -44,6 +44,7 @@ func (r *Reconciler) gatherFacts(s *scope) rollout.Facts {
 		LeaveTimeout:              seconds(spec.Etcd.LeaveTimeoutSeconds, controlplanev1.DefaultEtcdLeaveTimeoutSeconds),
 		VersionPending:            versionPending(s),
 		Snapshot:                  s.snapshot,
+		ManifestsPending:          manifestsPending(s),
 		Remediation: rollout.RemediationFacts{
 			InProgress:       readRecord[controlplanev1.RemediationRecord](s.controlPlane, controlplanev1.RemediationInProgressAnnotation),
 			MaxRetry:         spec.Remediation.MaxRetry,

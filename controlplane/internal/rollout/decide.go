@@ -71,6 +71,9 @@ const (
 	RecordInitialized Action = "RecordInitialized"
 	// WaitForAPIServer waits for the API server to answer for the first time.
 	WaitForAPIServer Action = "WaitForAPIServer"
+	// ApplyManifests brings Talos' own manifests in the cluster to the version of the
+	// Machines.
+	ApplyManifests Action = "ApplyManifests"
 	// Stable means that there is nothing to do.
 	Stable Action = "Stable"
 	// Refuse means that nothing is done, because the situation is not one that
@@ -115,7 +118,7 @@ func Decide(facts Facts) Decision {
 func rules() []func(Facts) *Decision {
 	return []func(Facts) *Decision{
 		decideCluster, decideFirst, decideUse, decideStrangers, decideDepartures, decideRemediation, decideNewFirst, decideCertificates,
-		decideEtcd, decideReplicas, decideNodes,
+		decideEtcd, decideReplicas, decideNodes, decideManifests,
 	}
 }
 
@@ -173,6 +176,18 @@ func decideNewFirst(facts Facts) *Decision {
 
 	return &Decision{Action: HandOver, Machine: staying[0].Name, Reason: controlplanev1.WaitingForMachineReason,
 		Message: "Handing Machine " + staying[0].Name + " its configuration, in place of the first Machine, which is gone"}
+}
+
+// decideManifests is about Talos' own manifests in the cluster: they follow once all
+// Machines are as wanted.
+func decideManifests(facts Facts) *Decision {
+	behind := func(machine MachineFacts) bool { return machine.Outdated || machine.Deleting || machine.Held }
+	if !facts.ManifestsPending || facts.VersionPending || facts.APIServer != health.APIServerReady || slices.ContainsFunc(facts.Machines, behind) {
+		return nil
+	}
+
+	return &Decision{Action: ApplyManifests, Reason: controlplanev1.InitializedReason,
+		Message: "Bringing kube-proxy, CoreDNS and the like to the version of the control plane"}
 }
 
 // decideCertificates is about the secrets without which no node can be asked.

@@ -202,6 +202,9 @@ type Facts struct {
 	// Snapshot is the state of the snapshot that is wanted before a rollout or a
 	// scale down.
 	Snapshot SnapshotState
+	// ManifestsPending tells that Talos' own manifests in the cluster are those of
+	// another version.
+	ManifestsPending bool
 	// Remediation is about the remediation of Machines.
 	Remediation RemediationFacts
 }
