@@ -2,6 +2,7 @@ package templates
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -90,7 +91,7 @@ func TestVariablesOfFlavorContainerReachTheMachines(t *testing.T) {
 func TestNetworksOfFlavorContainerAreUnusual(t *testing.T) {
 	g := NewWithT(t)
 	networks := readTopologyOf(g, few()).Spec.ClusterNetwork
-	ours := append(append([]string{}, networks.Pods.CIDRBlocks...), networks.Services.CIDRBlocks...)
+	ours := slices.Concat(networks.Pods.CIDRBlocks, networks.Services.CIDRBlocks)
 	g.Expect(ours).To(HaveLen(2))
 	for i, own := range ours {
 		taken := append([]string{
