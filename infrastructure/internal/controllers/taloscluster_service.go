@@ -41,14 +41,27 @@ func (r *ClusterReconciler) reconcileService(ctx context.Context, cluster *clust
 	case address == "":
 		return isFalse(infrav1.WaitingForServiceReason, "Waiting for Service %s to get the address of a load balancer", service.Name), nil
 	case !wanted.IsValid():
-		talosCluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: address, Port: servicePort(talosCluster)}
-		return backends.Finding{}, nil
+		return backends.Finding{}, r.setEndpoint(ctx, talosCluster, clusterv1.APIEndpoint{Host: address, Port: servicePort(talosCluster)})
 	case !slices.Contains(endpoint.Names(service, nil), wanted.Host):
 		return isFalse(infrav1.ServiceAddressLostReason,
 			"Service %s is reached at %q, but the endpoint of the cluster is %s, which cannot be changed: give the Service that address back", service.Name, address, wanted.Host), nil
 	}
 
 	return backends.Finding{}, nil
+}
+
+// setEndpoint writes the endpoint at once: whoever sees the status of this pass, that
+// the infrastructure is provisioned, looks for it.
+func (r *ClusterReconciler) setEndpoint(ctx context.Context, talosCluster *infrav1.TalosCluster, found clusterv1.APIEndpoint) error {
+	changed := talosCluster.DeepCopy()
+	changed.Spec.ControlPlaneEndpoint = found
+	if err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(talosCluster, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("writing the endpoint of TalosCluster %s: %w", talosCluster.Name, err)
+	}
+	// The patch at the end of the pass knows the old version, and reads the new one.
+	talosCluster.Spec.ControlPlaneEndpoint = found
+
+	return nil
 }
 
 // ensureService creates the Service, or mends it. One that was deleted gets its

@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -10,6 +11,9 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -24,6 +28,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/container"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
@@ -77,13 +82,17 @@ type world struct {
 
 	// beforeUpdate, when set, runs before the next update of an object.
 	beforeUpdate func(client.Object)
+
+	// yard runs Pods, and gives Services addresses.
+	yard *yard
 }
 
 func testScheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, clusterv1.AddToScheme, bootstrapv1.AddToScheme, infrav1.AddToScheme,
+		corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme, storagev1.AddToScheme,
+		clusterv1.AddToScheme, bootstrapv1.AddToScheme, infrav1.AddToScheme,
 	} {
 		NewWithT(t).Expect(add(scheme)).To(Succeed())
 	}
@@ -101,6 +110,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		events: events.NewFakeRecorder(10000),
 		asked:  map[string]int{}, watched: map[string]int{},
 	}
+	w.yard = newYard(w)
 	objects = append(objects, newCluster(), newTalosCluster(), newBundleSecret(t))
 	w.client = fake.NewClientBuilder().
 		WithScheme(testScheme(t)).
@@ -146,6 +156,9 @@ func (w *world) mortality() interceptor.Funcs {
 			if err := w.refuseCreation(ctx, o); err != nil {
 				return err
 			}
+			if err := w.yard.admit(o); err != nil {
+				return err
+			}
 			return c.Create(ctx, o, opts...)
 		},
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
@@ -162,12 +175,16 @@ func (w *world) mortality() interceptor.Funcs {
 			if err := w.effect(); err != nil {
 				return err
 			}
+			if err := w.yard.change(o); err != nil {
+				return err
+			}
 			return c.Patch(ctx, o, p, opts...)
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
 			if err := w.effect(); err != nil {
 				return err
 			}
+			w.yard.deleted = append(w.yard.deleted, fmt.Sprintf("%T", o))
 			return c.Delete(ctx, o, opts...)
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, name string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
@@ -368,6 +385,10 @@ func (w *world) manager() *manager {
 			Client: w.client, APIReader: live, Dialer: dialer, Credentials: store, Contacts: m.contacts, Counts: m.counts, Lookout: lookout.New(m.machineFollower, w.clock),
 			Clock: w.clock, Random: w.random, Recorder: w.events, ProbeInterval: probeInterval,
 		},
+		Container: &container.Machines{
+			Client: w.client, APIReader: live, Dialer: dialer, Credentials: store, Lookout: lookout.New(m.machineFollower, w.clock),
+			Clock: w.clock, Random: w.random, Recorder: w.events, ProbeInterval: probeInterval,
+		},
 	}
 	m.hosts = &HostReconciler{
 		Client: w.client, APIReader: live, Dialer: dialer, Credentials: store,
@@ -438,6 +459,7 @@ func (w *world) round(m *manager) {
 // roundWith is a round in which some errors are all right.
 func (w *world) roundWith(m *manager, isExpected func(error) bool) {
 	w.t.Helper()
+	w.yard.work()
 	w.rest(m)
 	for _, host := range w.hosts() {
 		w.pass(m.hosts.Reconcile, &host, isExpected)

@@ -48,7 +48,7 @@ func Names(service *corev1.Service, nodes []corev1.Node) []string {
 		name, name + "." + namespace, name + "." + namespace + ".svc", name + "." + namespace + ".svc.cluster.local",
 		"localhost", "127.0.0.1",
 	}
-	for _, address := range service.Spec.ClusterIPs {
+	for _, address := range append([]string{service.Spec.ClusterIP}, service.Spec.ClusterIPs...) {
 		if _, err := netip.ParseAddr(address); err == nil {
 			names = append(names, address)
 		}

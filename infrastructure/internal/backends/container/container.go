@@ -238,7 +238,7 @@ func lostText(now life) string {
 	switch pod := now.pod; {
 	case now.dataGone:
 		why = "The volume claim of the machine is gone, and its data with it"
-	case pod != nil && hasFailed(pod):
+	case pod != nil && hasFailed(pod) && (pod.DeletionTimestamp.IsZero() || pod.Status.Reason != ""):
 		status := pod.Status.Reason
 		if status == "" {
 			status = string(pod.Status.Phase)
