@@ -318,7 +318,7 @@ func TestNetworksThatOverlap(t *testing.T) {
 			change(w, get(w, &clusterv1.Cluster{}, testCluster), tt.edit)
 			if tt.node != nil {
 				w.undying(func() {
-					node := newNode("node-2", "")
+					node := newHostingNode("node-2", "")
 					node.Spec.PodCIDRs = tt.node
 					g.Expect(w.client.Create(t.Context(), node)).To(Succeed())
 				})
@@ -367,7 +367,7 @@ func TestTheZonesOfTheManagementCluster(t *testing.T) {
 	w, m := withPods(t, nil)
 	w.undying(func() {
 		for name, zone := range map[string]string{"node-2": "z2", "node-3": "z1", "node-4": ""} {
-			g.Expect(w.client.Create(t.Context(), newNode(name, zone))).To(Succeed())
+			g.Expect(w.client.Create(t.Context(), newHostingNode(name, zone))).To(Succeed())
 		}
 	})
 	w.settle(m)
@@ -376,7 +376,7 @@ func TestTheZonesOfTheManagementCluster(t *testing.T) {
 	g.Expect([]string{domains[0].Name, domains[1].Name}).To(Equal([]string{"z1", "z2"}))
 
 	g.Expect(m.clusters.nodeToClusters(t.Context(), nil)).To(HaveLen(1))
-	one, another := newNode("node-1", "z1"), newNode("node-1", "z2")
+	one, another := newHostingNode("node-1", "z1"), newHostingNode("node-1", "z2")
 	g.Expect(nodeMatters(event.UpdateEvent{ObjectOld: one, ObjectNew: another})).To(BeTrue())
 	beaten := one.DeepCopy()
 	beaten.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady}}

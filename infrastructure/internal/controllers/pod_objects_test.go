@@ -23,7 +23,7 @@ func newPodWorld(t *testing.T, objects ...client.Object) *world {
 	t.Helper()
 	g := NewWithT(t)
 	w := newWorld(t, append(objects,
-		newNode("node-1", "z1"),
+		newHostingNode("node-1", "z1"),
 		&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"172.20.0.0/16"}}},
 	)...)
 	w.undying(func() {
@@ -38,7 +38,7 @@ func newPodWorld(t *testing.T, objects ...client.Object) *world {
 	return w
 }
 
-func newNode(name, zone string) *corev1.Node {
+func newHostingNode(name, zone string) *corev1.Node {
 	node := &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       corev1.NodeSpec{PodCIDRs: []string{"172.21.0.0/24"}},

@@ -1,6 +1,7 @@
 package reprovision
 
 import (
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -24,10 +25,24 @@ func RefusePod(facts PodFacts) Refusal {
 	going := !machine.DeletionTimestamp.IsZero() || !controllerutil.ContainsFinalizer(machine, infrav1.TalosMachineFinalizer) || IsMoved(machine)
 	other := ""
 	for i := range facts.Others {
-		if facts.Others[i].Name != machine.Name && facts.Others[i].Spec.Pod.Progress == infrav1.PodReprovisioning {
+		if facts.Others[i].Name != machine.Name && IsPodUnderWay(&facts.Others[i]) {
 			other = "TalosMachine " + facts.Others[i].Name
 		}
 	}
 
 	return refusal(machine, going, facts.FromTemplate, facts.HasData, other)
+}
+
+// IsPodUnderWay tells whether a machine in a Pod is being re-provisioned: from before
+// it is wiped until it runs again.
+func IsPodUnderWay(machine *infrav1.TalosMachine) bool {
+	switch machine.Spec.Pod.Progress {
+	case infrav1.PodReprovisioning:
+		return true
+	case infrav1.PodCreating, infrav1.PodCreated:
+		return IsWanted(machine) || ptr.Deref(machine.Status.Initialization.Provisioned, false)
+	case infrav1.PodRan, infrav1.PodLost:
+	}
+
+	return false
 }

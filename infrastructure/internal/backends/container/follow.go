@@ -288,10 +288,15 @@ func (m *Machines) recordRan(ctx context.Context, scope *backends.Scope, pod *co
 	if scope.TalosMachine.Spec.Pod.Progress == infrav1.PodRan {
 		return nil
 	}
+	// What is recorded to run and still wished for would be wiped once more.
+	if err := m.useUpWish(ctx, scope.TalosMachine); err != nil {
+		return err
+	}
 	if err := backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.Pod.Progress = infrav1.PodRan }); err != nil {
 		return err
 	}
 	scope.Observed.Provisioned = true
+	scope.Observed.Reprovisioning = backends.False(infrav1.NotReprovisioningReason, "")
 	ctrl.LoggerFrom(ctx).Info("The machine runs with its configuration", "Pod", pod.Name)
 	m.Recorder.Eventf(scope.TalosMachine, pod, corev1.EventTypeNormal, infrav1.EventProvisioned, "Observe", "Pod %s runs with its configuration", pod.Name)
 

@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,20 +18,22 @@ import (
 )
 
 // reconcileReprovision begins to delete the Pod and its data when somebody asks for
-// it (design D15), and says when it is done. The wish is the annotation; once it is
-// begun, the record on the TalosMachine goes on without it.
+// it (design D15), and says how far that is. The wish is the annotation; once it is
+// begun, the record on the TalosMachine goes on without it. It is taken away before
+// the machine is recorded to run.
 func (m *Machines) reconcileReprovision(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
 	machine := scope.TalosMachine
 	progress := machine.Spec.Pod.Progress
 	scope.Observed.Reprovisioning = backends.False(infrav1.NotReprovisioningReason, "")
 	switch {
-	case progress == infrav1.PodReprovisioning:
+	case progress == infrav1.PodCreating || progress == infrav1.PodCreated:
+		// It gets its configuration anyway; one that has run before gets it again.
+		if ptr.Deref(machine.Status.Initialization.Provisioned, false) {
+			scope.Observed.Reprovisioning = backends.True(infrav1.ReprovisionHandingOverReason, "The Pod and its data are gone, and are made again")
+		}
 		return ctrl.Result{}, nil
-	case !reprovision.IsWanted(machine):
+	case progress == infrav1.PodReprovisioning, progress == "", !reprovision.IsWanted(machine):
 		return ctrl.Result{}, nil
-	case progress != infrav1.PodRan && progress != infrav1.PodLost:
-		// It has not run yet, or not since it was made again: that is all there is to it.
-		return ctrl.Result{}, m.useUpWish(ctx, machine)
 	}
 
 	return m.beginReprovision(ctx, scope)
@@ -99,7 +102,7 @@ func (m *Machines) wipePod(ctx context.Context, scope *backends.Scope) (ctrl.Res
 	scope.Observed.Reprovisioning = backends.True(infrav1.ReprovisionHandingOverReason, "The Pod and its data are gone, and are made again")
 	scope.Observed.Provisioned = false
 
-	return m.soon(), m.useUpWish(ctx, scope.TalosMachine)
+	return m.soon(), nil
 }
 
 // useUpWish takes the annotation away.
