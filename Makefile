@@ -91,6 +91,7 @@ test: local-repository ## Run the tests of rungs 1 and 2. RACE=1 looks for data 
 	@set -e; for module in $(filter-out test/integration,$(MODULES)); do echo "test $$module"; (cd $$module && $(GO_TEST) -timeout 40m ./...); done
 	cd test/integration && $(GO_TEST) ./world
 	@$(MAKE) --no-print-directory -j2 test-integration-restarts test-integration-rest
+	@$(MAKE) --no-print-directory test-integration-containers
 
 # Tests that restart the managers have a management cluster of their own, so that
 # the others need not wait for them.
@@ -103,6 +104,11 @@ test-integration-restarts:
 .PHONY: test-integration-rest
 test-integration-rest:
 	cd test/integration && RACE=$(RACE) $(GO_TEST) -v -timeout 40m -skip $(RESTARTS) .
+
+# Machines in Pods need a management cluster that runs Pods.
+.PHONY: test-integration-containers
+test-integration-containers:
+	cd test/integration && RACE=$(RACE) $(GO_TEST) -v -timeout 40m ./containers
 
 .PHONY: test-scale
 test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what the managers do when there is nothing to do.

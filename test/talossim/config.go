@@ -31,8 +31,8 @@ type settings struct {
 	etcdSubnets []string
 	// addresses are those that it is to have on its links.
 	addresses []netip.Addr
-	endpoint *url.URL
-	apiPort  int
+	endpoint  *url.URL
+	apiPort   int
 	// apiSANs and talosSANs are more names for the certificates of both APIs.
 	apiSANs, talosSANs []string
 	// installDisk is the path of the disk to install on; empty when it is

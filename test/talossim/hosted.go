@@ -140,7 +140,7 @@ func (m *Machine) etcdAddress() string {
 	if !m.spec.Hosted || s == nil || len(s.etcdSubnets) == 0 {
 		return m.spec.Address
 	}
-	candidates := slices.Clone(s.addresses)
+	candidates := slices.DeleteFunc(slices.Clone(s.addresses), func(candidate netip.Addr) bool { return !candidate.IsGlobalUnicast() })
 	if own, err := netip.ParseAddr(m.spec.Address); err == nil {
 		candidates = append([]netip.Addr{own}, candidates...)
 	}

@@ -51,7 +51,7 @@ func (r *Reconciler) rememberManifests(ctx context.Context, s *scope) error {
 	}
 	lowest := s.controlPlane.Spec.Version
 	for _, machine := range s.machines {
-		if compareVersions(machine.Spec.Version, lowest) < 0 {
+		if machine.Spec.Version != "" && compareVersions(machine.Spec.Version, lowest) < 0 {
 			lowest = machine.Spec.Version
 		}
 	}

@@ -89,12 +89,8 @@ func decideBootstrap(facts Facts) *Decision {
 func decideTarget(facts Facts) *Decision {
 	target := bootstrapTarget(facts.staying())
 	switch {
-	case target == nil && facts.Intent != nil && !facts.Initialized:
-		return intentElsewhere(*facts.Intent)
 	case target == nil:
-		return &Decision{Action: WaitForOverride, Reason: controlplanev1.EtcdDataLostReason,
-			Message: "All control plane Machines wait to join an etcd cluster, and there is none; to begin a new one, name a Machine in the annotation " +
-				controlplanev1.BootstrapOverrideAnnotation}
+		return decideNoTarget(facts)
 	case facts.Intent == nil && !facts.Initialized:
 		return &Decision{Action: RecordBootstrapIntent, Machine: target.Name, Reason: controlplanev1.WaitingForEtcdReason,
 			Message: "Bootstrapping etcd on Machine " + target.Name}
@@ -116,6 +112,18 @@ func decideTarget(facts Facts) *Decision {
 	}
 
 	return intentElsewhere(*facts.Intent)
+}
+
+// decideNoTarget is about Machines that are all held back, and of which none may take
+// the place of the first.
+func decideNoTarget(facts Facts) *Decision {
+	if facts.Intent != nil && !facts.Initialized {
+		return intentElsewhere(*facts.Intent)
+	}
+
+	return &Decision{Action: WaitForOverride, Reason: controlplanev1.EtcdDataLostReason,
+		Message: "All control plane Machines wait to join an etcd cluster, and there is none; to begin a new one, name a Machine in the annotation " +
+			controlplanev1.BootstrapOverrideAnnotation}
 }
 
 // intentElsewhere waits for a person, because nobody knows what is left of the

@@ -19,12 +19,9 @@ func decideReplicas(facts Facts) *Decision {
 		limit += int(facts.MaxSurge)
 	}
 	if held := slices.IndexFunc(staying, func(machine MachineFacts) bool { return machine.Held }); held >= 0 {
-		if len(staying) > limit || rolling && staying[held].Outdated && facts.Misfit == "" {
-			return &Decision{Action: DeleteMachine, Machine: staying[held].Name, Reason: controlplanev1.WaitingForMachineReason,
-				Message: "Deleting Machine " + staying[held].Name + ", which has not joined and is not wanted any more"}
-		}
-		if len(staying) >= int(facts.Replicas) || facts.Misfit != "" || len(preflight(facts, "")) > 0 {
-			return decideJoin(facts, staying[held])
+		unwanted := len(staying) > limit || rolling && staying[held].Outdated && facts.Misfit == ""
+		if decision := decideHeld(facts, staying[held], unwanted); decision != nil {
+			return decision
 		}
 	}
 	switch {
@@ -32,6 +29,20 @@ func decideReplicas(facts Facts) *Decision {
 		return decideCreation(facts, rolling && len(staying) >= int(facts.Replicas))
 	case len(staying) > limit, rolling:
 		return decideDeletion(facts, rolling)
+	default:
+		return nil
+	}
+}
+
+// decideHeld is about a Machine that has not joined: it goes when it is unwanted, and
+// waits while others can be made that are missing.
+func decideHeld(facts Facts, machine MachineFacts, unwanted bool) *Decision {
+	switch {
+	case unwanted:
+		return &Decision{Action: DeleteMachine, Machine: machine.Name, Reason: controlplanev1.WaitingForMachineReason,
+			Message: "Deleting Machine " + machine.Name + ", which has not joined and is not wanted any more"}
+	case len(facts.staying()) >= int(facts.Replicas), facts.Misfit != "", len(preflight(facts, "")) > 0:
+		return decideJoin(facts, machine)
 	default:
 		return nil
 	}

@@ -109,36 +109,49 @@ func TestReadRights(t *testing.T) {
 
 func TestOurReleaseIsRead(t *testing.T) {
 	g := NewWithT(t)
-	var all [][]byte
-	for _, provider := range []string{"bootstrap", "controlplane", "infrastructure"} {
-		for _, file := range []string{"role.yaml", "role_binding.yaml", "service_account.yaml", "leader_election_role.yaml", "aggregated_role.yaml"} {
-			text, err := os.ReadFile(filepath.Join("..", "..", "..", "config", provider, "rbac", file))
-			if os.IsNotExist(err) {
-				continue
+	var components [][]byte
+	for folder, provider := range map[string]string{"bootstrap": "bootstrap-talos", "controlplane": "control-plane-talos", "infrastructure": "infrastructure-talos"} {
+		files, err := filepath.Glob(filepath.Join("..", "..", "..", "config", folder, "rbac", "*.yaml"))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(files).NotTo(BeEmpty())
+		for _, file := range files {
+			if filepath.Base(file) != "kustomization.yaml" {
+				components = append(components, labelled(t, file, provider)...)
 			}
-			g.Expect(err).NotTo(HaveOccurred())
-			all = append(all, text)
 		}
 	}
-	// What kustomize adds is the label.
-	labelled := make([][]byte, 0, len(all))
-	for _, text := range all {
-		for document := range strings.SplitSeq(string(text), "\n---\n") {
-			object := map[string]any{}
-			g.Expect(yaml.Unmarshal([]byte(document), &object)).To(Succeed())
-			metadata, ok := object["metadata"].(map[string]any)
-			g.Expect(ok).To(BeTrue())
-			metadata["labels"] = map[string]any{providerLabel: "x-talos", "cluster.x-k8s.io/aggregate-to-capt-control-plane-manager": "true"}
-			out, err := yaml.Marshal(object)
-			g.Expect(err).NotTo(HaveOccurred())
-			labelled = append(labelled, out)
-		}
-	}
-	read, err := ReadRights(labelled...)
+	read, err := ReadRights(components...)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(read.Managers).To(HaveLen(3))
-	g.Expect(read.Grants).To(ContainElement(HaveField("Resource", "taloshosts")))
+	g.Expect(read.Grants).To(ContainElements(
+		And(HaveField("Manager", "infrastructure-talos"), HaveField("Resource", "taloshosts")),
+		And(HaveField("Manager", "control-plane-talos"), HaveField("Group", "infrastructure.cluster.x-k8s.io"), HaveField("Resource", "*")),
+	))
 	g.Expect(Judge(read, Requests{}, Explained()).Stale).To(BeEmpty(), "each explanation is about a right that there is")
+}
+
+// labelled are the objects of a file with the labels that kustomize gives them.
+func labelled(t *testing.T, file, provider string) [][]byte {
+	t.Helper()
+	g := NewWithT(t)
+	text, err := os.ReadFile(file)
+	g.Expect(err).NotTo(HaveOccurred())
+	var objects [][]byte
+	for document := range strings.SplitSeq(string(text), "\n---\n") {
+		object := map[string]any{}
+		g.Expect(yaml.Unmarshal([]byte(document), &object)).To(Succeed())
+		metadata, ok := object["metadata"].(map[string]any)
+		g.Expect(ok).To(BeTrue(), file)
+		labels := map[string]any{providerLabel: provider}
+		if metadata["name"] == "capt-control-plane-manager-role" {
+			labels["cluster.x-k8s.io/aggregate-to-capt-control-plane-manager"] = "true"
+		}
+		metadata["labels"] = labels
+		out, err := yaml.Marshal(object)
+		g.Expect(err).NotTo(HaveOccurred())
+		objects = append(objects, out)
+	}
+	return objects
 }
 
 // log is an audit log; the second manager has a line of its own.

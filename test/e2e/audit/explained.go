@@ -14,7 +14,10 @@ type Explanation struct {
 
 // Explained are the rights that a run need not use. Who adds a line says here when
 // the right is used after all; a line that fits no right fails the test.
-func Explained() []Explanation {
+func Explained() []Explanation { return append(ofRequests(), ofRareMoments()...) }
+
+// ofRequests are the rights that no request of the log is about, or only another one.
+func ofRequests() []Explanation {
 	return []Explanation{
 		{
 			Manager: "*", Group: "*", Resource: "*/finalizers", Verb: "update",
@@ -39,6 +42,45 @@ func Explained() []Explanation {
 		{
 			Manager: "*", Group: "*", Resource: "*", Verb: "create", Beside: "patch",
 			Reason: "asked for, too, when server-side apply makes an object; the request is a patch",
+		},
+	}
+}
+
+// ofRareMoments are the rights that are used when something happens that happens in
+// no scenario of the suite.
+func ofRareMoments() []Explanation {
+	const (
+		bootstrap, controlPlane, infrastructure = "bootstrap-talos", "control-plane-talos", "infrastructure-talos"
+		infraGroup                              = "infrastructure.cluster.x-k8s.io"
+	)
+	return []Explanation{
+		{
+			Manager: bootstrap, Resource: "secrets", Verb: "patch",
+			Reason: "owners and labels of a cluster's Secrets are mended, for example after a move",
+		},
+		{
+			Manager: controlPlane, Group: "bootstrap.cluster.x-k8s.io", Resource: "talosconfigs", Verb: "delete",
+			Reason: "made for a Machine that was then not created, because the manager died in between",
+		},
+		{
+			Manager: controlPlane, Group: infraGroup, Resource: "*", Verb: "delete",
+			Reason: "made for a Machine that was then not created, because the manager died in between",
+		},
+		{
+			Manager: infrastructure, Resource: "secrets", Verb: "update",
+			Reason: "the client certificate of a host is replaced when half of its year is over",
+		},
+		{
+			Manager: infrastructure, Resource: "namespaces", Verb: "get",
+			Reason: "asked when somebody deletes a host in use: its namespace may be going",
+		},
+		{
+			Manager: infrastructure, Group: infraGroup, Resource: "talosclusters", Verb: "get",
+			Reason: "read live when a pause begins or ends",
+		},
+		{
+			Manager: infrastructure, Group: infraGroup, Resource: "talosmachines", Verb: "get",
+			Reason: "read live when a pause begins or ends",
 		},
 	}
 }

@@ -3,8 +3,9 @@
 // volumes, with talossim in the containers. The scheduler and the controllers are
 // Kubernetes' own.
 //
-// Pods have loopback addresses, and so have Services: the API server's network of
-// Services must be a loopback one. What is said here about kubelets is after
+// Pods have loopback addresses, and so have the balancers of Services of type
+// LoadBalancer: those are reached from this host. Cluster IPs are not; only the
+// machines' etcd asks where they lead to. What is said here about kubelets is after
 // Kubernetes v1.36 (pkg/kubelet); what they wait for is shorter: there is no
 // growing back-off.
 package podhost
@@ -95,6 +96,8 @@ type Host struct {
 	taken map[int]bool
 	next  map[int]int
 	made  int
+	// balanced are the addresses of Services of type LoadBalancer, by their names.
+	balanced map[client.ObjectKey]string
 }
 
 // Start makes the nodes and runs Pods until Close.
@@ -102,7 +105,7 @@ func Start(ctx context.Context, options Options) (_ *Host, err error) {
 	h := &Host{
 		events: make(chan event.GenericEvent), images: map[string]Image{}, gone: map[string]bool{},
 		workers: map[client.ObjectKey]*worker{}, volumes: map[string]*talossim.Machine{}, created: map[client.ObjectKey][]string{},
-		taken: map[int]bool{}, next: map[int]int{},
+		taken: map[int]bool{}, next: map[int]int{}, balanced: map[client.ObjectKey]string{},
 	}
 	h.ctx, h.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {

@@ -2,6 +2,7 @@ package podhost
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -19,11 +20,9 @@ import (
 	"github.com/capi-talos/capi-talos/test/fleet/balancer"
 )
 
-// etcdPorts are where etcd is reached. Etcd of pretended machines is no process: the
-// machines ask where these lead to, and nobody listens.
-func etcdPorts() []string { return []string{"2379", "2380"} }
-
-// proxy is kube-proxy, and the balancer of Services of type LoadBalancer.
+// proxy is kube-proxy, and the balancer of Services of type LoadBalancer. It listens
+// at the addresses of the latter. Cluster IPs are only known to lead somewhere:
+// etcd of pretended machines is no process, and nothing else asks for them.
 type proxy struct {
 	changed func()
 
@@ -42,11 +41,17 @@ func newProxy() *proxy {
 func (p *proxy) routesTo(address string, port int) []string {
 	var found []string
 	for _, target := range p.targets(net.JoinHostPort(address, strconv.Itoa(port))) {
-		if host, _, err := net.SplitHostPort(target); err == nil {
-			found = append(found, host)
-		}
+		found = append(found, hostOf(target))
 	}
 	return found
+}
+
+func hostOf(address string) string {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return ""
+	}
+	return host
 }
 
 func (p *proxy) targets(of string) []string {
@@ -68,8 +73,7 @@ func (p *proxy) set(ctx context.Context, routes map[string][]string) error {
 	}
 	var missing []string
 	for from := range routes {
-		_, port, _ := net.SplitHostPort(from)
-		if p.serving[from] == nil && !p.closed && !slices.Contains(etcdPorts(), port) {
+		if p.serving[from] == nil && !p.closed && net.ParseIP(hostOf(from)).IsLoopback() {
 			missing = append(missing, from)
 		}
 	}
@@ -178,7 +182,7 @@ func (h *Host) balance(ctx context.Context, service *corev1.Service) error {
 	if service.Spec.Type != corev1.ServiceTypeLoadBalancer || service.Spec.LoadBalancerClass != nil || len(service.Status.LoadBalancer.Ingress) > 0 {
 		return nil
 	}
-	address, err := h.spareAddress()
+	address, err := h.balancerAddress(client.ObjectKeyFromObject(service))
 	if err != nil {
 		return err
 	}
@@ -191,16 +195,28 @@ func (h *Host) balance(ctx context.Context, service *corev1.Service) error {
 	return nil
 }
 
-// spareAddress is one that no Pod has, and that is never given again.
-func (h *Host) spareAddress() (string, error) {
+// MoveBalancer has the next Service of a name get another address.
+func (h *Host) MoveBalancer(key client.ObjectKey) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+	delete(h.balanced, key)
+}
+
+// balancerAddress is one that no Pod has. It is kept for the name of the Service, as
+// one that was reserved.
+func (h *Host) balancerAddress(of client.ObjectKey) (string, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if known := h.balanced[of]; known != "" {
+		return known, nil
+	}
 	const last = 253
 	for number := firstSpare + nodes; number <= last; number++ {
 		if !h.taken[number] {
 			h.taken[number] = true
-			return h.subnet.Address(number), nil
+			h.balanced[of] = h.subnet.Address(number)
+			return h.balanced[of], nil
 		}
 	}
-	return "", fmt.Errorf("no address is left for a load balancer")
+	return "", errors.New("no address is left for a load balancer")
 }

@@ -59,11 +59,14 @@ func onVolumes(ending string) change {
 	return container(ending, map[string]any{"type": "VolumeClaim", "volumeClaim": map[string]any{"size": "10Gi"}}, "storage")
 }
 
-// manifests are the template's for metal, made over for Pods.
+// manifests are the template's for metal, made over for Pods. Services are of type
+// LoadBalancer: nothing leads from this host to cluster IPs.
 func manifests(t *testing.T, name string, controlPlanes, workers int) []*unstructured.Unstructured {
 	t.Helper()
 	g := NewWithT(t)
-	text, err := world.Stack.Clusterctl.Generate(t.Context(), name, map[string]string{"CONTROL_PLANE_ENDPOINT_HOST": "none.example.com"},
+	text, err := world.Stack.Clusterctl.Generate(t.Context(), name, map[string]string{
+		"CONTROL_PLANE_ENDPOINT_HOST": "none.example.com", "POD_CIDR": "172.24.0.0/16", "SERVICE_CIDR": "172.25.0.0/16",
+	},
 		"--infrastructure", "talos", "--flavor", "metal", "--target-namespace", name, "--kubernetes-version", simfleet.KubernetesVersion,
 		"--control-plane-machine-count", strconv.Itoa(controlPlanes), "--worker-machine-count", strconv.Itoa(workers))
 	g.Expect(err).NotTo(HaveOccurred())
@@ -72,7 +75,7 @@ func manifests(t *testing.T, name string, controlPlanes, workers int) []*unstruc
 	for _, object := range objects {
 		switch object.GetKind() {
 		case infrav1.TalosClusterKind:
-			object.Object["spec"] = map[string]any{"container": map[string]any{}}
+			object.Object["spec"] = map[string]any{"container": map[string]any{"controlPlaneService": map[string]any{"type": "LoadBalancer"}}}
 		case infrav1.TalosMachineTemplateKind:
 			made := map[string]any{"container": map[string]any{"talos": map[string]any{"version": talossim.DefaultTalosVersion}}}
 			g.Expect(unstructured.SetNestedMap(object.Object, made, "spec", "template", "spec")).To(Succeed())

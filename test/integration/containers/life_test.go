@@ -122,7 +122,7 @@ func expectEndpoint(t *testing.T, name string) {
 	cluster, service := &infrav1.TalosCluster{}, &corev1.Service{}
 	g.Expect(world.Client.Get(ctx, client.ObjectKey{Namespace: name, Name: name}, cluster)).To(Succeed())
 	g.Expect(world.Client.Get(ctx, client.ObjectKey{Namespace: name, Name: name + infrav1.EndpointServiceSuffix}, service)).To(Succeed())
-	g.Expect(cluster.Spec.ControlPlaneEndpoint.Host).To(Equal(service.Spec.ClusterIP))
+	g.Expect(service.Status.LoadBalancer.Ingress).To(ConsistOf(HaveField("IP", cluster.Spec.ControlPlaneEndpoint.Host)))
 	g.Expect(cluster.Spec.ControlPlaneEndpoint.Port).To(BeEquivalentTo(6443))
 	g.Expect(cluster.Status.FailureDomains).To(HaveLen(3), "the zones of the nodes")
 	// The only control plane machine is not to be evicted.

@@ -23,7 +23,6 @@ import (
 	"github.com/capi-talos/capi-talos/test/stack/demo"
 	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/stack/parts"
-	"github.com/capi-talos/capi-talos/test/talossim"
 )
 
 // World is a management cluster that all tests of a package share.
@@ -36,9 +35,6 @@ type World struct {
 	Source string
 	// Pods runs Pods of the Talos image, where they were asked for.
 	Pods *podhost.Host
-
-	// services are the addresses of Services where Pods run.
-	services *talossim.Subnet
 }
 
 // Options are what a World is made of.
@@ -97,16 +93,9 @@ func (w *World) raise(ctx context.Context, dir string, options Options) error {
 	if w.Source, err = parts.SourceDir(); err != nil {
 		return err
 	}
-	network := ""
-	if options.Pods {
-		if w.services, err = talossim.ClaimSubnet(ctx); err != nil {
-			return err
-		}
-		network = w.services.Address(0) + "/24"
-	}
 	w.Stack, err = management.Up(ctx, management.StackOptions{
-		Pods: options.Pods, ServiceNetwork: network,
-		Dir: dir, Repository: filepath.Join(w.Source, "out", "repository"), Race: os.Getenv("RACE") != "",
+		Pods: options.Pods,
+		Dir:  dir, Repository: filepath.Join(w.Source, "out", "repository"), Race: os.Getenv("RACE") != "",
 		Audit: options.Audit, ManagerArgs: options.ManagerArgs, Variables: []string{"CLUSTER_TOPOLOGY=true"}, Output: os.Stdout,
 	})
 	if err != nil {
@@ -137,9 +126,6 @@ func (w *World) stop(ctx context.Context) error {
 	failures := []error{w.Stack.Stop(ctx)}
 	if w.Pods != nil {
 		failures = append(failures, w.Pods.Close())
-	}
-	if w.services != nil {
-		failures = append(failures, w.services.Close())
 	}
 	return errors.Join(failures...)
 }

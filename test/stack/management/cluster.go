@@ -5,7 +5,6 @@
 package management
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -47,8 +46,6 @@ const (
 	scheduler         = "kube-scheduler"
 
 	loopback = "127.0.0.1"
-	// serviceNetwork leads nowhere: without kube-proxy no cluster IP does.
-	serviceNetwork = "10.96.0.0/16"
 	// readyTimeout is how long the control plane may take to be ready. It is
 	// ready within 4 seconds on an idle machine.
 	readyTimeout = 2 * time.Minute
@@ -71,7 +68,6 @@ type Cluster struct {
 	Client client.Client
 
 	built     parts.Built
-	services  string
 	pods      bool
 	clock     clock.Clock
 	ports     process.Ports
@@ -94,9 +90,6 @@ type Options struct {
 	// the scheduler, and the controllers of volumes, quotas, disruption budgets and
 	// nodes that are gone. It needs the parts listed by PodParts.
 	Pods bool
-	// ServiceNetwork is that of the cluster IPs of Services; empty means one that
-	// leads nowhere.
-	ServiceNetwork string
 	// Clock is the real one when nil.
 	Clock clock.Clock
 }
@@ -112,7 +105,7 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 		return nil, fmt.Errorf("finding the stack's folder: %w", err)
 	}
 	c := &Cluster{Dir: dir, Kubeconfig: filepath.Join(dir, "kubeconfig"), built: options.Built, clock: options.Clock}
-	c.services, c.pods = cmp.Or(options.ServiceNetwork, serviceNetwork), options.Pods
+	c.pods = options.Pods
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Stop(context.WithoutCancel(ctx)))
@@ -267,7 +260,7 @@ func (c *Cluster) startAPIServer(ctx context.Context, ports map[string]int, furt
 		"--advertise-address="+loopback,
 		"--secure-port="+strconv.Itoa(ports["kube-apiserver"]),
 		"--endpoint-reconciler-type=none",
-		"--service-cluster-ip-range="+c.services,
+		"--service-cluster-ip-range=10.96.0.0/16",
 		"--allow-privileged=true",
 		"--authorization-mode=RBAC",
 		"--client-ca-file="+c.pki("ca.crt"),

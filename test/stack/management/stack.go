@@ -45,9 +45,8 @@ type StackOptions struct {
 	Variables []string
 	// Audit writes down who has asked the API server for what.
 	Audit bool
-	// Pods and ServiceNetwork are those of Options.
-	Pods           bool
-	ServiceNetwork string
+	// Pods is that of Options.
+	Pods bool
 	// Output is told what goes on, a line each; nil means nobody.
 	Output io.Writer
 	// Clock is the real one when nil.
@@ -106,7 +105,7 @@ func Up(ctx context.Context, options StackOptions) (_ *Stack, err error) {
 		{"starting etcd, kube-apiserver, kube-controller-manager", func() (err error) {
 			s.Cluster, err = Start(ctx, Options{
 				Dir: options.Dir, Built: s.Built, Audit: options.Audit, Clock: options.Clock,
-				Pods: options.Pods, ServiceNetwork: options.ServiceNetwork,
+				Pods: options.Pods,
 			})
 			return err
 		}},
