@@ -24,6 +24,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/apiwarnings"
 	"sigs.k8s.io/cluster-api/util/flags"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -59,6 +60,9 @@ type Program struct {
 	Name string
 	// NeedsClusterCache asks for connections to workload clusters.
 	NeedsClusterCache bool
+	// CacheByObject says what the cache holds of kinds of which only a part is read;
+	// nil means all.
+	CacheByObject map[client.Object]cache.ByObject
 	// AddToScheme adds the kinds of the provider.
 	AddToScheme func(*runtime.Scheme) error
 	// Setup registers controllers and webhooks.

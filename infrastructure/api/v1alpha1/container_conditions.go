@@ -22,7 +22,7 @@ const (
 	// name of its Pod, volume claim, Secret or Service.
 	PodNameTakenReason = "NameTaken"
 	// PodLostReason says that the Pod is gone, and the data of the machine with it.
-	// The Pod is never made again: let a MachineHealthCheck replace the Machine,
+	// With a volume it is the volume that is gone. The Pod is never made again: let a MachineHealthCheck replace the Machine,
 	// or delete it.
 	PodLostReason = "PodLost"
 	// PodReplacingReason says that the Pod is gone or failed, and is made again on
@@ -53,7 +53,8 @@ const (
 // Reasons of condition Ready of a TalosCluster that makes its own Service.
 const (
 	// WaitingForServiceReason says that the Service of the control plane has no
-	// address yet.
+	// address yet; of a TalosMachine, that its names are waited for, which belong
+	// into the configuration.
 	WaitingForServiceReason = "WaitingForService"
 	// ServiceRefusedReason says that the API server has refused the Service as it is
 	// to be; the message has its words.

@@ -18,37 +18,38 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
-func TestWhatIsRefusedIsAskedForAgain(t *testing.T) {
-	refuse := func(kind, words string) func(client.Object) error {
-		return func(object client.Object) error {
-			if fmt.Sprintf("%T", object) == kind {
-				return forbidden(object, words)
-			}
-			return nil
+// expectRefused lets the API server refuse something, and expects that it is told and
+// asked for again.
+func expectRefused(t *testing.T, kind, refusal string, words ...string) {
+	t.Helper()
+	g := NewWithT(t)
+	w := newPodWorld(t, newPodControlPlane(t, "a", onVolume)...)
+	w.yard.refuse = func(object client.Object) error {
+		if fmt.Sprintf("%T", object) == kind {
+			return forbidden(object, refusal)
 		}
+		return nil
 	}
-	for name, tt := range map[string]struct {
-		refuse func(client.Object) error
-		words  []string
-	}{
-		"a Pod in a namespace that forbids privileged ones": {refusePods, []string{"violates PodSecurity", "pod-security.kubernetes.io/enforce: privileged"}},
-		"a Pod that a quota forbids":                        {refuse("*v1.Pod", "exceeded quota: pods=1"), []string{"exceeded quota: pods=1", "quota left"}},
-		"a claim that a quota forbids":                      {refuse("*v1.PersistentVolumeClaim", "exceeded quota: storage"), []string{"PersistentVolumeClaim a-data", "exceeded quota: storage"}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
-			w := newPodWorld(t, newPodControlPlane(t, "a", onVolume)...)
-			w.yard.refuse = tt.refuse
-			m := w.manager()
-			w.live(m, 5*time.Minute)
-			w.expectTold("a", infrav1.HostClaimedCondition, infrav1.PodRefusedReason, tt.words...)
-			g.Expect(w.recorded()).To(ContainElement(HavePrefix("Warning NeedsAttention PodRefused: ")))
-			w.yard.refuse = nil
-			w.live(m, time.Minute)
-			expectRuns(w, "a")
-			g.Expect(w.yard.created["a"]).To(HaveLen(1))
-		})
-	}
+	m := w.manager()
+	w.live(m, 5*time.Minute)
+	w.expectTold("a", infrav1.HostClaimedCondition, infrav1.PodRefusedReason, append(words, refusal)...)
+	g.Expect(w.recorded()).To(ContainElement(HavePrefix("Warning NeedsAttention PodRefused: ")))
+	w.yard.refuse = nil
+	w.live(m, time.Minute)
+	expectRuns(w, "a")
+	g.Expect(w.yard.created["a"]).To(HaveLen(1))
+}
+
+func TestBadInputPrivilegedPodsForbidden(t *testing.T) {
+	expectRefused(t, "*v1.Pod", `violates PodSecurity "restricted:latest": privileged`, "pod-security.kubernetes.io/enforce: privileged")
+}
+
+func TestBadInputQuotaUsedUp(t *testing.T) {
+	t.Run("of Pods", func(t *testing.T) { expectRefused(t, "*v1.Pod", "exceeded quota: pods=1", "quota left") })
+	t.Run("of storage", func(t *testing.T) {
+		expectRefused(t, "*v1.PersistentVolumeClaim", "exceeded quota: storage", "PersistentVolumeClaim a-data")
+	})
+	t.Run("of Secrets", func(t *testing.T) { expectRefused(t, "*v1.Secret", "exceeded quota: secrets", "Secret a-userdata") })
 }
 
 func TestNamesThatOthersHave(t *testing.T) {
@@ -114,64 +115,87 @@ func TestTheServiceOfEtcdIsDeletedByHand(t *testing.T) {
 	expectRuns(w, "a")
 }
 
-func TestWhatKeepsAMachineFromRunning(t *testing.T) {
-	for name, tt := range map[string]struct {
-		spoil         func(*yard)
-		make          func(*infrav1.TalosMachine)
-		kind, reason  string
-		words         []string
-		mendedWithout bool
-	}{
-		"no node fits": {
-			spoil: func(y *yard) { y.full = true },
-			kind:  infrav1.HostClaimedCondition, reason: infrav1.PodNotScheduledReason, words: []string{"1 Insufficient cpu"},
-		},
-		"the storage class is missing": {
-			spoil: func(*yard) {}, make: ofClass,
-			kind: infrav1.HostClaimedCondition, reason: infrav1.VolumeNotBoundReason, words: []string{"StorageClass fast", "create it"},
-		},
-		"the image cannot be pulled": {
-			spoil: func(y *yard) { y.pull = "manifest unknown" },
-			kind:  infrav1.HostRunningCondition, reason: infrav1.ImageUnavailableReason, words: []string{"ghcr.io/siderolabs/talos:v1.13.9", "ImagePullBackOff: manifest unknown"},
-		},
-		"the image is no Talos": {
-			spoil: func(y *yard) { y.release = "none" },
-			kind:  infrav1.HostRunningCondition, reason: infrav1.NotTalosReason, words: []string{"is ghcr.io/siderolabs/talos:v1.13.9 an image of Talos?"}, mendedWithout: true,
-		},
-		"the image is another release": {
-			spoil: func(y *yard) { y.release = "v1.12.1" },
-			kind:  infrav1.HostRunningCondition, reason: infrav1.WrongReleaseReason, words: []string{"is Talos v1.12.1, but v1.13.9 was asked for"}, mendedWithout: true,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
-			var changes []func(*infrav1.TalosMachine)
-			if tt.make != nil {
-				changes = append(changes, tt.make)
-			}
-			w := newPodWorld(t, newPodControlPlane(t, "a", changes...)...)
-			tt.spoil(w.yard)
-			m := w.manager()
-			w.live(m, 10*time.Minute)
-			w.expectTold("a", tt.kind, tt.reason, tt.words...)
-			g.Expect(ptr.Deref(w.machine("a").Status.Initialization.Provisioned, false)).To(BeFalse())
-			writes := w.writes
-			w.live(m, 10*time.Minute)
-			if tt.reason != infrav1.NotTalosReason {
-				g.Expect(w.writes).To(Equal(writes), "what does not change is not written")
-			}
-			if tt.mendedWithout {
-				return
-			}
-			w.yard.full, w.yard.pull = false, ""
-			w.undying(func() {
-				g.Expect(w.client.Create(t.Context(), &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}})).To(Succeed())
-			})
-			w.live(m, time.Minute)
-			w.live(m, time.Minute)
-			expectRuns(w, "a")
-		})
+// obstacle is what keeps a machine from running, and how that is told.
+type obstacle struct {
+	spoil         func(*yard)
+	make          func(*infrav1.TalosMachine)
+	kind, reason  string
+	words         []string
+	mendedWithout bool
+}
+
+// expectKept expects that an obstacle is told, and that the machine runs once it is
+// gone where that can be.
+func expectKept(t *testing.T, by obstacle) {
+	t.Helper()
+	g := NewWithT(t)
+	w := newPodWorld(t, newPodControlPlane(t, "a", func(m *infrav1.TalosMachine) {
+		if by.make != nil {
+			by.make(m)
+		}
+	})...)
+	if by.spoil != nil {
+		by.spoil(w.yard)
 	}
+	m := w.manager()
+	w.live(m, 10*time.Minute)
+	w.expectTold("a", by.kind, by.reason, by.words...)
+	g.Expect(ptr.Deref(w.machine("a").Status.Initialization.Provisioned, false)).To(BeFalse())
+	writes := w.writes
+	w.live(m, 10*time.Minute)
+	if by.reason != infrav1.NotTalosReason {
+		g.Expect(w.writes).To(Equal(writes), "what does not change is not written")
+	}
+	if by.mendedWithout {
+		return
+	}
+	w.yard.full, w.yard.pull = false, ""
+	w.undying(func() {
+		g.Expect(w.client.Create(t.Context(), &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}})).To(Succeed())
+	})
+	w.live(m, time.Minute)
+	w.live(m, time.Minute)
+	expectRuns(w, "a")
+}
+
+func TestBadInputNoNodeFits(t *testing.T) {
+	expectKept(t, obstacle{
+		spoil: func(y *yard) { y.full = true },
+		kind:  infrav1.HostClaimedCondition, reason: infrav1.PodNotScheduledReason, words: []string{"1 Insufficient cpu"},
+	})
+}
+
+func TestBadInputStorageClassMissing(t *testing.T) {
+	t.Run("the one that is named", func(t *testing.T) {
+		expectKept(t, obstacle{make: ofClass, kind: infrav1.HostClaimedCondition, reason: infrav1.VolumeNotBoundReason, words: []string{"StorageClass fast", "create it"}})
+	})
+	t.Run("the default one", func(t *testing.T) {
+		expectKept(t, obstacle{
+			spoil: func(y *yard) { y.full = true }, make: onVolume,
+			kind: infrav1.HostClaimedCondition, reason: infrav1.VolumeNotBoundReason, words: []string{"no default StorageClass"},
+		})
+	})
+}
+
+func TestBadInputImageThatCannotBePulled(t *testing.T) {
+	expectKept(t, obstacle{
+		spoil: func(y *yard) { y.pull = "manifest unknown" },
+		kind:  infrav1.HostRunningCondition, reason: infrav1.ImageUnavailableReason, words: []string{"ghcr.io/siderolabs/talos:v1.13.9", "ImagePullBackOff: manifest unknown"},
+	})
+}
+
+func TestBadInputImageThatIsNoTalos(t *testing.T) {
+	expectKept(t, obstacle{
+		spoil: func(y *yard) { y.release = "none" }, mendedWithout: true,
+		kind: infrav1.HostRunningCondition, reason: infrav1.NotTalosReason, words: []string{"is ghcr.io/siderolabs/talos:v1.13.9 an image of Talos?"},
+	})
+}
+
+func TestBadInputImageOfAnotherRelease(t *testing.T) {
+	expectKept(t, obstacle{
+		spoil: func(y *yard) { y.release = "v1.12.1" }, mendedWithout: true,
+		kind: infrav1.HostRunningCondition, reason: infrav1.WrongReleaseReason, words: []string{"is Talos v1.12.1, but v1.13.9 was asked for"},
+	})
 }
 
 // TestAWorkerIsNotCalledNoTalosBeforeItsTime: its API is silent until the control

@@ -206,7 +206,8 @@ var waysToGo = map[string]struct {
 	"a person strips it of its finalizers": {func(w *world) { w.vanish("a") }, "The Pod was deleted"},
 }
 
-func TestAMachineWithoutAVolumeIsLostWithItsPod(t *testing.T) {
+// TestBadInputPodGone is about machines without a volume.
+func TestBadInputPodGone(t *testing.T) {
 	for name, way := range waysToGo {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

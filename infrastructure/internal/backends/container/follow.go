@@ -189,8 +189,8 @@ func (m *Machines) silent(scope *backends.Scope, w wish, pod *corev1.Pod) ctrl.R
 		scope.Observed.Running.Message = "The machine does not answer; it does not before the control plane of the cluster runs"
 	default:
 		scope.Observed.Running = backends.False(infrav1.NotTalosReason, fmt.Sprintf(
-			"The container has run for %d minutes, but Talos does not answer in it: is %s an image of Talos? If not, name another one in a new template",
-			int(since.Minutes()), imageOf(pod)))
+			"The container runs for more than a minute, but Talos does not answer in it: is %s an image of Talos? If not, name another one in a new template",
+			imageOf(pod)))
 	}
 	quiet := since
 	if before := conditions.Get(scope.TalosMachine, infrav1.HostRunningCondition); scope.Observed.Provisioned && before != nil && before.Status == metav1.ConditionFalse {
