@@ -130,7 +130,7 @@ func ask(t *testing.T, method, url, token, body string) (int, string) {
 	defer transport.CloseIdleConnections()
 	response, err := (&http.Client{Transport: transport, Timeout: timeout}).Do(request)
 	g.Expect(err).NotTo(HaveOccurred())
-	defer response.Body.Close()
+	defer func() { _ = response.Body.Close() }()
 	text, err := io.ReadAll(response.Body)
 	g.Expect(err).NotTo(HaveOccurred())
 
