@@ -68,11 +68,13 @@ func (r *ClusterReconciler) setEndpoint(ctx context.Context, talosCluster *infra
 // address back. The cache is believed where it shows that all is well.
 func (r *ClusterReconciler) ensureService(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (*corev1.Service, backends.Finding, error) {
 	wanted := desiredService(cluster, talosCluster)
-	if cached := (&corev1.Service{}); r.Client.Get(ctx, client.ObjectKeyFromObject(wanted), cached) == nil && isAsWanted(cached, wanted, talosCluster) {
+	cached := &corev1.Service{}
+	err := r.Client.Get(ctx, client.ObjectKeyFromObject(wanted), cached)
+	if err == nil && isAsWanted(cached, wanted, talosCluster) {
 		return cached, backends.Finding{}, nil
 	}
 	service := &corev1.Service{}
-	err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(wanted), service)
+	err = r.APIReader.Get(ctx, client.ObjectKeyFromObject(wanted), service)
 	switch {
 	case apierrors.IsNotFound(err):
 		if err := r.Client.Create(ctx, wanted); err != nil {
@@ -168,7 +170,8 @@ func desiredService(cluster *clusterv1.Cluster, talosCluster *infrav1.TalosClust
 		return service
 	}
 	if service.Spec.Type == corev1.ServiceTypeLoadBalancer {
-		service.Spec.LoadBalancerIP = known //nolint:staticcheck // SA1019: there is no other way to ask any load balancer for an address.
+		// It is deprecated, but the only way to ask any load balancer for an address.
+		service.Spec.LoadBalancerIP = known
 	} else {
 		service.Spec.ClusterIP = known
 	}
@@ -283,25 +286,16 @@ func (r *ClusterReconciler) deleteMade(ctx context.Context, talosCluster *infrav
 		return metav1.ObjectMeta{Namespace: talosCluster.Namespace, Name: name}
 	}
 	var left []string
-	for _, made := range []struct {
-		kind   string
-		object client.Object
-	}{
-		{"PodDisruptionBudget", &policyv1.PodDisruptionBudget{ObjectMeta: meta(talosCluster.Name + infrav1.ControlPlaneBudgetSuffix)}},
-		{"Service", &corev1.Service{ObjectMeta: meta(endpoint.ServiceName(talosCluster))}},
+	for _, made := range []client.Object{
+		&policyv1.PodDisruptionBudget{ObjectMeta: meta(talosCluster.Name + infrav1.ControlPlaneBudgetSuffix)},
+		&corev1.Service{ObjectMeta: meta(endpoint.ServiceName(talosCluster))},
 	} {
-		err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(made.object), made.object)
-		if apierrors.IsNotFound(err) || (err == nil && !metav1.IsControlledBy(made.object, talosCluster)) {
-			continue
+		there, err := backends.DeleteOwned(ctx, r.Client, r.APIReader, talosCluster, made)
+		if err != nil {
+			return nil, err
 		}
-		if err == nil && made.object.GetDeletionTimestamp().IsZero() {
-			err = r.Client.Delete(ctx, made.object)
-		}
-		if client.IgnoreNotFound(err) != nil {
-			return nil, fmt.Errorf("deleting %s %s: %w", made.kind, made.object.GetName(), err)
-		}
-		if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(made.object), made.object); err == nil {
-			left = append(left, made.kind+" "+made.object.GetName())
+		if there {
+			left = append(left, backends.KindOf(made)+" "+made.GetName())
 		}
 	}
 

@@ -31,9 +31,6 @@ import (
 )
 
 const (
-	// refusedRetryInterval is how often the API server is asked again to take what
-	// it has refused: nothing tells when a quota or a rule of a namespace changes.
-	refusedRetryInterval = 20 * time.Second
 	// startPatience is how long Talos may take from the start of its container until
 	// it answers.
 	startPatience = time.Minute
@@ -222,13 +219,14 @@ func (m *Machines) losePod(ctx context.Context, scope *backends.Scope, now life)
 		// What was seen of the Pod when it went says most.
 		text = before.Message
 	}
-	m.Forget(client.ObjectKeyFromObject(machine))
+	m.forget(client.ObjectKeyFromObject(machine))
 	scope.Observed.Claim = backends.False(infrav1.PodLostReason, text)
 	scope.Observed.Running = backends.False(infrav1.PodLostReason, "The Pod of the machine is gone")
 	if now.pod != nil && metav1.IsControlledBy(now.pod, machine) {
 		return m.later(), m.deletePod(ctx, now)
 	}
-	_, err := m.deleteObject(ctx, machine, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: machine.Namespace, Name: machine.Name + infrav1.UserDataSecretSuffix}})
+	_, err := backends.DeleteOwned(ctx, m.Client, m.APIReader, machine,
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: machine.Namespace, Name: machine.Name + infrav1.UserDataSecretSuffix}})
 
 	return ctrl.Result{}, err
 }
@@ -254,7 +252,7 @@ func lostText(now life) string {
 
 // replacePod brings a Pod that is to be made again on its volume to its end.
 func (m *Machines) replacePod(ctx context.Context, scope *backends.Scope, now life) (ctrl.Result, error) {
-	m.Forget(client.ObjectKeyFromObject(scope.TalosMachine))
+	m.forget(client.ObjectKeyFromObject(scope.TalosMachine))
 	message := "The Pod has ended, and is made again on its volume"
 	if now.next() == stepAwait {
 		message = "The Pod is being deleted; it is made again on its volume once its containers have ended. " + onSilentNode(now.pod)
@@ -301,13 +299,13 @@ func (m *Machines) soon() ctrl.Result {
 
 // refused asks again for what the API server has refused.
 func (m *Machines) refused() ctrl.Result {
-	return ctrl.Result{RequeueAfter: backends.Jitter(m.Random, refusedRetryInterval)}
+	return ctrl.Result{RequeueAfter: backends.Jitter(m.Random, backends.RefusedInterval)}
 }
 
 // Gone implements backends.Machines. A Pod whose TalosMachine somebody has stripped
 // of its finalizer is deleted with it; nobody else would let it go.
 func (m *Machines) Gone(ctx context.Context, key client.ObjectKey) error {
-	m.Forget(key)
+	m.forget(key)
 	pod := &corev1.Pod{}
 	if err := m.Client.Get(ctx, key, pod); err != nil {
 		return client.IgnoreNotFound(err)
@@ -328,7 +326,7 @@ func (m *Machines) Gone(ctx context.Context, key client.ObjectKey) error {
 	return m.letPodGo(ctx, pod)
 }
 
-// Forget ends the watch of a machine.
-func (m *Machines) Forget(key client.ObjectKey) {
+// forget ends the watch of a machine.
+func (m *Machines) forget(key client.ObjectKey) {
 	m.Lookout.Forget(key)
 }

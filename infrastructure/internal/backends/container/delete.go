@@ -3,7 +3,6 @@ package container
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -21,7 +20,7 @@ import (
 
 // Delete implements backends.Machines: the Pod, then its data and its names.
 func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.Deletion, ctrl.Result, error) {
-	m.Forget(client.ObjectKeyFromObject(scope.TalosMachine))
+	m.forget(client.ObjectKeyFromObject(scope.TalosMachine))
 	scope.Observed.Reprovisioning = backends.False(infrav1.NotReprovisioningReason, "")
 	left, err := m.deleteAll(ctx, m.wish(scope, false), true)
 	if err != nil {
@@ -95,12 +94,12 @@ func (m *Machines) deleteAll(ctx context.Context, w wish, names bool) ([]string,
 	}
 	var left []string
 	for _, belonging := range belongings {
-		there, err := m.deleteObject(ctx, w.machine, belonging)
+		there, err := backends.DeleteOwned(ctx, m.Client, m.APIReader, w.machine, belonging)
 		if err != nil {
 			return nil, err
 		}
 		if there {
-			left = append(left, reflect.TypeOf(belonging).Elem().Name()+" "+belonging.GetName())
+			left = append(left, backends.KindOf(belonging)+" "+belonging.GetName())
 		}
 	}
 

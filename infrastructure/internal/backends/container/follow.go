@@ -56,7 +56,7 @@ func (m *Machines) followContainer(ctx context.Context, scope *backends.Scope, w
 		}
 	}
 	if stopped.Status != "" {
-		m.Forget(client.ObjectKeyFromObject(scope.TalosMachine))
+		m.forget(client.ObjectKeyFromObject(scope.TalosMachine))
 		scope.Observed.Running = stopped
 		return ctrl.Result{}, nil
 	}

@@ -3,7 +3,6 @@ package container
 import (
 	"context"
 	"fmt"
-	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
@@ -116,7 +115,7 @@ func (m *Machines) prepare(ctx context.Context, scope *backends.Scope, w wish) (
 		}
 	}
 	if !isEphemeral(w.machine) {
-		if _, err := ensure(ctx, m, w.machine, w.claim()); err != nil {
+		if _, err := ensure(ctx, m, w.machine, w.claim(), &corev1.PersistentVolumeClaim{}); err != nil {
 			result, err := m.judge(scope, err)
 			return false, result, err
 		}
@@ -155,7 +154,7 @@ func (m *Machines) intend(ctx context.Context, scope *backends.Scope) error {
 // address.
 func (m *Machines) ensureEtcdService(ctx context.Context, scope *backends.Scope, w wish) error {
 	recorded := w.machine.Spec.Pod.EtcdAddress
-	service, err := ensure(ctx, m, w.machine, w.etcdService())
+	service, err := ensure(ctx, m, w.machine, w.etcdService(), &corev1.Service{})
 	if err != nil {
 		return err
 	}
@@ -185,11 +184,10 @@ func (e errAddressLost) Error() string {
 }
 
 // ensure creates an object of the machine, unless it is there, and returns what is
-// there then. It is looked for first: the API server refuses a second Service that
+// there then; found is where that is read to. It is looked for first: the API server refuses a second Service that
 // asks for an address before it says that the name is in use.
-func ensure[T client.Object](ctx context.Context, m *Machines, machine *infrav1.TalosMachine, wanted T) (T, error) {
-	kind, name := reflect.TypeOf(wanted).Elem().Name(), wanted.GetName()
-	found, _ := reflect.New(reflect.TypeOf(wanted).Elem()).Interface().(T)
+func ensure[T client.Object](ctx context.Context, m *Machines, machine *infrav1.TalosMachine, wanted, found T) (T, error) {
+	kind, name := backends.KindOf(wanted), wanted.GetName()
 	err := m.APIReader.Get(ctx, client.ObjectKeyFromObject(wanted), found)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -219,37 +217,6 @@ func (m *Machines) letPodGo(ctx context.Context, pod *corev1.Pod) error {
 	}
 
 	return nil
-}
-
-// deleteObject deletes an object of the machine, if there is one; it tells whether
-// it is still there.
-func (m *Machines) deleteObject(ctx context.Context, machine *infrav1.TalosMachine, object client.Object) (bool, error) {
-	key := client.ObjectKeyFromObject(object)
-	if err := m.APIReader.Get(ctx, key, object); err != nil {
-		if apierrors.IsNotFound(err) {
-			return false, nil
-		}
-		return false, fmt.Errorf("reading %T %s: %w", object, key.Name, err)
-	}
-	if !metav1.IsControlledBy(object, machine) {
-		return false, nil
-	}
-	if !object.GetDeletionTimestamp().IsZero() {
-		return true, nil
-	}
-	uid := object.GetUID()
-	if err := m.Client.Delete(ctx, object, client.Preconditions{UID: &uid}); err != nil {
-		if apierrors.IsNotFound(err) {
-			return false, nil
-		}
-		return false, fmt.Errorf("deleting %T %s: %w", object, key.Name, err)
-	}
-	// What has no finalizer is gone with the answer.
-	if err := m.APIReader.Get(ctx, key, object); err != nil {
-		return false, client.IgnoreNotFound(err)
-	}
-
-	return object.GetUID() == uid, nil
 }
 
 // storageProblem says why the claim of a machine has no volume; empty when nothing

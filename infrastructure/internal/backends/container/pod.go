@@ -92,12 +92,12 @@ func (w wish) meta(name string) metav1.ObjectMeta {
 func (w wish) pod() *corev1.Pod {
 	spec := w.spec()
 	pod := &corev1.Pod{ObjectMeta: w.meta(w.machine.Name)}
-	pod.Labels = overlaid(spec.PodMetadata.Labels, w.labels())
+	pod.Labels = union(spec.PodMetadata.Labels, w.labels())
 	if !w.controlPlane {
 		// The Service of the control plane would lead to it.
 		delete(pod.Labels, clusterv1.MachineControlPlaneLabel)
 	}
-	pod.Annotations = overlaid(spec.PodMetadata.Annotations, nil)
+	pod.Annotations = union(spec.PodMetadata.Annotations, nil)
 	pod.Finalizers = []string{infrav1.TalosPodFinalizer}
 	pod.Spec = corev1.PodSpec{
 		Hostname:                      w.machine.Name,
@@ -271,18 +271,18 @@ func (w wish) userData(text []byte) *corev1.Secret {
 	}
 }
 
-// overlaid is the union of two maps; of a key in both the second one wins.
-func overlaid(first, second map[string]string) map[string]string {
+// union is the union of two maps; of a key in both the second one wins.
+func union(first, second map[string]string) map[string]string {
 	if len(first) == 0 && len(second) == 0 {
 		return nil
 	}
-	union := maps.Clone(first)
-	if union == nil {
-		union = map[string]string{}
+	both := maps.Clone(first)
+	if both == nil {
+		both = map[string]string{}
 	}
-	maps.Copy(union, second)
+	maps.Copy(both, second)
 
-	return union
+	return both
 }
 
 // isEphemeral tells that with the Pod the machine is lost.

@@ -26,7 +26,7 @@ import (
 // the TalosHost controller carries it out.
 func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.Deletion, ctrl.Result, error) {
 	machine := scope.TalosMachine
-	m.Forget(keyOf(machine))
+	m.forget(keyOf(machine))
 	scope.Observed.Reprovisioning = backends.False(infrav1.NotReprovisioningReason, "")
 	if machine.Spec.HostRef.Name == "" {
 		return backends.Released, ctrl.Result{}, nil
@@ -54,13 +54,13 @@ func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.
 
 // Gone implements backends.Machines. The host has its own controller.
 func (m *Machines) Gone(_ context.Context, key client.ObjectKey) error {
-	m.Forget(key)
+	m.forget(key)
 
 	return nil
 }
 
-// Forget ends the watch of a machine.
-func (m *Machines) Forget(key client.ObjectKey) {
+// forget ends the watch of a machine.
+func (m *Machines) forget(key client.ObjectKey) {
 	m.Lookout.Forget(key)
 	m.taken.Delete(key)
 }
