@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
@@ -98,9 +97,11 @@ func TestTheZonesOfTheManagementCluster(t *testing.T) {
 	g.Expect([]string{domains[0].Name, domains[1].Name}).To(Equal([]string{"z1", "z2"}))
 
 	g.Expect(m.clusters.nodeToClusters(t.Context(), nil)).To(HaveLen(1))
+	other := &ClusterReconciler{Client: w.client, APIReader: w.client, WatchFilterValue: "theirs"}
+	g.Expect(other.nodeToClusters(t.Context(), nil)).To(BeEmpty(), "the TalosCluster is not of its watch filter")
 	one, another := newHostingNode("node-1", "z1"), newHostingNode("node-1", "z2")
-	g.Expect(nodeMatters(event.UpdateEvent{ObjectOld: one, ObjectNew: another})).To(BeTrue())
+	g.Expect(isOtherPlace(one, another)).To(BeTrue())
 	beaten := one.DeepCopy()
 	beaten.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady}}
-	g.Expect(nodeMatters(event.UpdateEvent{ObjectOld: one, ObjectNew: beaten})).To(BeFalse(), "a heartbeat")
+	g.Expect(isOtherPlace(one, beaten)).To(BeFalse(), "a heartbeat")
 }

@@ -114,10 +114,8 @@ func (r *ClusterReconciler) zones(ctx context.Context) ([]clusterv1.FailureDomai
 		}
 	}
 	var domains []clusterv1.FailureDomain
-	for _, zone := range slices.Sorted(maps.Keys(found)) {
-		if len(domains) < maxFailureDomains {
-			domains = append(domains, clusterv1.FailureDomain{Name: zone, ControlPlane: ptr.To(true)})
-		}
+	for _, zone := range domainNames(found) {
+		domains = append(domains, clusterv1.FailureDomain{Name: zone, ControlPlane: ptr.To(true)})
 	}
 
 	return domains, nil
