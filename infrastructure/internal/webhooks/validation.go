@@ -2,7 +2,9 @@ package webhooks
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/siderolabs/talos/pkg/machinery/config/configpatcher"
@@ -34,12 +36,13 @@ func validateMachine(spec *infrav1.TalosMachineSpec, path *field.Path) field.Err
 func validateContainer(spec *infrav1.TalosMachineContainerSpec, path *field.Path) field.ErrorList {
 	errs := append(metav1validation.ValidateLabels(spec.NodeSelector, path.Child("nodeSelector")), spec.PodMetadata.Validate(path.Child("podMetadata"))...)
 	resources := path.Child("resources")
-	for name, limit := range spec.Resources.Limits {
-		if limit.Sign() <= 0 {
+	for _, name := range slices.Sorted(maps.Keys(spec.Resources.Limits)) {
+		if limit := spec.Resources.Limits[name]; limit.Sign() <= 0 {
 			errs = append(errs, field.Invalid(resources.Child("limits").Key(string(name)), limit.String(), "must be more than nothing"))
 		}
 	}
-	for name, request := range spec.Resources.Requests {
+	for _, name := range slices.Sorted(maps.Keys(spec.Resources.Requests)) {
+		request := spec.Resources.Requests[name]
 		limit, limited := spec.Resources.Limits[name]
 		if request.Sign() < 0 || (limited && request.Cmp(limit) > 0) {
 			errs = append(errs, field.Invalid(resources.Child("requests").Key(string(name)), request.String(), "must not be negative, nor more than the limit"))
