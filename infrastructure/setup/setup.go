@@ -141,23 +141,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 	if err := clusters.SetupWithManager(ctx, mgr, concurrency); err != nil {
 		return err
 	}
-	machines := &controllers.MachineReconciler{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(),
-		Metal: &metal.Machines{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
-			Contacts: contacts, Counts: counts, Lookout: lookout.New(follower, options.Clock),
-			Clock: options.Clock, Random: options.Random, Recorder: mgr.GetEventRecorder("talosmachine-controller"),
-			ProbeInterval: options.ProbeInterval,
-		},
-		Container: &container.Machines{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
-			Lookout: lookout.New(follower, options.Clock),
-			Clock:   options.Clock, Random: options.Random, Recorder: mgr.GetEventRecorder("talosmachine-controller"),
-			ProbeInterval: options.ProbeInterval,
-		},
-		Changes:          follower.Events(),
-		WatchFilterValue: options.WatchFilterValue,
-	}
+	machines := machineReconciler(mgr, options, store, contacts, counts, follower)
 	if err := machines.SetupWithManager(ctx, mgr, concurrency); err != nil {
 		return err
 	}
@@ -167,13 +151,35 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 		Contacts: contacts, Counts: counts, Lookout: lookout.New(hostFollower, options.Clock), Changes: hostFollower.Events(),
 		ProbeInterval: options.ProbeInterval, WatchFilterValue: options.WatchFilterValue,
 	}
-
 	if err := hosts.SetupWithManager(ctx, mgr, concurrency); err != nil {
 		return err
 	}
 	templates := &controllers.MachineTemplateReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), WatchFilterValue: options.WatchFilterValue}
 
 	return templates.SetupWithManager(ctx, mgr, concurrency)
+}
+
+// machineReconciler is the controller of TalosMachines, with both ways of getting one.
+func machineReconciler(
+	mgr ctrl.Manager, options Options, store *credentials.Store, contacts *contact.Log, counts *metrics.Counts, follower *follow.Follower,
+) *controllers.MachineReconciler {
+	recorder := mgr.GetEventRecorder("talosmachine-controller")
+
+	return &controllers.MachineReconciler{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(),
+		Metal: &metal.Machines{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
+			Contacts: contacts, Counts: counts, Lookout: lookout.New(follower, options.Clock),
+			Clock: options.Clock, Random: options.Random, Recorder: recorder, ProbeInterval: options.ProbeInterval,
+		},
+		Container: &container.Machines{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
+			Lookout: lookout.New(follower, options.Clock),
+			Clock:   options.Clock, Random: options.Random, Recorder: recorder, ProbeInterval: options.ProbeInterval,
+		},
+		Changes:          follower.Events(),
+		WatchFilterValue: options.WatchFilterValue,
+	}
 }
 
 // registerMetrics registers the metrics of hosts. The machine of a host has answered
