@@ -78,13 +78,13 @@ func TestAFirstMachineThatDiesIsReplaced(t *testing.T) {
 func TestAFirstMachineInAPodThatDiesIsReplaced(t *testing.T) {
 	g := NewWithT(t)
 	cluster := newCluster()
-	cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: talosClusterKind, Name: "pods"}
-	talosCluster := ours(talosClusterKind, "pods", map[string]any{"spec": map[string]any{"container": map[string]any{}}})
+	cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: infrav1.GroupVersion.Group, Kind: infrav1.TalosClusterKind, Name: "pods"}
+	talosCluster := ours(infrav1.TalosClusterKind, "pods", map[string]any{"spec": map[string]any{"container": map[string]any{}}})
 	w := newWorld(t, cluster, newControlPlane(), talosCluster)
 	r, first := w.firstDies()
 	g.Expect(w.bootstraps()).To(Equal(1), "nobody knows whether its Pod still runs")
 
-	leftover := ours(talosMachineKind, "leftover", map[string]any{"spec": map[string]any{"providerID": first.Spec.ProviderID}})
+	leftover := ours(infrav1.TalosMachineKind, "leftover", map[string]any{"spec": map[string]any{"providerID": first.Spec.ProviderID}})
 	g.Expect(w.client.Create(t.Context(), leftover)).To(Succeed())
 	g.Expect(w.client.Get(t.Context(), client.ObjectKeyFromObject(talosCluster), talosCluster)).To(Succeed())
 	talosCluster.SetAnnotations(map[string]string{infrav1.GoneMachinesAnnotation: "talos://other," + first.Spec.ProviderID})

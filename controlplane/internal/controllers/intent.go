@@ -37,7 +37,7 @@ func (r *Reconciler) reconcileIntent(ctx context.Context, s *scope) error {
 
 // hostWiped tells that a host was proven wiped of a machine.
 func (r *Reconciler) hostWiped(ctx context.Context, s *scope, providerID string) (bool, error) {
-	hosts, err := r.listOurs(ctx, s, "TalosHost")
+	hosts, err := r.listOurs(ctx, s, infrav1.TalosHostKind)
 	if err != nil {
 		return false, fmt.Errorf("looking for the host on which etcd was to be bootstrapped: %w", err)
 	}
@@ -66,7 +66,7 @@ func (r *Reconciler) podGone(ctx context.Context, s *scope, providerID string) (
 	if !slices.Contains(infrav1.GoneMachines(cluster.GetAnnotations()), providerID) {
 		return false, nil
 	}
-	machines, err := r.listOurs(ctx, s, talosMachineKind)
+	machines, err := r.listOurs(ctx, s, infrav1.TalosMachineKind)
 	if err != nil {
 		return false, fmt.Errorf("looking for the machine on which etcd was to be bootstrapped: %w", err)
 	}

@@ -16,19 +16,12 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
-// Kinds of our infrastructure provider. They are read without their types, because
-// that provider may not be there, or be of another release.
-const (
-	talosMachineKind = "TalosMachine"
-	talosClusterKind = "TalosCluster"
-)
-
 // peerAddresses are the hosts of peer URLs that can only be a Machine's: the
 // addresses of its node, and of a machine in a Pod the lasting address of its etcd,
 // which is none of the former. Without its record nobody knows where its etcd is.
 func peerAddresses(machine *clusterv1.Machine, infraMachine *unstructured.Unstructured) []string {
 	addresses := nodeAddresses(machine)
-	if !isOurs(infraMachine, talosMachineKind) || !runsInPod(infraMachine, "spec") {
+	if !isOurs(infraMachine, infrav1.TalosMachineKind) || !runsInPod(infraMachine, "spec") {
 		return addresses
 	}
 	lasting, _, err := unstructured.NestedString(infraMachine.Object, "spec", "pod", "etcdAddress")
@@ -39,7 +32,9 @@ func peerAddresses(machine *clusterv1.Machine, infraMachine *unstructured.Unstru
 	return append(slices.Clone(addresses), lasting)
 }
 
-// isOurs tells that an object is of a kind of our infrastructure provider.
+// isOurs tells that an object is of a kind of our infrastructure provider. Its kinds
+// are read without their types, because that provider may not be there, or be of
+// another release.
 func isOurs(object *unstructured.Unstructured, kind string) bool {
 	return object != nil && object.GetKind() == kind && object.GroupVersionKind().Group == infrav1.GroupVersion.Group
 }
@@ -55,11 +50,11 @@ func runsInPod(object *unstructured.Unstructured, path ...string) bool {
 // infrastructure is another vendor's.
 func talosCluster(ctx context.Context, reader client.Reader, cluster *clusterv1.Cluster) (*unstructured.Unstructured, error) {
 	ref := cluster.Spec.InfrastructureRef
-	if ref.Kind != talosClusterKind || ref.APIGroup != infrav1.GroupVersion.Group {
+	if ref.Kind != infrav1.TalosClusterKind || ref.APIGroup != infrav1.GroupVersion.Group {
 		return nil, nil
 	}
 	found := &unstructured.Unstructured{}
-	found.SetGroupVersionKind(infrav1.GroupVersion.WithKind(talosClusterKind))
+	found.SetGroupVersionKind(infrav1.GroupVersion.WithKind(infrav1.TalosClusterKind))
 	err := reader.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: ref.Name}, found)
 	switch {
 	case apierrors.IsNotFound(err), meta.IsNoMatchError(err):
@@ -77,7 +72,7 @@ func talosCluster(ctx context.Context, reader client.Reader, cluster *clusterv1.
 func (r *Reconciler) reconcileKinds(ctx context.Context, s *scope) error {
 	s.misfit = ""
 	complete := len(stayingNames(s)) >= int(ptr.Deref(s.controlPlane.Spec.Replicas, controlplanev1.DefaultReplicas)) && len(s.outdated) == 0
-	if complete || !isOurs(s.template, talosMachineKind+clusterv1.TemplateSuffix) {
+	if complete || !isOurs(s.template, infrav1.TalosMachineTemplateKind) {
 		return nil
 	}
 	cluster, err := talosCluster(ctx, r.Client, s.cluster)

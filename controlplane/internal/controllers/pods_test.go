@@ -33,7 +33,7 @@ func ours(kind, name string, object map[string]any) *unstructured.Unstructured {
 func talosTemplate(of string) *unstructured.Unstructured {
 	machine := map[string]any{of: map[string]any{"talos": map[string]any{"version": "v1.13.9"}}}
 
-	return ours(talosMachineKind+clusterv1.TemplateSuffix, of, map[string]any{
+	return ours(infrav1.TalosMachineTemplateKind, of, map[string]any{
 		"spec": map[string]any{"template": map[string]any{"spec": machine}},
 	})
 }
@@ -42,7 +42,7 @@ func talosTemplate(of string) *unstructured.Unstructured {
 func talosTemplates() []client.Object {
 	metal, container := talosTemplate("metal"), talosTemplate("container")
 
-	return []client.Object{metal, container, newCRD(metal.GroupVersionKind()), newCRD(infrav1.GroupVersion.WithKind(talosMachineKind))}
+	return []client.Object{metal, container, newCRD(metal.GroupVersionKind()), newCRD(infrav1.GroupVersion.WithKind(infrav1.TalosMachineKind))}
 }
 
 func refTo(object *unstructured.Unstructured) clusterv1.ContractVersionedObjectReference {
@@ -74,7 +74,7 @@ func lastingAddress(number int) string { return fmt.Sprintf("10.96.0.%d", number
 func (w *world) giveLastingAddresses() {
 	w.t.Helper()
 	for i, machine := range w.machines() {
-		infraMachine := ours(talosMachineKind, machine.Name, map[string]any{})
+		infraMachine := ours(infrav1.TalosMachineKind, machine.Name, map[string]any{})
 		NewWithT(w.t).Expect(w.client.Get(w.t.Context(), client.ObjectKeyFromObject(machine), infraMachine)).To(Succeed())
 		before := infraMachine.DeepCopy()
 		NewWithT(w.t).Expect(unstructured.SetNestedField(infraMachine.Object, lastingAddress(i), "spec", "pod", "etcdAddress")).To(Succeed())
@@ -169,16 +169,16 @@ func TestPeerAddresses(t *testing.T) {
 		infra   *unstructured.Unstructured
 		want    []string
 	}{
-		"metal": {machine, ours(talosMachineKind, "cp-a", map[string]any{"spec": map[string]any{"metal": map[string]any{}}}), []string{"10.0.0.1"}},
+		"metal": {machine, ours(infrav1.TalosMachineKind, "cp-a", map[string]any{"spec": map[string]any{"metal": map[string]any{}}}), []string{"10.0.0.1"}},
 		"in a Pod": {
-			machine, ours(talosMachineKind, "cp-a", map[string]any{"spec": map[string]any{"container": map[string]any{}, "pod": pod}}),
+			machine, ours(infrav1.TalosMachineKind, "cp-a", map[string]any{"spec": map[string]any{"container": map[string]any{}, "pod": pod}}),
 			[]string{"10.0.0.1", "10.96.0.1"},
 		},
 		"in a Pod that nobody has seen": {
-			&clusterv1.Machine{}, ours(talosMachineKind, "cp-a", map[string]any{"spec": map[string]any{"container": map[string]any{}, "pod": pod}}),
+			&clusterv1.Machine{}, ours(infrav1.TalosMachineKind, "cp-a", map[string]any{"spec": map[string]any{"container": map[string]any{}, "pod": pod}}),
 			[]string{"10.96.0.1"},
 		},
-		"in a Pod without the record": {machine, ours(talosMachineKind, "cp-a", map[string]any{"spec": map[string]any{"container": map[string]any{}}}), nil},
+		"in a Pod without the record": {machine, ours(infrav1.TalosMachineKind, "cp-a", map[string]any{"spec": map[string]any{"container": map[string]any{}}}), nil},
 		"of another vendor": {machine, &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2", "kind": "OtherMachine", "spec": map[string]any{"container": map[string]any{}, "pod": pod},
 		}}, []string{"10.0.0.1"}},
@@ -203,7 +203,7 @@ func TestBadInputControlPlaneOfTheOtherKind(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			talosCluster := ours(talosClusterKind, "one", map[string]any{"spec": tc.cluster})
+			talosCluster := ours(infrav1.TalosClusterKind, "one", map[string]any{"spec": tc.cluster})
 			cluster, controlPlane := newCluster(), newControlPlane()
 			cluster.Spec.InfrastructureRef = refTo(talosCluster)
 			controlPlane.Spec.MachineTemplate.Spec.InfrastructureRef = refTo(talosTemplate(tc.misfits))

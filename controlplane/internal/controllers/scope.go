@@ -67,7 +67,7 @@ type scope struct {
 	// outdated says by the name of the Machine why it is not up to date.
 	outdated map[string][]string
 
-	// intentWiped tells that the host in the bootstrap intent was wiped.
+	// intentWiped tells that nothing is left of the machine in the bootstrap intent.
 	intentWiped bool
 	// snapshot is the state of the snapshot that is wanted before a risk.
 	snapshot rollout.SnapshotState

@@ -108,7 +108,7 @@ func decideTarget(facts Facts) *Decision {
 
 	if facts.IntentWiped {
 		return &Decision{Action: RecordBootstrapIntent, Machine: target.Name, Reason: controlplanev1.WaitingForEtcdReason,
-			Message: "Bootstrapping etcd on Machine " + target.Name + ", because the host of Machine " + facts.Intent.Name + " was wiped"}
+			Message: "Bootstrapping etcd on Machine " + target.Name + ", because nothing is left of Machine " + facts.Intent.Name}
 	}
 
 	return intentElsewhere(*facts.Intent)

@@ -180,8 +180,8 @@ type Facts struct {
 	Initialized bool
 	// Intent is the recorded bootstrap intent; nil when there is none.
 	Intent *controlplanev1.BootstrapIntent
-	// IntentWiped tells that the host of the Machine in the intent was wiped, and
-	// that this was proven.
+	// IntentWiped tells that nothing is left of the Machine in the intent: its host
+	// is proven wiped, or its Pod and data are gone.
 	IntentWiped bool
 	// Override is the name of the Machine that a person allows for a new
 	// bootstrap; empty when there is none.
