@@ -22,8 +22,8 @@ const (
 	// name of its Pod, volume claim, Secret or Service.
 	PodNameTakenReason = "NameTaken"
 	// PodLostReason says that the Pod is gone, and the data of the machine with it.
-	// With a volume it is the volume that is gone. The Pod is never made again: let a MachineHealthCheck replace the Machine,
-	// or delete it.
+	// With a volume it is the volume that is gone. The Pod is never made again: let a
+	// MachineHealthCheck replace the Machine, or delete it.
 	PodLostReason = "PodLost"
 	// PodReplacingReason says that the Pod is gone or failed, and is made again on
 	// its volume.
@@ -50,11 +50,13 @@ const (
 	WaitingForPodDeletionReason = "WaitingForPodDeletion"
 )
 
-// Reasons of condition Ready of a TalosCluster that makes its own Service.
+// Reasons of condition Ready of a TalosCluster that makes its own Service. The first
+// one is also a reason of its condition Deleting.
 const (
 	// WaitingForServiceReason says that the Service of the control plane has no
-	// address yet; of a TalosMachine, that its names are waited for, which belong
-	// into the configuration.
+	// address yet, or that it is being deleted; in condition Deleting, that what the
+	// TalosCluster has made is still there; of a TalosMachine, that the names of the
+	// Service are waited for, which belong into the configuration.
 	WaitingForServiceReason = "WaitingForService"
 	// ServiceRefusedReason says that the API server has refused the Service as it is
 	// to be; the message has its words.
