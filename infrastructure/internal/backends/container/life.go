@@ -64,18 +64,26 @@ func (l life) next() step {
 		return l.nextWithoutPod()
 	case record.UID == "":
 		return stepBind
-	case record.UID != string(l.pod.UID) && isEphemeral(l.machine):
-		return stepLose
+	case isEphemeral(l.machine):
+		return l.nextOfEphemeral()
 	case record.UID != string(l.pod.UID):
 		return stepBind
-	case isEphemeral(l.machine) && (hasFailed(l.pod) || !l.pod.DeletionTimestamp.IsZero()):
-		return stepLose
 	case !l.pod.DeletionTimestamp.IsZero() && l.hasEnded():
 		return stepLetGo
 	case !l.pod.DeletionTimestamp.IsZero():
 		return stepAwait
 	case hasFailed(l.pod):
 		return stepReplace
+	}
+
+	return stepFollow
+}
+
+// nextOfEphemeral is what is next for a Pod without a volume that is recorded: it is
+// the machine until it goes.
+func (l life) nextOfEphemeral() step {
+	if l.machine.Spec.Pod.UID != string(l.pod.UID) || hasFailed(l.pod) || !l.pod.DeletionTimestamp.IsZero() {
+		return stepLose
 	}
 
 	return stepFollow

@@ -189,7 +189,7 @@ func (e errAddressLost) Error() string {
 // asks for an address before it says that the name is in use.
 func ensure[T client.Object](ctx context.Context, m *Machines, machine *infrav1.TalosMachine, wanted T) (T, error) {
 	kind, name := reflect.TypeOf(wanted).Elem().Name(), wanted.GetName()
-	found, _ := reflect.New(reflect.TypeOf(wanted).Elem()).Interface().(T)
+	found, _ := reflect.TypeAssert[T](reflect.New(reflect.TypeOf(wanted).Elem()))
 	err := m.APIReader.Get(ctx, client.ObjectKeyFromObject(wanted), found)
 	switch {
 	case apierrors.IsNotFound(err):
