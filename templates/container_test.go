@@ -1,7 +1,9 @@
 package templates
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -61,12 +63,10 @@ func TestFlavorContainerNeedsANameAndAVersionOnly(t *testing.T) {
 
 func TestVariablesOfFlavorContainerReachTheMachines(t *testing.T) {
 	g, said := NewWithT(t), few()
-	for name, value := range map[string]string{
+	maps.Copy(said, map[string]string{
 		"TALOS_RELEASE": "v1.13.8", "CONTROL_PLANE_SERVICE_TYPE": "NodePort", "WORKER_MEMORY_LIMIT": "4Gi", "CONTROL_PLANE_CPU_REQUEST": "2",
 		"CONTROL_PLANE_STORAGE": "type: VolumeClaim, volumeClaim: {size: 20Gi, storageClassName: fast}",
-	} {
-		said[name] = value
-	}
+	})
 	made := parse(g, generate(g, all(g)[containerTemplate], said))
 	controlPlane, worker := made.machines[0].Spec.Template.Spec.Container, made.machines[1].Spec.Template.Spec.Container
 	g.Expect(controlPlane.Talos).To(Equal(infrav1.TalosReleaseSpec{Version: "v1.13.8", Image: "ghcr.io/siderolabs/talos:v1.13.8"}))
@@ -90,7 +90,7 @@ func TestVariablesOfFlavorContainerReachTheMachines(t *testing.T) {
 func TestNetworksOfFlavorContainerAreUnusual(t *testing.T) {
 	g := NewWithT(t)
 	networks := readTopologyOf(g, few()).Spec.ClusterNetwork
-	ours := append(append([]string{}, networks.Pods.CIDRBlocks...), networks.Services.CIDRBlocks...)
+	ours := slices.Concat(networks.Pods.CIDRBlocks, networks.Services.CIDRBlocks)
 	g.Expect(ours).To(HaveLen(2))
 	for i, own := range ours {
 		taken := append([]string{

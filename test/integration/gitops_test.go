@@ -190,10 +190,14 @@ func (r *repository) read(t *testing.T, g Gomega) []*unstructured.Unstructured {
 func (r *repository) expectNoDifference(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)
-	before := r.settle(t)
-	out, err := r.kubectl(t, "diff")
-	g.Expect(err).NotTo(HaveOccurred(), out)
-	g.Expect(out).To(BeEmpty())
+	var before []*unstructured.Unstructured
+	// A status that is written while kubectl reads twice is a difference too.
+	g.Eventually(func(g Gomega) {
+		before = r.settle(t)
+		out, err := r.kubectl(t, "diff")
+		g.Expect(err).NotTo(HaveOccurred(), out)
+		g.Expect(out).To(BeEmpty())
+	}).WithTimeout(timeout).Should(Succeed())
 	r.apply(t)
 	after := r.read(t, g)
 	g.Expect(contents(g, after)).To(Equal(contents(g, before)))

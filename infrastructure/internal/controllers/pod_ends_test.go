@@ -111,6 +111,21 @@ func TestAMachineInAPodIsDeleted(t *testing.T) {
 		g.Expect(w.yard.deleted).To(Equal([]string{"*v1alpha1.TalosMachine", "*v1.Pod", "*v1.Secret", "*v1.PersistentVolumeClaim", "*v1.Service"}))
 		g.Expect(w.recorded()).To(ContainElement(HavePrefix("Normal PodDeleted ")))
 	})
+	t.Run("a control plane without etcd may begin with another one then", func(t *testing.T) {
+		g := NewWithT(t)
+		w, m := inPod(t, newPodControlPlane(t, "a"))
+		gone := func() []string {
+			return infrav1.GoneMachines(get(w, &infrav1.TalosCluster{}, testCluster).Annotations)
+		}
+		providerID := w.machine("a").Spec.ProviderID
+		w.yard.stuck = true
+		w.remove(w.machine("a"))
+		w.settle(m)
+		g.Expect(gone()).To(BeEmpty(), "its Pod is still there")
+		w.yard.stuck = false
+		w.settle(m)
+		g.Expect(gone()).To(Equal([]string{providerID}))
+	})
 	t.Run("with its Machine and its Cluster gone", func(t *testing.T) {
 		g := NewWithT(t)
 		w, m := inPod(t, newPodControlPlane(t, "a", onVolume))

@@ -52,7 +52,8 @@ func large(cpus int32) func(*infrav1.TalosHost) {
 	}
 }
 
-func newNode(name, architecture string) *corev1.Node {
+// platformNode is a node of the management cluster with a processor architecture.
+func platformNode(name, architecture string) *corev1.Node {
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Status:     corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{OperatingSystem: "linux", Architecture: architecture}},
@@ -106,9 +107,9 @@ func TestATemplateOfPodsTellsItsResources(t *testing.T) {
 	g.Expect(status.Capacity.Memory().Value()).To(BeEquivalentTo(2 << 30))
 	g.Expect(status.NodeInfo).To(BeZero(), "there is no node")
 
-	g.Expect(w.client.Create(t.Context(), newNode("a", "arm64"))).To(Succeed())
+	g.Expect(w.client.Create(t.Context(), platformNode("a", "arm64"))).To(Succeed())
 	g.Expect(w.templatePass().Status.NodeInfo).To(Equal(infrav1.TemplateNodeInfo{Architecture: "arm64", OperatingSystem: "linux"}))
-	g.Expect(w.client.Create(t.Context(), newNode("b", "amd64"))).To(Succeed())
+	g.Expect(w.client.Create(t.Context(), platformNode("b", "amd64"))).To(Succeed())
 	g.Expect(w.templatePass().Status.NodeInfo).To(Equal(infrav1.TemplateNodeInfo{OperatingSystem: "linux"}))
 	writes := w.writes
 	w.templatePass()
@@ -147,17 +148,17 @@ func TestWhatWakesTemplates(t *testing.T) {
 	}
 	r := &MachineTemplateReconciler{Client: w.client, APIReader: w.client}
 	g.Expect(r.hostToTemplates(t.Context(), newHost("h", "10.0.0.1"))).To(ConsistOf(request(testTemplate)))
-	g.Expect(r.nodeToTemplates(t.Context(), newNode("a", "amd64"))).To(ConsistOf(request("pods")))
+	g.Expect(r.nodeToTemplates(t.Context(), platformNode("a", "amd64"))).To(ConsistOf(request("pods")))
 	g.Expect(r.clusterToTemplates(t.Context(), newCluster())).To(ConsistOf(request(testTemplate)))
 	r.WatchFilterValue = "theirs"
-	g.Expect(r.nodeToTemplates(t.Context(), newNode("a", "amd64"))).To(BeEmpty())
+	g.Expect(r.nodeToTemplates(t.Context(), platformNode("a", "amd64"))).To(BeEmpty())
 	r.WatchFilterValue = "ours"
-	g.Expect(r.nodeToTemplates(t.Context(), newNode("a", "amd64"))).To(ConsistOf(request("pods")))
+	g.Expect(r.nodeToTemplates(t.Context(), platformNode("a", "amd64"))).To(ConsistOf(request("pods")))
 
 	g.Expect(isOtherHardware(newHost("h", "10.0.0.1"), newHost("h", "10.0.0.2"))).To(BeFalse(), "its address does not matter")
 	g.Expect(isOtherHardware(newHost("h", "10.0.0.1"), newHost("h", "10.0.0.1", large(4)))).To(BeTrue())
-	beating := newNode("a", "amd64")
+	beating := platformNode("a", "amd64")
 	beating.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: metav1.Unix(1, 0)}}
-	g.Expect(isOtherNode(newNode("a", "amd64"), beating)).To(BeFalse(), "its heartbeats do not matter")
-	g.Expect(isOtherNode(newNode("a", "amd64"), newNode("a", "arm64"))).To(BeTrue())
+	g.Expect(isOtherNode(platformNode("a", "amd64"), beating)).To(BeFalse(), "its heartbeats do not matter")
+	g.Expect(isOtherNode(platformNode("a", "amd64"), platformNode("a", "arm64"))).To(BeTrue())
 }

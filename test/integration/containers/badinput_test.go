@@ -11,6 +11,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/fleet/podhost"
 	"github.com/capi-talos/capi-talos/test/talossim"
@@ -198,13 +199,9 @@ func TestBadInputControlPlaneOfTheOtherKind(t *testing.T) {
 			g, ctx := NewWithT(t), t.Context()
 			create(t, name, 1, 0, change)
 			g.Eventually(func(g Gomega) {
-				machines := machinesOf(ctx, g, name, ofControlPlane())
-				g.Expect(machines).To(HaveLen(1))
-				condition := told(talosMachine(ctx, g, &machines[0]), infrav1.HostClaimedCondition)
-				g.Expect(condition).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Reason", infrav1.ClusterMismatchReason), HaveField("Message", Not(BeEmpty()))))
-				pods := &corev1.PodList{}
-				g.Expect(world.Client.List(ctx, pods, client.InNamespace(name))).To(Succeed())
-				g.Expect(pods.Items).To(BeEmpty())
+				g.Expect(controlPlaneOf(ctx, g, name).Status.Conditions).To(ContainElement(And(
+					HaveField("Reason", controlplanev1.InfrastructureMismatchReason), HaveField("Message", ContainSubstring("name a template with")))))
+				g.Expect(machinesOf(ctx, g, name)).To(BeEmpty())
 			}).WithTimeout(timeout).WithPolling(polling).Should(Succeed())
 			deleteCluster(t, name)
 		})

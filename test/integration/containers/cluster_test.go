@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/sets"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -27,7 +26,6 @@ import (
 	"github.com/capi-talos/capi-talos/test/etcdmodel"
 	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
 	"github.com/capi-talos/capi-talos/test/stack/management"
-	"github.com/capi-talos/capi-talos/test/talossim"
 )
 
 // polling is how often is looked at what takes seconds.
@@ -59,28 +57,17 @@ func onVolumes(ending string) change {
 	return container(ending, map[string]any{"type": "VolumeClaim", "volumeClaim": map[string]any{"size": "10Gi"}}, "storage")
 }
 
-// manifests are the template's for metal, made over for Pods. Services are of type
-// LoadBalancer: nothing leads from this host to cluster IPs.
+// manifests are those of flavor container. The Service is of type LoadBalancer:
+// nothing leads from this host to cluster IPs.
 func manifests(t *testing.T, name string, controlPlanes, workers int) []*unstructured.Unstructured {
 	t.Helper()
 	g := NewWithT(t)
-	text, err := world.Stack.Clusterctl.Generate(t.Context(), name, map[string]string{
-		"CONTROL_PLANE_ENDPOINT_HOST": "none.example.com", "POD_CIDR": "172.24.0.0/16", "SERVICE_CIDR": "172.25.0.0/16",
-	},
-		"--infrastructure", "talos", "--flavor", "metal", "--target-namespace", name, "--kubernetes-version", simfleet.KubernetesVersion,
+	text, err := world.Stack.Clusterctl.Generate(t.Context(), name, map[string]string{"CONTROL_PLANE_SERVICE_TYPE": "LoadBalancer"},
+		"--infrastructure", "talos", "--flavor", "container", "--target-namespace", name, "--kubernetes-version", simfleet.KubernetesVersion,
 		"--control-plane-machine-count", strconv.Itoa(controlPlanes), "--worker-machine-count", strconv.Itoa(workers))
 	g.Expect(err).NotTo(HaveOccurred())
 	objects, err := management.Objects(text)
 	g.Expect(err).NotTo(HaveOccurred())
-	for _, object := range objects {
-		switch object.GetKind() {
-		case infrav1.TalosClusterKind:
-			object.Object["spec"] = map[string]any{"container": map[string]any{"controlPlaneService": map[string]any{"type": "LoadBalancer"}}}
-		case infrav1.TalosMachineTemplateKind:
-			made := map[string]any{"container": map[string]any{"talos": map[string]any{"version": talossim.DefaultTalosVersion}}}
-			g.Expect(unstructured.SetNestedMap(object.Object, made, "spec", "template", "spec")).To(Succeed())
-		}
-	}
 	return objects
 }
 
@@ -230,22 +217,11 @@ func talosMachine(ctx context.Context, g Gomega, machine *clusterv1.Machine) *in
 	return found
 }
 
-// healthCheck has Machines replaced whose nodes are not heard of.
-func healthCheck(name, of string, selector map[string]string) *clusterv1.MachineHealthCheck {
-	const patience = 5
-	return &clusterv1.MachineHealthCheck{
-		ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: of},
-		Spec: clusterv1.MachineHealthCheckSpec{
-			ClusterName: name, Selector: metav1.LabelSelector{MatchLabels: selector},
-			Checks: clusterv1.MachineHealthCheckChecks{
-				NodeStartupTimeoutSeconds: ptr.To(int32(0)),
-				UnhealthyNodeConditions: []clusterv1.UnhealthyNodeCondition{
-					{Type: corev1.NodeReady, Status: corev1.ConditionUnknown, TimeoutSeconds: ptr.To[int32](patience)},
-					{Type: corev1.NodeReady, Status: corev1.ConditionFalse, TimeoutSeconds: ptr.To[int32](patience)},
-				},
-			},
-		},
-	}
+// impatient has a MachineHealthCheck of a cluster wait for seconds only.
+func impatient(t *testing.T, name, check string) {
+	t.Helper()
+	kubectl(t, name, "patch", "machinehealthcheck", check, "--type=merge", "--patch",
+		`{"spec":{"checks":{"unhealthyNodeConditions":[{"type":"Ready","status":"Unknown","timeoutSeconds":5},{"type":"Ready","status":"False","timeoutSeconds":5}]}}}`)
 }
 
 // podStory are the UIDs of all Pods that a namespace has had, by their names.

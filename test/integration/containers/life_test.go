@@ -90,7 +90,7 @@ func TestAContainerClusterFromFirstToLast(t *testing.T) {
 	awaitCluster(t, name, 3, 1)
 	expectNoOffence(t, name)
 
-	g.Expect(world.Client.Create(ctx, healthCheck(name, "control-plane", map[string]string{clusterv1.MachineControlPlaneLabel: ""}))).To(Succeed())
+	impatient(t, name, name+"-control-plane")
 	lost := machinesOf(ctx, g, name, ofControlPlane())[0]
 	g.Expect(world.Client.Delete(ctx, podOf(ctx, g, &lost))).To(Succeed())
 	expectReplaced(t, &lost)

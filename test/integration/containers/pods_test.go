@@ -58,7 +58,7 @@ func TestBadInputContainersAndPodsThatEnd(t *testing.T) {
 	create(t, name, 1, 1, onVolumes("-control-plane"))
 	addWorkers(t, name, "-kept", onVolumes("-kept"))
 	awaitCluster(t, name, 1, 2)
-	g.Expect(world.Client.Create(ctx, healthCheck(name, "workers", map[string]string{clusterv1.MachineDeploymentNameLabel: name + "-workers"}))).To(Succeed())
+	impatient(t, name, name+"-workers")
 	controlPlane := machinesOf(ctx, g, name, ofControlPlane())[0]
 
 	t.Run("container killed", func(t *testing.T) {

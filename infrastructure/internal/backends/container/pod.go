@@ -238,6 +238,8 @@ func (w wish) etcdService() *corev1.Service {
 			Ports: []corev1.ServicePort{
 				{Name: "client", Port: portEtcdClient, TargetPort: intstr.FromInt32(portEtcdClient)},
 				{Name: "peer", Port: portEtcdPeer, TargetPort: intstr.FromInt32(portEtcdPeer)},
+				// With discovery the address is told to workers, which ask it for certificates.
+				{Name: "trustd", Port: portTrustd, TargetPort: intstr.FromInt32(portTrustd)},
 			},
 		},
 	}
