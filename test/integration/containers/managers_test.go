@@ -91,7 +91,7 @@ func forward(ctx context.Context, events watch.Interface, changes chan<- struct{
 // while it is away are not counted.
 func killAfter(ctx context.Context, changes <-chan struct{}, count *atomic.Int32) error {
 	const most = 4
-	random := rand.New(rand.NewPCG(moments, moments)) //nolint:gosec // The same moments each time.
+	random := rand.New(rand.NewPCG(moments, moments))
 	infrastructure := world.Stack.Managers.Get(management.Infrastructure)
 	for count.Load() < kills {
 		for range 1 + random.IntN(most) {
