@@ -61,8 +61,7 @@ type notStarted struct {
 func (e *notStarted) Error() string { return e.message }
 
 func reasonOf(err error) string {
-	var failure *notStarted
-	if errors.As(err, &failure) {
+	if failure, ok := errors.AsType[*notStarted](err); ok {
 		return failure.reason
 	}
 	return "CreateContainerError"
