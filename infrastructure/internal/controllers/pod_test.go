@@ -293,6 +293,22 @@ func TestAContainerThatEndsIsStartedAgain(t *testing.T) {
 	g.Expect(w.yard.created["a"]).To(HaveLen(1))
 }
 
+// TestAContainerThatCannotStartWithoutItsConfiguration: it is gone everywhere.
+func TestAContainerThatCannotStartWithoutItsConfiguration(t *testing.T) {
+	w, m := inPod(t, newPodMachine(t, "a"))
+	given := get(w, &corev1.Secret{}, "a")
+	w.remove(given)
+	w.remove(get(w, &corev1.Secret{}, "a-userdata"))
+	w.yard.crash("a")
+	w.settle(m)
+	w.expectTold("a", infrav1.HostRunningCondition, infrav1.ContainerNotStartedReason, `secret "a-userdata" not found`)
+	w.expectTold("a", infrav1.ConfigurationAppliedCondition, infrav1.WaitingForBootstrapDataReason, "Secret a with the machine configuration is missing")
+	given.ResourceVersion = ""
+	w.undying(func() { NewWithT(t).Expect(w.client.Create(t.Context(), given)).To(Succeed()) })
+	w.settle(m)
+	expectRuns(w, "a")
+}
+
 func TestNothingIsWrittenOnceAllIsWellInPods(t *testing.T) {
 	g := NewWithT(t)
 	w, m := inPod(t, append(newPodControlPlane(t, "a", onVolume), newPodMachine(t, "b", limited)...))

@@ -170,7 +170,7 @@ func desiredService(cluster *clusterv1.Cluster, talosCluster *infrav1.TalosClust
 		return service
 	}
 	if service.Spec.Type == corev1.ServiceTypeLoadBalancer {
-		// It is deprecated, but the only way to ask any load balancer for an address.
+		// There is no other way to ask just any load balancer for an address.
 		service.Spec.LoadBalancerIP = known
 	} else {
 		service.Spec.ClusterIP = known

@@ -61,7 +61,7 @@ type notStarted struct {
 func (e *notStarted) Error() string { return e.message }
 
 func reasonOf(err error) string {
-	if failure, is := errors.AsType[*notStarted](err); is {
+	if failure, ok := errors.AsType[*notStarted](err); ok {
 		return failure.reason
 	}
 	return "CreateContainerError"

@@ -241,7 +241,7 @@ func (h *Host) addNode(ctx context.Context, number int) error {
 	if name == SpareNode {
 		taints = []corev1.Taint{{Key: SpareTaint, Effect: corev1.TaintEffectNoSchedule}}
 	} else {
-		node.Labels[corev1.LabelTopologyZone] = fmt.Sprintf("%s%c", zonePrefix, 'a'+number)
+		node.Labels[corev1.LabelTopologyZone] = zonePrefix + strconv.Itoa(number+1)
 	}
 	status := corev1.NodeStatus{
 		Capacity: amount, Allocatable: amount,

@@ -46,11 +46,11 @@ func etcdAddresses(t *testing.T, name string) map[string]string {
 	return found
 }
 
-// TestAContainerClusterFromFirstToLast takes a cluster from 1 + 1 to 3 + 1, through
-// the loss of all sandboxes at once, a rollout and the loss of a Pod to nothing.
-func TestAContainerClusterFromFirstToLast(t *testing.T) {
+// TestAllSandboxesAreLostAtOnce takes a cluster from 1 + 1 to 3 + 1, and then every
+// Pod's address from it: it is back with its data. Nothing of it is left at the end.
+func TestAllSandboxesAreLostAtOnce(t *testing.T) {
 	t.Parallel()
-	const name = "life"
+	const name = "sandboxes"
 	g, ctx := NewWithT(t), t.Context()
 	create(t, name, 1, 1)
 	awaitCluster(t, name, 1, 1)
@@ -79,6 +79,20 @@ func TestAContainerClusterFromFirstToLast(t *testing.T) {
 	awaitCluster(t, name, 3, 1)
 	g.Eventually(func() error { return inside.Get(ctx, client.ObjectKeyFromObject(keepsake()), &corev1.ConfigMap{}) }).WithTimeout(timeout).Should(Succeed())
 	g.Expect(etcdAddresses(t, name)).To(Equal(addresses), "etcd keeps its addresses")
+	expectNoOffence(t, name)
+	deleteCluster(t, name)
+}
+
+// TestAControlPlaneInPodsIsReplaced: all of it by a rollout, and then the machine of a
+// Pod that was deleted; the data stays.
+func TestAControlPlaneInPodsIsReplaced(t *testing.T) {
+	t.Parallel()
+	const name = "replaced"
+	g, ctx := NewWithT(t), t.Context()
+	create(t, name, 3, 1)
+	awaitCluster(t, name, 3, 1)
+	inside, addresses := workload(t, name), etcdAddresses(t, name)
+	g.Expect(inside.Create(ctx, keepsake())).To(Succeed())
 
 	kubectl(t, name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch", `{"spec":{"version":"v1.36.4"}}`)
 	g.Eventually(func(g Gomega) {

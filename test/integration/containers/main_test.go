@@ -4,6 +4,7 @@
 package containers
 
 import (
+	"flag"
 	"testing"
 	"time"
 
@@ -17,4 +18,11 @@ const timeout = 4 * time.Minute
 // own, several at a time. TestManagersAreKilled… comes first, alone.
 var world bed.World
 
-func TestMain(m *testing.M) { bed.Main(m, bed.Options{Pods: true}, &world) }
+// slots are how many tests run at a time; they wait most of the time.
+var slots = flag.String("slots", "12", "run so many tests at a time")
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	_ = flag.Set("test.parallel", *slots)
+	bed.Main(m, bed.Options{Pods: true}, &world)
+}

@@ -20,7 +20,7 @@ import (
 
 // kills is how often TestManagersAreKilledAtTwentyMoments kills, most of them
 // before the cluster is deleted; moments is the seed of the moments.
-const kills, killsBefore, moments = 20, 16, 5
+const kills, killsBefore, moments = 20, 17, 5
 
 // TestManagersAreKilledAtTwentyMoments kills the infrastructure manager with SIGKILL
 // after seeded numbers of changes of what it works on, while a cluster comes, grows,
@@ -34,9 +34,11 @@ func TestManagersAreKilledAtTwentyMoments(t *testing.T) {
 	awaitCluster(t, name, 1, 1)
 	scale(t, name, "taloscontrolplane", name+"-control-plane", 3)
 	awaitCluster(t, name, 3, 1)
-	for workers := 2; killed.Load() < killsBefore; workers = 3 - workers {
-		scale(t, name, "machinedeployment", name+"-workers", workers)
-		awaitCluster(t, name, 3, workers)
+	for again := true; again; again = killed.Load() < killsBefore {
+		for _, workers := range []int{2, 1} {
+			scale(t, name, "machinedeployment", name+"-workers", workers)
+			awaitCluster(t, name, 3, workers)
+		}
 	}
 	expectNoOffence(t, name)
 	deleteCluster(t, name)
@@ -88,7 +90,7 @@ func forward(ctx context.Context, events watch.Interface, changes chan<- struct{
 // killAfter kills the manager after seeded numbers of changes. Those that happen
 // while it is away are not counted.
 func killAfter(ctx context.Context, changes <-chan struct{}, count *atomic.Int32) error {
-	const most = 3
+	const most = 4
 	random := rand.New(rand.NewPCG(moments, moments))
 	infrastructure := world.Stack.Managers.Get(management.Infrastructure)
 	for count.Load() < kills {

@@ -49,6 +49,10 @@ func (m *Machines) followContainer(ctx context.Context, scope *backends.Scope, w
 		scope.Observed.FailureDomain = node.Labels[corev1.LabelTopologyZone]
 	}
 	stopped := starting(pod)
+	if stopped.Status != "" {
+		m.forget(client.ObjectKeyFromObject(scope.TalosMachine))
+		scope.Observed.Running = stopped
+	}
 	// The Secret is read at each start of the container.
 	if !w.byAPI && (!scope.Observed.Provisioned || stopped.Status != "") {
 		if done, result, err := m.reconcileUserData(ctx, scope, w, node); err != nil || !done {
@@ -56,8 +60,6 @@ func (m *Machines) followContainer(ctx context.Context, scope *backends.Scope, w
 		}
 	}
 	if stopped.Status != "" {
-		m.forget(client.ObjectKeyFromObject(scope.TalosMachine))
-		scope.Observed.Running = stopped
 		return ctrl.Result{}, nil
 	}
 
@@ -189,8 +191,7 @@ func (m *Machines) silent(scope *backends.Scope, w wish, pod *corev1.Pod) ctrl.R
 		scope.Observed.Running.Message = "The machine does not answer; it does not before the control plane of the cluster runs"
 	default:
 		scope.Observed.Running = backends.False(infrav1.NotTalosReason, fmt.Sprintf(
-			"The container runs for more than a minute, but Talos does not answer in it: is %s an image of Talos? If not, name another one in a new template",
-			imageOf(pod)))
+			"The container has run for more than a minute, but Talos does not answer in it: is %s an image of Talos? If not, name another one in a new template", imageOf(pod)))
 	}
 	quiet := since
 	if before := conditions.Get(scope.TalosMachine, infrav1.HostRunningCondition); scope.Observed.Provisioned && before != nil && before.Status == metav1.ConditionFalse {
@@ -305,7 +306,13 @@ func (m *Machines) recordRan(ctx context.Context, scope *backends.Scope, pod *co
 
 // imageOf is the image of the Talos container of a Pod.
 func imageOf(pod *corev1.Pod) string {
-	return pod.Spec.Containers[0].Image
+	for i := range pod.Spec.Containers {
+		if pod.Spec.Containers[i].Name == containerName {
+			return pod.Spec.Containers[i].Image
+		}
+	}
+
+	return ""
 }
 
 // targetText is which machine is looked at, and where.

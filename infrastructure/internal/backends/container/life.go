@@ -58,40 +58,32 @@ func (l life) next() step {
 		return stepWipe
 	case record.Progress == infrav1.PodLost:
 		return stepLost
+	case l.pod != nil && !metav1.IsControlledBy(l.pod, l.machine):
+		return l.nextBesideAnother()
 	case l.pod == nil:
 		return l.nextWithoutPod()
-	case !metav1.IsControlledBy(l.pod, l.machine):
-		return l.nextBesideAnother()
 	case record.UID == "":
 		return stepBind
 	case isEphemeral(l.machine):
-		return l.nextEphemeral()
-	}
-
-	return l.nextOnVolume()
-}
-
-// nextEphemeral is what is next for a machine that is its Pod: another Pod is
-// another machine.
-func (l life) nextEphemeral() step {
-	if l.machine.Spec.Pod.UID != string(l.pod.UID) || hasFailed(l.pod) || !l.pod.DeletionTimestamp.IsZero() {
-		return stepLose
+		return l.nextOfEphemeral()
+	case record.UID != string(l.pod.UID):
+		return stepBind
+	case !l.pod.DeletionTimestamp.IsZero() && l.hasEnded():
+		return stepLetGo
+	case !l.pod.DeletionTimestamp.IsZero():
+		return stepAwait
+	case hasFailed(l.pod):
+		return stepReplace
 	}
 
 	return stepFollow
 }
 
-// nextOnVolume is what is next for a machine that outlives its Pod.
-func (l life) nextOnVolume() step {
-	switch going := !l.pod.DeletionTimestamp.IsZero(); {
-	case l.machine.Spec.Pod.UID != string(l.pod.UID):
-		return stepBind
-	case going && l.hasEnded():
-		return stepLetGo
-	case going:
-		return stepAwait
-	case hasFailed(l.pod):
-		return stepReplace
+// nextOfEphemeral is what is next for a Pod without a volume that is recorded: it is
+// the machine until it goes.
+func (l life) nextOfEphemeral() step {
+	if l.machine.Spec.Pod.UID != string(l.pod.UID) || hasFailed(l.pod) || !l.pod.DeletionTimestamp.IsZero() {
+		return stepLose
 	}
 
 	return stepFollow

@@ -184,8 +184,9 @@ func (e errAddressLost) Error() string {
 }
 
 // ensure creates an object of the machine, unless it is there, and returns what is
-// there then; found is where that is read to. It is looked for first: the API server refuses a second Service that
-// asks for an address before it says that the name is in use.
+// there then; found is where that is read to. It is looked for first: the API server
+// refuses a second Service that asks for an address before it says that the name is
+// in use.
 func ensure[T client.Object](ctx context.Context, m *Machines, machine *infrav1.TalosMachine, wanted, found T) (T, error) {
 	kind, name := backends.KindOf(wanted), wanted.GetName()
 	err := m.APIReader.Get(ctx, client.ObjectKeyFromObject(wanted), found)
