@@ -24,29 +24,29 @@ func KindOf(object client.Object) string {
 // whether it is still there. What belongs to somebody else is left alone.
 func DeleteOwned(ctx context.Context, c client.Client, live client.Reader, owner metav1.Object, object client.Object) (bool, error) {
 	kind, key := KindOf(object), client.ObjectKeyFromObject(object)
-	if err := live.Get(ctx, key, object); err != nil {
+	read := func() (bool, error) {
+		err := live.Get(ctx, key, object)
 		if apierrors.IsNotFound(err) {
 			return false, nil
 		}
-		return false, fmt.Errorf("reading %s %s: %w", kind, key.Name, err)
+		if err != nil {
+			return false, fmt.Errorf("reading %s %s: %w", kind, key.Name, err)
+		}
+
+		return true, nil
 	}
-	if !metav1.IsControlledBy(object, owner) {
-		return false, nil
+	if there, err := read(); err != nil || !there || !metav1.IsControlledBy(object, owner) {
+		return false, err
 	}
 	if !object.GetDeletionTimestamp().IsZero() {
 		return true, nil
 	}
 	uid := object.GetUID()
-	if err := c.Delete(ctx, object, client.Preconditions{UID: &uid}); err != nil {
-		if apierrors.IsNotFound(err) {
-			return false, nil
-		}
+	if err := c.Delete(ctx, object, client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
 		return false, fmt.Errorf("deleting %s %s: %w", kind, key.Name, err)
 	}
 	// What has no finalizer is gone with the answer.
-	if err := live.Get(ctx, key, object); err != nil {
-		return false, client.IgnoreNotFound(err)
-	}
+	there, err := read()
 
-	return object.GetUID() == uid, nil
+	return there && object.GetUID() == uid, err
 }

@@ -304,3 +304,20 @@ func TestAnnotationsOfTheControlPlaneService(t *testing.T) {
 	_, err = (&TalosCluster{}).ValidateCreate(t.Context(), cluster)
 	g.Expect(err).To(MatchError(ContainSubstring("spec.container.controlPlaneService.annotations")))
 }
+
+func TestFaultsOfResourcesComeInOneOrder(t *testing.T) {
+	g, w := NewWithT(t), &TalosMachine{Manager: managerUser}
+	none := corev1.ResourceList{}
+	for _, name := range []corev1.ResourceName{corev1.ResourceMemory, corev1.ResourceCPU, corev1.ResourceEphemeralStorage, "example.com/gpu"} {
+		none[name] = resource.MustParse("-1")
+	}
+	machine := inPod(func(m *infrav1.TalosMachine) {
+		m.Spec.Container.Resources = infrav1.ContainerResources{Limits: none, Requests: none}
+	})
+	_, first := w.ValidateCreate(t.Context(), machine)
+	g.Expect(first).To(HaveOccurred())
+	for range 20 {
+		_, again := w.ValidateCreate(t.Context(), machine)
+		g.Expect(again).To(MatchError(first.Error()))
+	}
+}
