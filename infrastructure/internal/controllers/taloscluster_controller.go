@@ -56,7 +56,7 @@ const refusedRetryInterval = 20 * time.Second
 const maxFailureDomains = 100
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosclusters,verbs=get;list;watch;patch
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosclusters/status,verbs=get;patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosclusters/status,verbs=patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosclusters/finalizers,verbs=update
 
 // SetupWithManager registers the controller with mgr.
