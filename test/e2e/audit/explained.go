@@ -94,9 +94,5 @@ func ofRareMoments() []Explanation {
 			Manager: infrastructure, Group: infraGroup, Resource: "talosclusters", Verb: "get",
 			Reason: "read live when a pause begins or ends",
 		},
-		{
-			Manager: infrastructure, Group: infraGroup, Resource: "talosmachines", Verb: "get",
-			Reason: "read live when a pause begins or ends",
-		},
 	}
 }
