@@ -50,7 +50,7 @@ type ClusterReconciler struct {
 const maxFailureDomains = 100
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosclusters,verbs=get;list;watch;patch
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosclusters/status,verbs=get;patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosclusters/status,verbs=patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosclusters/finalizers,verbs=update
 
 // SetupWithManager registers the controller with mgr.

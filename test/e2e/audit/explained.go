@@ -71,15 +71,27 @@ func ofRareMoments() []Explanation {
 			Reason: "the client certificate of a host is replaced when half of its year is over",
 		},
 		{
+			Manager: infrastructure, Resource: "services", Verb: "patch",
+			Reason: "the Service of a control plane is mended when somebody has changed it",
+		},
+		{
+			Manager: infrastructure, Resource: "persistentvolumeclaims", Verb: "create",
+			Reason: "made for a machine whose data is on a volume; those of the scenarios have it in their Pods",
+		},
+		{
+			Manager: infrastructure, Resource: "persistentvolumeclaims", Verb: "delete",
+			Reason: "goes with a machine whose data is on a volume; those of the scenarios have it in their Pods",
+		},
+		{
+			Manager: infrastructure, Group: "storage.k8s.io", Resource: "storageclasses", Verb: "get",
+			Reason: "asked while a volume claim is not bound, to say why",
+		},
+		{
 			Manager: infrastructure, Resource: "namespaces", Verb: "get",
 			Reason: "asked when somebody deletes a host in use: its namespace may be going",
 		},
 		{
 			Manager: infrastructure, Group: infraGroup, Resource: "talosclusters", Verb: "get",
-			Reason: "read live when a pause begins or ends",
-		},
-		{
-			Manager: infrastructure, Group: infraGroup, Resource: "talosmachines", Verb: "get",
 			Reason: "read live when a pause begins or ends",
 		},
 	}
