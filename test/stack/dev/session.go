@@ -143,7 +143,7 @@ or, with its kubectl, clusterctl and kind too,
 then for example
 
   kubectl get pods -A
-  clusterctl generate cluster dev --flavor container --kubernetes-version %s | kubectl apply -f -
+  clusterctl generate cluster dev --flavor container --kubernetes-version %s --worker-machine-count 1 | kubectl apply -f -
   clusterctl describe cluster dev
 
 "make tilt-up" puts each file that you save into the cluster (docs/development.md).
