@@ -201,7 +201,8 @@ func TestVariablesOfTheClassAreListedAndUsed(t *testing.T) {
 	}
 }
 
-// allVariables are those that the topology templates do not give, by their names.
+// allVariables are those that the topology templates do not give, or give another
+// value, by their names.
 func allVariables() map[string]string {
 	const patches = `{name: controlPlanePatches, value: ["machine: {sysctls: {vm.swappiness: \"1\"}}"]},
 		{name: workerPatches, value: ["machine: {sysctls: {vm.swappiness: \"2\"}}"]}]`

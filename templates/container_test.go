@@ -85,6 +85,30 @@ func TestVariablesOfFlavorContainerReachTheMachines(t *testing.T) {
 	}
 }
 
+// TestFlavorContainerTopologyMakesTheSameMachines: whatever a user says, the ClusterClass
+// makes of it what flavor container does.
+func TestFlavorContainerTopologyMakesTheSameMachines(t *testing.T) {
+	for sentence, more := range map[string]map[string]string{
+		"by default": nil,
+		"with all that may be said": {
+			"TALOS_RELEASE": "v1.13.8", "CONTROL_PLANE_CPU_REQUEST": "2", "CONTROL_PLANE_MEMORY_REQUEST": "1Gi", "CONTROL_PLANE_CPU_LIMIT": "3",
+			"CONTROL_PLANE_MEMORY_LIMIT": "5Gi", "WORKER_CPU_REQUEST": "1", "WORKER_MEMORY_REQUEST": "2Gi", "WORKER_CPU_LIMIT": "4",
+			"WORKER_MEMORY_LIMIT": "6Gi", "WORKER_STORAGE": "type: VolumeClaim, volumeClaim: {size: 20Gi}",
+		},
+	} {
+		t.Run(sentence, func(t *testing.T) {
+			g, said := NewWithT(t), few()
+			maps.Copy(said, more)
+			flavor := parse(g, generate(g, all(g)[containerTemplate], said))
+			made := readClass(g, classes()[containerTopologyTemplate]).patched(g, readTopologyOf(g, said).Spec.Topology.Variables)
+			for i, template := range []*unstructured.Unstructured{made[2], made[4]} {
+				machine := as[infrav1.TalosMachineTemplate](g, template)
+				g.Expect(machine.Spec).To(BeComparableTo(flavor.machines[i].Spec))
+			}
+		})
+	}
+}
+
 // TestNetworksOfFlavorContainerAreUnusual: those of a management cluster made with the
 // defaults of the tools that people use must not overlap them.
 func TestNetworksOfFlavorContainerAreUnusual(t *testing.T) {
