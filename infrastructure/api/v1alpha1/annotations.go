@@ -6,7 +6,8 @@ const (
 	TalosClusterFinalizer = "infrastructure.cluster.x-k8s.io/taloscluster"
 
 	// TalosMachineFinalizer keeps a TalosMachine until its host is released, or
-	// was silent for the time that the release policy allows.
+	// was silent for the time that the release policy allows, or until its Pod and
+	// the data of that are gone.
 	TalosMachineFinalizer = "infrastructure.cluster.x-k8s.io/talosmachine"
 
 	// TalosHostFinalizer keeps a TalosHost until the machine behind it is wiped.
@@ -41,7 +42,8 @@ const (
 	MoveLabel = "clusterctl.cluster.x-k8s.io/move"
 
 	// BlockMoveAnnotation makes clusterctl wait before it moves. It is on a
-	// TalosHost during the hand-over and during the release.
+	// TalosHost during the hand-over and during the release, and on a TalosMachine
+	// in a Pod, which cannot be moved.
 	BlockMoveAnnotation = "clusterctl.cluster.x-k8s.io/block-move"
 
 	// DeleteForMoveAnnotation is what clusterctl puts on the source objects of

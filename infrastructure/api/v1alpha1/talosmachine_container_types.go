@@ -103,8 +103,8 @@ type TalosMachineContainerSpec struct {
 	// +kubebuilder:validation:MaxItems=16
 	ImagePullSecrets []ContainerSecretReference `json:"imagePullSecrets,omitempty"`
 
-	// runtimeClassName names the RuntimeClass of the Pod. By default the cluster
-	// chooses.
+	// runtimeClassName names the RuntimeClass of the Pod. By default the container
+	// runtime of the node takes its own default.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -123,7 +123,8 @@ type ContainerSecretReference struct {
 // ContainerResources are what a Pod asks for, and the most that it gets.
 // +kubebuilder:validation:MinProperties=1
 type ContainerResources struct {
-	// requests are what the Pod is scheduled by. By default they are the limits.
+	// requests are what the Pod is scheduled by, as quantities of resources such as
+	// cpu and memory. By default they are the limits.
 	// +optional
 	Requests corev1.ResourceList `json:"requests,omitempty"`
 
@@ -142,8 +143,8 @@ type ContainerStorage struct {
 	// +optional
 	Type ContainerStorageType `json:"type,omitempty"`
 
-	// volumeClaim is the claim for the volume. It must be set exactly when type is
-	// VolumeClaim.
+	// volumeClaim is the claim for the volume, which is deleted with the machine. It
+	// must be set exactly when type is VolumeClaim.
 	// +optional
 	VolumeClaim ContainerVolumeClaim `json:"volumeClaim,omitempty,omitzero"`
 }
@@ -158,7 +159,7 @@ type ContainerVolumeClaim struct {
 	// +kubebuilder:validation:MaxLength=253
 	StorageClassName string `json:"storageClassName,omitempty"`
 
-	// size is how large the volume is, for example 20Gi.
+	// size is how large the volume is, as a quantity of bytes, for example 20Gi.
 	// +required
 	Size resource.Quantity `json:"size,omitempty,omitzero"`
 }

@@ -55,9 +55,9 @@ const (
 // +kubebuilder:validation:XValidation:rule="has(self.metal) != has(self.container)",message="exactly one of metal and container must be set"
 type TalosMachineSpec struct {
 	// providerID identifies the machine and its Node. It is set by the provider
-	// at the claim, as "talos://<uuid>" or the provider ID that the TalosHost
-	// names, and never changes after the host was claimed. It is part of the
-	// Cluster API contract.
+	// before the host is claimed or the Pod is made, as "talos://<uuid>" or the
+	// provider ID that the TalosHost names, and never changes from then on. It is
+	// part of the Cluster API contract.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -74,7 +74,8 @@ type TalosMachineSpec struct {
 	Pod TalosMachinePod `json:"pod,omitempty,omitzero"`
 
 	// metal takes a TalosHost: a machine, physical or virtual, that somebody
-	// else has booted into the maintenance mode of Talos.
+	// else has booted into the maintenance mode of Talos. Exactly one of metal and
+	// container is set.
 	// +optional
 	Metal *TalosMachineMetalSpec `json:"metal,omitempty"`
 
@@ -128,7 +129,8 @@ type TalosMachineMetalSpec struct {
 	// +kubebuilder:validation:Maximum=86400
 	ReleaseTimeoutSeconds *int32 `json:"releaseTimeoutSeconds,omitempty"`
 
-	// talos is the Talos release to install.
+	// talos is the Talos release to install. By default it is the one that the host
+	// has booted.
 	// +optional
 	Talos TalosReleaseSpec `json:"talos,omitempty,omitzero"`
 }
@@ -136,8 +138,9 @@ type TalosMachineMetalSpec struct {
 // TalosReleaseSpec names a Talos release.
 // +kubebuilder:validation:MinProperties=1
 type TalosReleaseSpec struct {
-	// version is the Talos release, for example v1.13.9. By default it is the
-	// release that the host runs in maintenance mode.
+	// version is the Talos release, for example v1.13.9. On metal it is by default
+	// the release that the host runs in maintenance mode; in a container it is
+	// required.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
@@ -145,9 +148,9 @@ type TalosReleaseSpec struct {
 	Version string `json:"version,omitempty"`
 
 	// image is the image of that release. On metal it is the installer image, by
-	// default the one of the machine configuration; install.image of a TalosHost
-	// goes before it. In a container it is the Talos image, by default the
-	// official one of the version.
+	// default the one of the machine configuration, else the official one of the
+	// version; install.image of a TalosHost goes before it. In a container it is
+	// the Talos image, by default the official one of the version.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
