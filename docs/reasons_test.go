@@ -1,7 +1,7 @@
 package docs
 
 import (
-	"io/fs"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -23,22 +23,13 @@ func declaredReasons(g Gomega, file string) []string {
 // finds it on a page.
 func TestPagesNameEachReason(t *testing.T) {
 	g := NewWithT(t)
-	var pages strings.Builder
-	tree := os.DirFS(".")
-	g.Expect(fs.WalkDir(tree, ".", func(path string, _ fs.DirEntry, err error) error {
-		if err != nil || !strings.HasSuffix(path, ".md") {
-			return err
-		}
-		text, err := fs.ReadFile(tree, path)
-		pages.Write(text)
-		return err
-	})).To(Succeed())
+	pages := strings.Join(slices.Collect(maps.Values(allPages(g))), "\n")
 	for _, file := range []string{
 		"../bootstrap/api/v1beta1/conditions.go", "../controlplane/api/v1beta1/conditions.go", "../infrastructure/api/v1alpha1/conditions.go",
 	} {
 		reasons := declaredReasons(g, file)
 		g.Expect(reasons).NotTo(BeEmpty(), file)
-		g.Expect(unnamed(pages.String(), reasons)).To(BeEmpty(), file)
+		g.Expect(unnamed(pages, reasons)).To(BeEmpty(), file)
 	}
 }
 
