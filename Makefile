@@ -26,7 +26,7 @@ NAME_infrastructure := infrastructure
 
 .PHONY: help
 help: ## Show this list.
-	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*##/ {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*##/ {printf "  %-27s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: clean
 clean: ## Remove what was built here; the cache of built parts stays.
@@ -107,7 +107,7 @@ test-integration-rest:
 
 # Machines in Pods need a management cluster that runs Pods.
 .PHONY: test-integration-containers
-test-integration-containers:
+test-integration-containers: ## Run the part of the tests that is about machines in Pods.
 	cd test/integration && RACE=$(RACE) $(GO_TEST) -v -timeout 40m ./containers
 
 .PHONY: test-scale

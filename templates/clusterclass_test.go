@@ -157,7 +157,7 @@ func as[T any](g Gomega, template *unstructured.Unstructured) T {
 	return read
 }
 
-// TestTheClassTakesNoVariablesOfClusterctl (CL7): what clusterctl would replace is
+// TestTheClassTakesNoVariablesOfClusterctl: what clusterctl would replace is
 // not there, and a namespace neither.
 func TestTheClassTakesNoVariablesOfClusterctl(t *testing.T) {
 	for template, file := range classes() {
