@@ -183,4 +183,13 @@ type TalosMachinePod struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	EtcdAddress string `json:"etcdAddress,omitempty"`
+
+	// systemReserved is what the Node inside keeps back of its CPU and memory because of
+	// the limits, for example "cpu=6,memory=12Gi", or "none". It was computed for the
+	// node of the management cluster on which the machine was first run. By default
+	// there are no limits, and it is not set.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	SystemReserved string `json:"systemReserved,omitempty"`
 }

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -104,7 +105,14 @@ func TestAMachineInAPodIsDeleted(t *testing.T) {
 		g.Expect(w.leftOf("a")).To(HaveLen(5))
 		deleting := w.told("a", infrav1.DeletingCondition)
 		g.Expect(deleting.Reason).To(Equal(infrav1.WaitingForPodDeletionReason))
-		g.Expect(deleting.Message).To(And(ContainSubstring("Pod a"), ContainSubstring("delete the Node")))
+		g.Expect(deleting.Message).To(And(ContainSubstring("Pod a"), ContainSubstring("node node-1 has to confirm")))
+		w.setReady("node-1", corev1.ConditionUnknown)
+		w.live(m, time.Minute)
+		deleting = w.told("a", infrav1.DeletingCondition)
+		g.Expect(deleting.Reason).To(Equal(infrav1.NodeNotReadyReason))
+		g.Expect(deleting.Message).To(And(ContainSubstring("delete the Node"), ContainSubstring(corev1.TaintNodeOutOfService)))
+		w.expectTold("a", infrav1.ReadyCondition, infrav1.DeletingReason, "delete the Node")
+		g.Expect(w.recorded()).To(ContainElement(HavePrefix("Warning NeedsAttention NodeNotReady: ")))
 		w.yard.stuck = false
 		w.settle(m)
 		g.Expect(w.leftOf("a")).To(BeEmpty())

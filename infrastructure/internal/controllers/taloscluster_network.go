@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +19,7 @@ import (
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/endpoint"
 )
 
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=servicecidrs,verbs=list
@@ -119,4 +121,33 @@ func (r *ClusterReconciler) zones(ctx context.Context) ([]clusterv1.FailureDomai
 	}
 
 	return domains, nil
+}
+
+// unreachedNodes says at which nodes clients of a Service of type NodePort may find a
+// certificate that does not name them; empty for none. The certificate is made with a
+// machine.
+func (r *ClusterReconciler) unreachedNodes(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (string, error) {
+	if talosCluster.Spec.Container.ControlPlaneService.Type != infrav1.ControlPlaneServiceNodePort {
+		return "", nil
+	}
+	nodes := &corev1.NodeList{}
+	if err := r.Client.List(ctx, nodes); err != nil {
+		return "", fmt.Errorf("listing Nodes: %w", err)
+	}
+	machines, err := r.controlPlaneMachines(ctx, cluster)
+	if err != nil {
+		return "", err
+	}
+	later := endpoint.LaterNodes(nodes.Items, machines)
+	if len(later) == 0 {
+		return "", nil
+	}
+	const named = 3
+	text := strings.Join(later[:min(len(later), named)], ", ")
+	if more := len(later) - named; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+
+	return "Nodes of the management cluster have joined since control plane machines were made, whose certificates may lack their addresses: " + text +
+		". Reach the API servers at an older node, or roll the control plane out", nil
 }

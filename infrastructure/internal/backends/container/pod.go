@@ -232,17 +232,22 @@ func (w wish) etcdService() *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: w.meta(w.etcdServiceName()),
 		Spec: corev1.ServiceSpec{
+			Type:                     corev1.ServiceTypeClusterIP,
 			ClusterIP:                w.machine.Spec.Pod.EtcdAddress,
 			Selector:                 map[string]string{infrav1.MachineLabel: format.MustFormatValue(w.machine.Name), clusterv1.ClusterNameLabel: w.cluster},
 			PublishNotReadyAddresses: true,
 			Ports: []corev1.ServicePort{
-				{Name: "client", Port: portEtcdClient, TargetPort: intstr.FromInt32(portEtcdClient)},
-				{Name: "peer", Port: portEtcdPeer, TargetPort: intstr.FromInt32(portEtcdPeer)},
+				servicePort("client", portEtcdClient),
+				servicePort("peer", portEtcdPeer),
 				// With discovery the address is told to workers, which ask it for certificates.
-				{Name: "trustd", Port: portTrustd, TargetPort: intstr.FromInt32(portTrustd)},
+				servicePort("trustd", portTrustd),
 			},
 		},
 	}
+}
+
+func servicePort(name string, port int32) corev1.ServicePort {
+	return corev1.ServicePort{Name: name, Port: port, TargetPort: intstr.FromInt32(port), Protocol: corev1.ProtocolTCP}
 }
 
 // claim is the claim for the volume of a machine.
