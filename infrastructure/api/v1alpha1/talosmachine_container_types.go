@@ -128,7 +128,8 @@ type ContainerResources struct {
 	Requests corev1.ResourceList `json:"requests,omitempty"`
 
 	// limits are the most that the Pod gets, and what the node inside promises to
-	// its own Pods, less what Talos reserves. By default there are none.
+	// its own Pods, although Talos, kubelet and etcd in it need a part of that. By
+	// default there are none.
 	// +optional
 	Limits corev1.ResourceList `json:"limits,omitempty"`
 }

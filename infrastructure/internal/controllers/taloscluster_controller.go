@@ -305,8 +305,8 @@ func isOtherPlace(before, after client.Object) bool {
 	old, isNode := before.(*corev1.Node)
 	node, isNodeToo := after.(*corev1.Node)
 
-	return isNode && isNodeToo &&
-		(old.Labels[corev1.LabelTopologyZone] != node.Labels[corev1.LabelTopologyZone] || !slices.Equal(old.Spec.PodCIDRs, node.Spec.PodCIDRs))
+	return isNode && isNodeToo && (old.Labels[corev1.LabelTopologyZone] != node.Labels[corev1.LabelTopologyZone] ||
+		isKept(old) != isKept(node) || !slices.Equal(old.Spec.PodCIDRs, node.Spec.PodCIDRs))
 }
 
 // machineToClusters maps a TalosMachine to its TalosCluster: one on metal when it

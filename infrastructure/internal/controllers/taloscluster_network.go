@@ -102,8 +102,13 @@ func (r *ClusterReconciler) managementNetworks(ctx context.Context) ([]string, e
 	return slices.Sorted(maps.Keys(networks)), nil
 }
 
+// taintControlPlane is on nodes that are kept for the control plane of the management
+// cluster.
+const taintControlPlane = "node-role.kubernetes.io/control-plane"
+
 // zones are the failure domains of a cluster in Pods: the zones of the nodes of the
-// management cluster.
+// management cluster. A zone that has none but its control plane would be required of
+// a Pod in vain.
 func (r *ClusterReconciler) zones(ctx context.Context) ([]clusterv1.FailureDomain, error) {
 	nodes := &corev1.NodeList{}
 	if err := r.Client.List(ctx, nodes); err != nil {
@@ -111,7 +116,7 @@ func (r *ClusterReconciler) zones(ctx context.Context) ([]clusterv1.FailureDomai
 	}
 	found := map[string]bool{}
 	for i := range nodes.Items {
-		if zone := nodes.Items[i].Labels[corev1.LabelTopologyZone]; zone != "" {
+		if zone := nodes.Items[i].Labels[corev1.LabelTopologyZone]; zone != "" && !isKept(&nodes.Items[i]) {
 			found[zone] = true
 		}
 	}
@@ -150,4 +155,11 @@ func (r *ClusterReconciler) unreachedNodes(ctx context.Context, cluster *cluster
 
 	return "Nodes of the management cluster have joined since control plane machines were made, whose certificates may lack their addresses: " + text +
 		". Reach the API servers at an older node, or roll the control plane out", nil
+}
+
+// isKept tells that a node is kept for the control plane of the management cluster.
+func isKept(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
+		return taint.Key == taintControlPlane && taint.Effect != corev1.TaintEffectPreferNoSchedule
+	})
 }

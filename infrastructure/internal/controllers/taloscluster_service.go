@@ -203,20 +203,26 @@ func (r *ClusterReconciler) reconcileBudget(ctx context.Context, cluster *cluste
 		err = r.Client.Create(ctx, wanted)
 	case err != nil:
 	case !metav1.IsControlledBy(budget, talosCluster):
-		return isFalse(infrav1.BudgetMissingReason, "PodDisruptionBudget %s exists, and does not belong to this TalosCluster, so that drains may evict more control plane machines at once than etcd can lose; delete it to go on", wanted.Name), nil
+		return budgetMissing("PodDisruptionBudget %s exists, and does not belong to this TalosCluster, so that drains may evict more control plane machines at once than etcd can lose; delete it to go on", wanted.Name), nil
 	case budget.DeletionTimestamp.IsZero() && differs(budget, wanted):
 		before := budget.DeepCopy()
 		mendBudget(budget, wanted)
 		err = r.Client.Patch(ctx, budget, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 	}
 	if isRefusal(err) {
-		return isFalse(infrav1.BudgetMissingReason, "The API server refuses PodDisruptionBudget %s, so that drains may evict more control plane machines at once than etcd can lose; it is tried again. Its words: %v", wanted.Name, err), nil
+		return budgetMissing("The API server refuses PodDisruptionBudget %s, so that drains may evict more control plane machines at once than etcd can lose; it is tried again. Its words: %v", wanted.Name, err), nil
 	}
 	if err != nil {
 		return backends.Finding{}, fmt.Errorf("writing PodDisruptionBudget %s: %w", wanted.Name, err)
 	}
 
 	return backends.Finding{}, nil
+}
+
+// budgetMissing says so. The cluster is ready all the same: while it is not, the
+// MachineHealthChecks of its Cluster do nothing.
+func budgetMissing(format string, args ...any) backends.Finding {
+	return backends.True(infrav1.BudgetMissingReason, fmt.Sprintf(format, args...))
 }
 
 // controlPlaneMachines are the control plane machines of a cluster that are neither

@@ -9,7 +9,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -210,12 +209,12 @@ func reservedText(kept corev1.ResourceList) string {
 func running(machine *infrav1.TalosMachine, node *corev1.Node, status talosclient.MachineStatus) backends.Finding {
 	found := backends.RunningFinding(status)
 	recorded := machine.Spec.Pod.SystemReserved
-	if recorded == "" || node == nil || found.Message != "" || found.Status != metav1.ConditionTrue {
+	if recorded == "" || node == nil {
 		return found
 	}
 	if here := reservedText(reserved(node, machine.Spec.Container.Resources.Limits)); here != recorded {
-		found.Message = fmt.Sprintf("The systemReserved of the Node inside was computed for another node of the management cluster (%s; for %s it would be %s), "+
-			"so that it promises more or less than the Pod gets: delete the Machine to have it replaced", recorded, node.Name, here)
+		found.Message = strings.TrimPrefix(fmt.Sprintf("%s. The systemReserved of the Node inside was computed for another node of the management cluster (%s; for %s it would be %s): "+
+			"on a larger one it promises more than the Pod gets, on a smaller one its kubelet may not start. Delete the Machine to have it replaced", found.Message, recorded, node.Name, here), ". ")
 	}
 
 	return found

@@ -230,6 +230,12 @@ func (m *Machines) handOver(ctx context.Context, scope *backends.Scope, w wish, 
 	if err != nil || text == nil {
 		return result, err
 	}
+	// Another Pod may have its address by now, and the configuration carries keys.
+	current := &corev1.Pod{}
+	err = m.APIReader.Get(ctx, client.ObjectKeyFromObject(pod), current)
+	if err != nil || !current.DeletionTimestamp.IsZero() || targetText(current) != targetText(pod) {
+		return m.soon(), client.IgnoreNotFound(err)
+	}
 	talos, err := m.Dialer.Maintenance(ctx, pod.Status.PodIP, "")
 	if err != nil {
 		return m.silent(scope, w, pod, node), nil
