@@ -9,6 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
 	"k8s.io/apimachinery/pkg/util/json"
@@ -62,6 +63,19 @@ func TestKindsFollowTheContract(t *testing.T) {
 		})
 	}
 	NewWithT(t).Expect(crdOf(t, TalosHostKind).Labels).To(HaveKey(MoveHierarchyLabel))
+}
+
+// TestTheAPIServerTakesTheKinds: it refuses those whose rules may cost too much.
+func TestTheAPIServerTakesTheKinds(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			g, crd, internal := NewWithT(t), crdOf(t, kind), &apiextensions.CustomResourceDefinition{}
+			apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(crd)
+			crd.Status.StoredVersions = []string{GroupVersion.Version}
+			g.Expect(apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(crd, internal, nil)).To(Succeed())
+			g.Expect(validation.ValidateCustomResourceDefinition(t.Context(), internal)).To(BeEmpty())
+		})
+	}
 }
 
 func TestRulesOfTheSchemas(t *testing.T) {

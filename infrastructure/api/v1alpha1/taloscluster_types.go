@@ -36,7 +36,7 @@ type TalosClusterContainerSpec struct {
 // ControlPlaneServiceSpec says what the Service of a control plane is like.
 // +kubebuilder:validation:MinProperties=1
 // +kubebuilder:validation:XValidation:rule="!has(self.loadBalancerClass) || (has(self.type) && self.type == 'LoadBalancer')",message="loadBalancerClass needs type LoadBalancer"
-// +kubebuilder:validation:XValidation:rule="self.?type.orValue('ClusterIP') != 'LoadBalancer' || oldSelf.?type.orValue('ClusterIP') != 'LoadBalancer' || self.?loadBalancerClass == oldSelf.?loadBalancerClass",message="loadBalancerClass cannot be changed while type is LoadBalancer: a Service keeps its load balancer"
+// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'LoadBalancer' || !has(oldSelf.type) || oldSelf.type != 'LoadBalancer' || (has(self.loadBalancerClass) == has(oldSelf.loadBalancerClass) && (!has(self.loadBalancerClass) || self.loadBalancerClass == oldSelf.loadBalancerClass))",message="loadBalancerClass cannot be changed while type is LoadBalancer: a Service keeps its load balancer"
 type ControlPlaneServiceSpec struct {
 	// type is how the Service is reached: ClusterIP, NodePort or LoadBalancer. Of a
 	// LoadBalancer the endpoint is the address of the load balancer, else it is
