@@ -87,32 +87,22 @@ func TestRulesOfTheSchemas(t *testing.T) {
 		kind, old, spec string
 		want            string // want is part of the refusal; empty when allowed.
 	}{
-		"an endpoint is set":              {TalosClusterKind, "{}", endpoint, ""},
-		"an endpoint stays":               {TalosClusterKind, endpoint, endpoint, ""},
-		"an endpoint is changed":          {TalosClusterKind, endpoint, "{controlPlaneEndpoint: {host: b, port: 6443}}", "immutable once it is set"},
-		"an endpoint is removed":          {TalosClusterKind, endpoint, "{}", "immutable once it is set"},
-		"an endpoint without port":        {TalosClusterKind, "", "{controlPlaneEndpoint: {host: a}}", "host and port must both be set"},
-		"a machine of metal":              {TalosMachineKind, "", "{metal: {}}", ""},
-		"a release":                       {TalosMachineKind, "", "{metal: {talos: {version: v1.13.9}}}", ""},
-		"a release without v":             {TalosMachineKind, "", "{metal: {talos: {version: 1.13.9}}}", "prefix v"},
-		"a Pod":                           {TalosMachineKind, "", "{container: {talos: {version: v1.13.9}}}", ""},
-		"a Pod of an unknown release":     {TalosMachineKind, "", "{container: {talos: {image: a}}}", "talos.version must be set"},
-		"a Pod with a volume":             {TalosMachineKind, "", "{container: {talos: {version: v1.13.9}, storage: {type: VolumeClaim, volumeClaim: {size: 1Gi}}}}", ""},
-		"a Pod with a volume of no claim": {TalosMachineKind, "", "{container: {talos: {version: v1.13.9}, storage: {type: VolumeClaim}}}", "exactly when type is VolumeClaim"},
-		"a Pod with a claim for nothing":  {TalosMachineKind, "", "{container: {talos: {version: v1.13.9}, storage: {volumeClaim: {size: 1Gi}}}}", "exactly when type is VolumeClaim"},
-		"a Service of the cluster":        {TalosClusterKind, "{container: {}}", "{container: {controlPlaneService: {type: NodePort}}}", ""},
-		"a Service is added":              {TalosClusterKind, "{}", "{container: {}}", "cannot be added or removed"},
-		"a Service is taken away":         {TalosClusterKind, "{container: {}}", "{}", "cannot be added or removed"},
-		"a Service of another port":       {TalosClusterKind, "{container: {}}", "{container: {controlPlaneService: {port: 443}}}", ""},
-		"a Service at its endpoint":       {TalosClusterKind, "{container: {}}", "{container: {}, controlPlaneEndpoint: {host: a, port: 6443}}", ""},
-		"a Service at a port of its own":  {TalosClusterKind, "", "{container: {controlPlaneService: {port: 443}}, controlPlaneEndpoint: {host: a, port: 443}}", ""},
-		"a Service that leaves its endpoint": {TalosClusterKind, "{container: {}, controlPlaneEndpoint: {host: a, port: 6443}}",
-			"{container: {controlPlaneService: {port: 443}}, controlPlaneEndpoint: {host: a, port: 6443}}", "at which the Service is reached"},
-		"a Service beside its endpoint":    {TalosClusterKind, "", "{container: {}, controlPlaneEndpoint: {host: a, port: 443}}", "at which the Service is reached"},
-		"a class is changed":               {TalosClusterKind, "{container: {controlPlaneService: {type: LoadBalancer, loadBalancerClass: a}}}", "{container: {controlPlaneService: {type: LoadBalancer, loadBalancerClass: b}}}", "loadBalancerClass cannot be changed"},
-		"a class is added":                 {TalosClusterKind, "{container: {controlPlaneService: {type: LoadBalancer}}}", "{container: {controlPlaneService: {type: LoadBalancer, loadBalancerClass: b}}}", "loadBalancerClass cannot be changed"},
-		"a class goes with its type":       {TalosClusterKind, "{container: {controlPlaneService: {type: LoadBalancer, loadBalancerClass: a}}}", "{container: {controlPlaneService: {type: NodePort}}}", ""},
-		"a class comes with its type":      {TalosClusterKind, "{container: {controlPlaneService: {type: NodePort}}}", "{container: {controlPlaneService: {type: LoadBalancer, loadBalancerClass: a}}}", ""},
+		"an endpoint is set":               {TalosClusterKind, "{}", endpoint, ""},
+		"an endpoint stays":                {TalosClusterKind, endpoint, endpoint, ""},
+		"an endpoint is changed":           {TalosClusterKind, endpoint, "{controlPlaneEndpoint: {host: b, port: 6443}}", "immutable once it is set"},
+		"an endpoint is removed":           {TalosClusterKind, endpoint, "{}", "immutable once it is set"},
+		"an endpoint without port":         {TalosClusterKind, "", "{controlPlaneEndpoint: {host: a}}", "host and port must both be set"},
+		"a machine of metal":               {TalosMachineKind, "", "{metal: {}}", ""},
+		"a release":                        {TalosMachineKind, "", "{metal: {talos: {version: v1.13.9}}}", ""},
+		"a release without v":              {TalosMachineKind, "", "{metal: {talos: {version: 1.13.9}}}", "prefix v"},
+		"a Pod":                            {TalosMachineKind, "", "{container: {talos: {version: v1.13.9}}}", ""},
+		"a Pod of an unknown release":      {TalosMachineKind, "", "{container: {talos: {image: a}}}", "talos.version must be set"},
+		"a Pod with a volume":              {TalosMachineKind, "", "{container: {talos: {version: v1.13.9}, storage: {type: VolumeClaim, volumeClaim: {size: 1Gi}}}}", ""},
+		"a Pod with a volume of no claim":  {TalosMachineKind, "", "{container: {talos: {version: v1.13.9}, storage: {type: VolumeClaim}}}", "exactly when type is VolumeClaim"},
+		"a Pod with a claim for nothing":   {TalosMachineKind, "", "{container: {talos: {version: v1.13.9}, storage: {volumeClaim: {size: 1Gi}}}}", "exactly when type is VolumeClaim"},
+		"a Service of the cluster":         {TalosClusterKind, "{container: {}}", "{container: {controlPlaneService: {type: NodePort}}}", ""},
+		"a Service is added":               {TalosClusterKind, "{}", "{container: {}}", "cannot be added or removed"},
+		"a Service is taken away":          {TalosClusterKind, "{container: {}}", "{}", "cannot be added or removed"},
 		"a class of no load balancer":      {TalosClusterKind, "", "{container: {controlPlaneService: {loadBalancerClass: a}}}", "needs type LoadBalancer"},
 		"a template with a Pod":            {TalosMachineTemplateKind, "", "{template: {spec: {container: {talos: {version: v1.13.9}}, pod: {progress: Ran}}}}", "belong to the provider"},
 		"a template":                       {TalosMachineTemplateKind, "", "{template: {spec: {metal: {}}}}", ""},
@@ -132,6 +122,38 @@ func TestRulesOfTheSchemas(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			errs := refusals(t, tc.kind, tc.old, tc.spec)
+			if tc.want == "" {
+				g.Expect(errs).To(BeEmpty())
+				return
+			}
+			g.Expect(errs.ToAggregate()).To(MatchError(ContainSubstring(tc.want)))
+		})
+	}
+}
+
+// TestBadInputPortOrBalancerOfTheServiceChanged: the endpoint cannot follow.
+func TestBadInputPortOrBalancerOfTheServiceChanged(t *testing.T) {
+	const (
+		endpoint = "controlPlaneEndpoint: {host: a, port: 6443}"
+		balancer = "{container: {controlPlaneService: {type: LoadBalancer, loadBalancerClass: a}}}"
+		leaves   = "at which the Service is reached"
+		keeps    = "loadBalancerClass cannot be changed"
+	)
+	for name, tc := range map[string]struct{ old, spec, want string }{
+		"the port, before there is an endpoint": {"{container: {}}", "{container: {controlPlaneService: {port: 443}}}", ""},
+		"the endpoint is set":                   {"{container: {}}", "{container: {}, " + endpoint + "}", ""},
+		"the endpoint is set at another port":   {"", "{container: {controlPlaneService: {port: 443}}, controlPlaneEndpoint: {host: a, port: 443}}", ""},
+		"the port, away from the endpoint":      {"{container: {}, " + endpoint + "}", "{container: {controlPlaneService: {port: 443}}, " + endpoint + "}", leaves},
+		"an endpoint beside the Service":        {"", "{container: {}, controlPlaneEndpoint: {host: a, port: 443}}", leaves},
+		"the class":                             {balancer, strings.Replace(balancer, "Class: a", "Class: b", 1), keeps},
+		"a class is taken away":                 {balancer, "{container: {controlPlaneService: {type: LoadBalancer}}}", keeps},
+		"a class is added":                      {"{container: {controlPlaneService: {type: LoadBalancer}}}", balancer, keeps},
+		"a class goes with its type":            {balancer, "{container: {controlPlaneService: {type: NodePort}}}", ""},
+		"a class comes with its type":           {"{container: {controlPlaneService: {type: NodePort}}}", balancer, ""},
+		"the annotations of a balancer":         {balancer, strings.Replace(balancer, "{type", "{annotations: {a: b}, type", 1), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, errs := NewWithT(t), refusals(t, TalosClusterKind, tc.old, tc.spec)
 			if tc.want == "" {
 				g.Expect(errs).To(BeEmpty())
 				return

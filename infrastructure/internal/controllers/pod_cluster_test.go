@@ -389,6 +389,15 @@ func TestWhatATalosClusterHasMadeGoesLast(t *testing.T) {
 		g.Expect(w.exists(&corev1.Service{}, madeService)).To(BeFalse())
 		g.Expect(w.exists(&policyv1.PodDisruptionBudget{}, madeService)).To(BeFalse())
 	})
+	t.Run("also without the label of its Cluster", func(t *testing.T) {
+		g := NewWithT(t)
+		w, m := inPod(t, newPodControlPlane(t, "a"))
+		change(w, w.talosCluster(), func(c *infrav1.TalosCluster) { c.Labels = nil })
+		w.remove(w.talosCluster())
+		w.settle(m)
+		g.Expect(w.exists(&corev1.Service{}, madeService)).To(BeTrue())
+		w.expectNotReady(infrav1.DeletingReason, "TalosMachines to be gone: a")
+	})
 	t.Run("but not what is somebody else's", func(t *testing.T) {
 		g := NewWithT(t)
 		w := newPodWorld(t, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: madeService}})

@@ -166,6 +166,16 @@ func TestAMachineInAPodIsDeleted(t *testing.T) {
 		g.Expect(w.yard.running()).To(ConsistOf("a"))
 		g.Expect(w.told("a", infrav1.DeletingCondition).Reason).To(Equal(infrav1.DeletedForMoveReason))
 	})
+	t.Run("without its Pod, which it leaves to nobody", func(t *testing.T) {
+		g := NewWithT(t)
+		w, m := inPod(t, newPodMachine(t, "a"))
+		change(w, get(w, &corev1.Pod{}, "a"), func(p *corev1.Pod) { p.OwnerReferences = nil })
+		w.remove(w.machine("a"))
+		w.settle(m)
+		g.Expect(w.exists(&infrav1.TalosMachine{}, "a")).To(BeFalse())
+		g.Expect(w.yard.running()).To(ConsistOf("a"), "somebody has wished so")
+		g.Expect(get(w, &corev1.Pod{}, "a").Finalizers).NotTo(ContainElement(infrav1.TalosPodFinalizer), "nobody would let it go")
+	})
 	t.Run("what nobody owns any more is let go", func(t *testing.T) {
 		g := NewWithT(t)
 		w, m := inPod(t, newPodMachine(t, "a"))

@@ -115,9 +115,9 @@ func TestTheServiceOfEtcdIsDeletedByHand(t *testing.T) {
 	expectRuns(w, "a")
 }
 
-// TestTheServiceOfEtcdIsChangedByHand: it leads to the machine again, at the same
+// TestBadInputServiceOfEtcdChangedByHand: it leads to the machine again, at the same
 // address.
-func TestTheServiceOfEtcdIsChangedByHand(t *testing.T) {
+func TestBadInputServiceOfEtcdChangedByHand(t *testing.T) {
 	for name, spoil := range map[string]func(*corev1.Service){
 		"it selects others":     func(s *corev1.Service) { s.Spec.Selector = map[string]string{"app": "theirs"} },
 		"it follows readiness":  func(s *corev1.Service) { s.Spec.PublishNotReadyAddresses = false },

@@ -117,7 +117,7 @@ func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 	}()
 
 	if !talosCluster.DeletionTimestamp.IsZero() {
-		return ctrl.Result{}, r.reconcileDelete(ctx, talosCluster)
+		return ctrl.Result{}, r.reconcileDelete(ctx, cluster, talosCluster)
 	}
 
 	return r.reconcileNormal(ctx, cluster, talosCluster)
@@ -247,14 +247,18 @@ func isFree(host *infrav1.TalosHost) bool {
 	return host.Status.State == infrav1.HostAvailable && host.Spec.ConsumerRef.Name == "" && !ptr.Deref(host.Spec.Unschedulable, false)
 }
 
-// reconcileDelete lets a TalosCluster go once its TalosMachines are gone.
-func (r *ClusterReconciler) reconcileDelete(ctx context.Context, talosCluster *infrav1.TalosCluster) error {
+// reconcileDelete lets a TalosCluster go once its TalosMachines are gone. The Cluster
+// may be gone before it.
+func (r *ClusterReconciler) reconcileDelete(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) error {
 	if metav1.HasAnnotation(talosCluster.ObjectMeta, infrav1.DeleteForMoveAnnotation) {
 		setCondition(talosCluster, infrav1.DeletingCondition, backends.True(infrav1.DeletedForMoveReason, "The TalosCluster was moved to another management cluster"))
 		return nil
 	}
 	machines := &infrav1.TalosMachineList{}
 	name := talosCluster.Labels[clusterv1.ClusterNameLabel]
+	if cluster != nil {
+		name = cluster.Name
+	}
 	if name != "" {
 		if err := r.Client.List(ctx, machines, client.InNamespace(talosCluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: name}); err != nil {
 			return fmt.Errorf("listing TalosMachines: %w", err)

@@ -88,6 +88,12 @@ func (m *Machines) deleteAll(ctx context.Context, w wish, now life, names bool) 
 		}
 		return []string{left}, m.deletePod(ctx, now)
 	}
+	if pod := now.pod; pod != nil && metav1.GetControllerOf(pod) == nil {
+		// The TalosMachine was deleted without its dependents: nobody else would let it go.
+		if err := m.letPodGo(ctx, pod); err != nil {
+			return nil, err
+		}
+	}
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: w.machine.Namespace, Name: name}
 	}
