@@ -334,6 +334,32 @@ func (w *world) setReady(name string, status corev1.ConditionStatus) {
 	})
 }
 
+// TestTheLabelsOfAPodAreMended: its Services would not find it, or one that is not its
+// own would.
+func TestTheLabelsOfAPodAreMended(t *testing.T) {
+	for name, tt := range map[string]struct {
+		objects []client.Object
+		spoil   func(map[string]string)
+	}{
+		"one of a control plane is taken away": {newPodControlPlane(t, "a"), func(l map[string]string) { delete(l, clusterv1.MachineControlPlaneLabel) }},
+		"that of its machine is taken away":    {newPodMachine(t, "a"), func(l map[string]string) { delete(l, infrav1.MachineLabel) }},
+		"a worker is called a control plane":   {newPodMachine(t, "a"), func(l map[string]string) { l[clusterv1.MachineControlPlaneLabel] = "" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			w, m := inPod(t, tt.objects)
+			before := get(w, &corev1.Pod{}, "a").Labels
+			change(w, get(w, &corev1.Pod{}, "a"), func(p *corev1.Pod) { tt.spoil(p.Labels); p.Labels["theirs"] = "stays" })
+			w.settle(m)
+			after := get(w, &corev1.Pod{}, "a").Labels
+			g.Expect(after).To(HaveKeyWithValue("theirs", "stays"))
+			delete(after, "theirs")
+			g.Expect(after).To(Equal(before))
+			expectRuns(w, "a")
+		})
+	}
+}
+
 func TestAContainerThatEndsIsStartedAgain(t *testing.T) {
 	g := NewWithT(t)
 	w, m := inPod(t, newPodMachine(t, "a"))

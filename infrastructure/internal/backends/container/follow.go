@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,6 +28,9 @@ import (
 // followPod brings a Pod from its node to Talos that runs in it, and follows that.
 func (m *Machines) followPod(ctx context.Context, scope *backends.Scope, pod *corev1.Pod) (ctrl.Result, error) {
 	w := m.wish(scope, !hasUserData(pod))
+	if err := m.keepLabels(ctx, w, pod); err != nil {
+		return ctrl.Result{}, err
+	}
 	scope.Observed.Claim = scheduling(pod)
 	again, err := m.keepEtcdService(ctx, scope, w)
 	if err != nil {
@@ -35,6 +39,21 @@ func (m *Machines) followPod(ctx context.Context, scope *backends.Scope, pod *co
 	result, err := m.followContainer(ctx, scope, w, pod)
 
 	return util.LowestNonZeroResult(result, again), err
+}
+
+// keepLabels mends the labels of a Pod.
+func (m *Machines) keepLabels(ctx context.Context, w wish, pod *corev1.Pod) error {
+	labels := w.podLabels(pod.Labels)
+	if maps.Equal(labels, pod.Labels) {
+		return nil
+	}
+	before := pod.DeepCopy()
+	pod.Labels = labels
+	if err := m.Client.Patch(ctx, pod, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("mending the labels of Pod %s: %w", pod.Name, err)
+	}
+
+	return nil
 }
 
 func (m *Machines) followContainer(ctx context.Context, scope *backends.Scope, w wish, pod *corev1.Pod) (ctrl.Result, error) {

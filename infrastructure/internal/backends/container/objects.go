@@ -243,7 +243,7 @@ func (m *Machines) storageProblem(ctx context.Context, machine *infrav1.TalosMac
 	}
 	name := claim.Spec.StorageClassName
 	if name == nil || *name == "" {
-		return fmt.Sprintf("PersistentVolumeClaim %s is not bound, and the management cluster has no default StorageClass: name one in spec.container.storage.volumeClaim of a new template", claim.Name), nil
+		return fmt.Sprintf("PersistentVolumeClaim %s is not bound, and the management cluster has no default StorageClass: make one the default, or name one in spec.container.storage.volumeClaim of a new template", claim.Name), nil
 	}
 	err = m.APIReader.Get(ctx, client.ObjectKey{Name: *name}, &storagev1.StorageClass{})
 	if apierrors.IsNotFound(err) {

@@ -92,11 +92,7 @@ func (w wish) meta(name string) metav1.ObjectMeta {
 func (w wish) pod() *corev1.Pod {
 	spec := w.spec()
 	pod := &corev1.Pod{ObjectMeta: w.meta(w.machine.Name)}
-	pod.Labels = union(spec.PodMetadata.Labels, w.labels())
-	if !w.controlPlane {
-		// The Service of the control plane would lead to it.
-		delete(pod.Labels, clusterv1.MachineControlPlaneLabel)
-	}
+	pod.Labels = w.podLabels(spec.PodMetadata.Labels)
 	pod.Annotations = union(spec.PodMetadata.Annotations, nil)
 	pod.Finalizers = []string{infrav1.TalosPodFinalizer}
 	pod.Spec = corev1.PodSpec{
@@ -126,6 +122,18 @@ func (w wish) pod() *corev1.Pod {
 	}
 
 	return pod
+}
+
+// podLabels are the labels of a Pod that has some already. By them its Services find
+// it, and the cache.
+func (w wish) podLabels(given map[string]string) map[string]string {
+	labels := union(given, w.labels())
+	if !w.controlPlane {
+		// The Service of the control plane would lead to it.
+		delete(labels, clusterv1.MachineControlPlaneLabel)
+	}
+
+	return labels
 }
 
 func (w wish) container() corev1.Container {
