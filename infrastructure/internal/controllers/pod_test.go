@@ -277,7 +277,7 @@ func TestAMachineOnAVolumeOutlivesItsPod(t *testing.T) {
 		w.settle(m)
 		running := w.told("a", infrav1.HostRunningCondition)
 		g.Expect(running.Status).To(Equal(metav1.ConditionTrue))
-		g.Expect(running.Message).To(And(HavePrefix("The systemReserved"), ContainSubstring("cpu=6,memory=12Gi"), ContainSubstring("for node-2 it would be cpu=14,memory=12Gi"), ContainSubstring("Delete the Machine")))
+		g.Expect(running.Message).To(And(HavePrefix("The systemReserved"), ContainSubstring("cpu=6,memory=12Gi"), ContainSubstring("for node-2 it would be cpu=14,memory=12Gi"), ContainSubstring("Cordon this node and delete the Pod")))
 		g.Expect(w.machine("a").Spec.Pod.SystemReserved).To(Equal("cpu=6,memory=12Gi"), "the configuration is on the volume")
 		w.wish("a", "")
 		w.settle(m)

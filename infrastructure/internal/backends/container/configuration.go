@@ -214,7 +214,7 @@ func running(machine *infrav1.TalosMachine, node *corev1.Node, status talosclien
 	}
 	if here := reservedText(reserved(node, machine.Spec.Container.Resources.Limits)); here != recorded {
 		found.Message = strings.TrimPrefix(fmt.Sprintf("%s. The systemReserved of the Node inside was computed for another node of the management cluster (%s; for %s it would be %s): "+
-			"on a larger one it promises more than the Pod gets, on a smaller one its kubelet may not start. Delete the Machine to have it replaced", found.Message, recorded, node.Name, here), ". ")
+			"on a larger one it promises more than the Pod gets, on a smaller one its kubelet may not start. Cordon this node and delete the Pod, so that it is made again elsewhere; or delete the Machine to have it replaced", found.Message, recorded, node.Name, here), ". ")
 	}
 
 	return found
