@@ -62,11 +62,15 @@ type Options struct {
 	Metrics prometheus.Registerer
 	// SecretCachingClient reads Secrets from the cache. It is required.
 	SecretCachingClient client.Client
+	// ClusterDomain is the DNS domain of the management cluster; empty means
+	// cluster.local.
+	ClusterDomain string
 }
 
 const (
 	defaultConcurrency   = 10
 	defaultProbeInterval = 10 * time.Second
+	defaultClusterDomain = "cluster.local"
 )
 
 // AddToScheme adds the kinds that the provider reads and writes.
@@ -124,6 +128,9 @@ func (o *Options) setDefaults() {
 	if o.ProbeInterval == 0 {
 		o.ProbeInterval = defaultProbeInterval
 	}
+	if o.ClusterDomain == "" {
+		o.ClusterDomain = defaultClusterDomain
+	}
 }
 
 func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) error {
@@ -137,7 +144,9 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 	}
 	concurrency := controller.Options{MaxConcurrentReconciles: options.Concurrency}
 
-	clusters := &controllers.ClusterReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), WatchFilterValue: options.WatchFilterValue}
+	clusters := &controllers.ClusterReconciler{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterDomain: options.ClusterDomain, WatchFilterValue: options.WatchFilterValue,
+	}
 	if err := clusters.SetupWithManager(ctx, mgr, concurrency); err != nil {
 		return err
 	}
@@ -174,8 +183,8 @@ func machineReconciler(
 		},
 		Container: &container.Machines{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
-			Lookout: lookout.New(follower, options.Clock),
-			Clock:   options.Clock, Random: options.Random, Recorder: recorder, ProbeInterval: options.ProbeInterval,
+			Lookout: lookout.New(follower, options.Clock), ClusterDomain: options.ClusterDomain,
+			Clock: options.Clock, Random: options.Random, Recorder: recorder, ProbeInterval: options.ProbeInterval,
 		},
 		Changes:          follower.Events(),
 		WatchFilterValue: options.WatchFilterValue,

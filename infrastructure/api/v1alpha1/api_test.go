@@ -9,6 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/validation"
 	structuralschema "k8s.io/apiextensions-apiserver/pkg/apiserver/schema"
 	"k8s.io/apiextensions-apiserver/pkg/apiserver/schema/cel"
 	"k8s.io/apimachinery/pkg/util/json"
@@ -64,6 +65,19 @@ func TestKindsFollowTheContract(t *testing.T) {
 	NewWithT(t).Expect(crdOf(t, TalosHostKind).Labels).To(HaveKey(MoveHierarchyLabel))
 }
 
+// TestTheAPIServerTakesTheKinds: it refuses those whose rules may cost too much.
+func TestTheAPIServerTakesTheKinds(t *testing.T) {
+	for _, kind := range kinds {
+		t.Run(kind, func(t *testing.T) {
+			g, crd, internal := NewWithT(t), crdOf(t, kind), &apiextensions.CustomResourceDefinition{}
+			apiextensionsv1.SetObjectDefaults_CustomResourceDefinition(crd)
+			crd.Status.StoredVersions = []string{GroupVersion.Version}
+			g.Expect(apiextensionsv1.Convert_v1_CustomResourceDefinition_To_apiextensions_CustomResourceDefinition(crd, internal, nil)).To(Succeed())
+			g.Expect(validation.ValidateCustomResourceDefinition(t.Context(), internal)).To(BeEmpty())
+		})
+	}
+}
+
 func TestRulesOfTheSchemas(t *testing.T) {
 	const (
 		endpoint = "{controlPlaneEndpoint: {host: a, port: 6443}}"
@@ -108,6 +122,38 @@ func TestRulesOfTheSchemas(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			errs := refusals(t, tc.kind, tc.old, tc.spec)
+			if tc.want == "" {
+				g.Expect(errs).To(BeEmpty())
+				return
+			}
+			g.Expect(errs.ToAggregate()).To(MatchError(ContainSubstring(tc.want)))
+		})
+	}
+}
+
+// TestBadInputPortOrBalancerOfTheServiceChanged: the endpoint cannot follow.
+func TestBadInputPortOrBalancerOfTheServiceChanged(t *testing.T) {
+	const (
+		endpoint = "controlPlaneEndpoint: {host: a, port: 6443}"
+		balancer = "{container: {controlPlaneService: {type: LoadBalancer, loadBalancerClass: a}}}"
+		leaves   = "at which the Service is reached"
+		keeps    = "loadBalancerClass cannot be changed"
+	)
+	for name, tc := range map[string]struct{ old, spec, want string }{
+		"the port, before there is an endpoint": {"{container: {}}", "{container: {controlPlaneService: {port: 443}}}", ""},
+		"the endpoint is set":                   {"{container: {}}", "{container: {}, " + endpoint + "}", ""},
+		"the endpoint is set at another port":   {"", "{container: {controlPlaneService: {port: 443}}, controlPlaneEndpoint: {host: a, port: 443}}", ""},
+		"the port, away from the endpoint":      {"{container: {}, " + endpoint + "}", "{container: {controlPlaneService: {port: 443}}, " + endpoint + "}", leaves},
+		"an endpoint beside the Service":        {"", "{container: {}, controlPlaneEndpoint: {host: a, port: 443}}", leaves},
+		"the class":                             {balancer, strings.Replace(balancer, "Class: a", "Class: b", 1), keeps},
+		"a class is taken away":                 {balancer, "{container: {controlPlaneService: {type: LoadBalancer}}}", keeps},
+		"a class is added":                      {"{container: {controlPlaneService: {type: LoadBalancer}}}", balancer, keeps},
+		"a class goes with its type":            {balancer, "{container: {controlPlaneService: {type: NodePort}}}", ""},
+		"a class comes with its type":           {"{container: {controlPlaneService: {type: NodePort}}}", balancer, ""},
+		"the annotations of a balancer":         {balancer, strings.Replace(balancer, "{type", "{annotations: {a: b}, type", 1), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, errs := NewWithT(t), refusals(t, TalosClusterKind, tc.old, tc.spec)
 			if tc.want == "" {
 				g.Expect(errs).To(BeEmpty())
 				return

@@ -12,6 +12,12 @@ const (
 	// PodNotScheduledReason says that no node of the management cluster fits; the
 	// message has the scheduler's words.
 	PodNotScheduledReason = "PodNotScheduled"
+	// EtcdAddressLostReason says that the Service of etcd has another address than the
+	// one that the other members know the machine by, or none.
+	EtcdAddressLostReason = "EtcdAddressLost"
+	// NodeNotReadyReason says that the node of the Pod is not ready, so that nobody tells
+	// whether the Pod has ended; it is a reason of HostClaimed, HostRunning and Deleting.
+	NodeNotReadyReason = "NodeNotReady"
 	// PodRefusedReason says that the API server has refused the Pod, its volume claim
 	// or its Service: the namespace forbids privileged Pods, or a quota is used up.
 	PodRefusedReason = "PodRefused"
@@ -67,6 +73,10 @@ const (
 	// ServiceAddressLostReason says that the Service has another address than the
 	// endpoint of the cluster.
 	ServiceAddressLostReason = "ServiceAddressLost"
+	// BudgetMissingReason says that evictions of control plane machines are not held
+	// back, because the API server has refused the PodDisruptionBudget, or because its
+	// name is somebody else's.
+	BudgetMissingReason = "BudgetMissing"
 	// NetworkOverlapReason says that a network of the cluster overlaps one of the
 	// management cluster.
 	NetworkOverlapReason = "NetworkOverlap"

@@ -36,6 +36,7 @@ type TalosClusterContainerSpec struct {
 // ControlPlaneServiceSpec says what the Service of a control plane is like.
 // +kubebuilder:validation:MinProperties=1
 // +kubebuilder:validation:XValidation:rule="!has(self.loadBalancerClass) || (has(self.type) && self.type == 'LoadBalancer')",message="loadBalancerClass needs type LoadBalancer"
+// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'LoadBalancer' || !has(oldSelf.type) || oldSelf.type != 'LoadBalancer' || (has(self.loadBalancerClass) == has(oldSelf.loadBalancerClass) && (!has(self.loadBalancerClass) || self.loadBalancerClass == oldSelf.loadBalancerClass))",message="loadBalancerClass cannot be changed while type is LoadBalancer: a Service keeps its load balancer"
 type ControlPlaneServiceSpec struct {
 	// type is how the Service is reached: ClusterIP, NodePort or LoadBalancer. Of a
 	// LoadBalancer the endpoint is the address of the load balancer, else it is
@@ -43,8 +44,8 @@ type ControlPlaneServiceSpec struct {
 	// +optional
 	Type ControlPlaneServiceType `json:"type,omitempty"`
 
-	// port is the port of the Service and of the endpoint. It cannot be changed.
-	// Defaults to 6443.
+	// port is the port of the Service and of the endpoint. It cannot be changed once
+	// the endpoint is set. Defaults to 6443.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
@@ -58,7 +59,7 @@ type ControlPlaneServiceSpec struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 
 	// loadBalancerClass names the load balancer that is to serve the Service. It
-	// cannot be changed. By default the cluster's own does.
+	// cannot be changed while type is LoadBalancer. By default the cluster's own does.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=316
@@ -66,6 +67,7 @@ type ControlPlaneServiceSpec struct {
 }
 
 // TalosClusterSpec defines the desired state of a TalosCluster.
+// +kubebuilder:validation:XValidation:rule="!has(self.container) || !has(self.controlPlaneEndpoint) || self.controlPlaneEndpoint.?port.orValue(0) == self.container.?controlPlaneService.?port.orValue(6443)",message="controlPlaneEndpoint.port must be container.controlPlaneService.port (6443 by default), at which the Service is reached"
 type TalosClusterSpec struct {
 	// container has the provider make a Service for the control plane of the
 	// cluster, whose machines run in Pods; controlPlaneEndpoint is set from it.

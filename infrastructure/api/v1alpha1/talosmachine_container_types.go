@@ -129,7 +129,8 @@ type ContainerResources struct {
 	Requests corev1.ResourceList `json:"requests,omitempty"`
 
 	// limits are the most that the Pod gets, and what the node inside promises to
-	// its own Pods, less what Talos reserves. By default there are none.
+	// its own Pods, although Talos, kubelet and etcd in it need a part of that. By
+	// default there are none.
 	// +optional
 	Limits corev1.ResourceList `json:"limits,omitempty"`
 }
@@ -184,4 +185,13 @@ type TalosMachinePod struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	EtcdAddress string `json:"etcdAddress,omitempty"`
+
+	// systemReserved is what the Node inside keeps back of its CPU and memory because of
+	// the limits, for example "cpu=6,memory=12Gi", or "none". It was computed for the
+	// node of the management cluster on which the machine was first run. By default
+	// there are no limits, and it is not set.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	SystemReserved string `json:"systemReserved,omitempty"`
 }

@@ -17,7 +17,7 @@ func needsAttention(reason string) bool {
 		infrav1.ReprovisionOtherMachineReason, infrav1.ReprovisionDataMissingReason, infrav1.ReprovisionFromTemplateReason,
 		infrav1.ReprovisionGoingReason,
 		infrav1.PodRefusedReason, infrav1.PodNameTakenReason, infrav1.VolumeNotBoundReason, infrav1.ImageUnavailableReason,
-		infrav1.NotTalosReason, infrav1.WrongReleaseReason:
+		infrav1.NotTalosReason, infrav1.WrongReleaseReason, infrav1.EtcdAddressLostReason, infrav1.NodeNotReadyReason:
 		return true
 	}
 
@@ -34,6 +34,7 @@ func CallForAttention(recorder events.EventRecorder, scope *Scope) {
 		{infrav1.ConfigurationAppliedCondition, scope.Observed.Configuration},
 		{infrav1.HostRunningCondition, scope.Observed.Running},
 		{infrav1.ReprovisioningCondition, scope.Observed.Reprovisioning},
+		{infrav1.DeletingCondition, scope.Observed.Deleting},
 	} {
 		before := conditions.Get(scope.TalosMachine, found.kind)
 		if needsAttention(found.now.Reason) && (before == nil || before.Reason != found.now.Reason) {

@@ -268,9 +268,47 @@ func TestTheServiceOfTheControlPlaneCannotBeHad(t *testing.T) {
 	})
 }
 
+// TestNodesThatJoinLater: the certificates of machines that are there do not name them.
+func TestNodesThatJoinLater(t *testing.T) {
+	atNodes := func(t *testing.T, kind infrav1.ControlPlaneServiceType) *world {
+		t.Helper()
+		w := newPodWorld(t, newPodControlPlane(t, "a")...)
+		change(w, w.talosCluster(), ofType(kind))
+		m := w.manager()
+		w.settle(m)
+		w.undying(func() {
+			for _, name := range []string{"node-2", "node-3", "node-4", "node-5"} {
+				node := newHostingNode(name, "z1")
+				node.CreationTimestamp = metav1.NewTime(testTime.Add(time.Hour))
+				NewWithT(t).Expect(w.client.Create(t.Context(), node)).To(Succeed())
+			}
+		})
+		w.settle(m)
+		w.expectReady()
+
+		return w
+	}
+	t.Run("are told of where clients go to nodes", func(t *testing.T) {
+		w := atNodes(t, infrav1.ControlPlaneServiceNodePort)
+		NewWithT(t).Expect(conditions.GetMessage(w.talosCluster(), infrav1.ReadyCondition)).To(
+			And(ContainSubstring("node-2, node-3, node-4 and 1 more"), ContainSubstring("roll the control plane out"), Not(ContainSubstring("node-1"))))
+	})
+	t.Run("are not told of where they do not", func(t *testing.T) {
+		w := atNodes(t, infrav1.ControlPlaneServiceClusterIP)
+		NewWithT(t).Expect(conditions.GetMessage(w.talosCluster(), infrav1.ReadyCondition)).To(BeEmpty())
+	})
+}
+
 func TestTheBudgetOfTheControlPlane(t *testing.T) {
 	least := func(w *world) int {
 		return get(w, &policyv1.PodDisruptionBudget{}, testCluster+infrav1.ControlPlaneBudgetSuffix).Spec.MinAvailable.IntValue()
+	}
+	// It is ready all the same.
+	told := func(w *world, reason string, words ...string) {
+		w.expectReady()
+		for _, word := range words {
+			NewWithT(w.t).Expect(conditions.Get(w.talosCluster(), infrav1.ReadyCondition)).To(And(HaveField("Reason", reason), HaveField("Message", ContainSubstring(word))))
+		}
 	}
 	t.Run("counts the machines that are not lost", func(t *testing.T) {
 		g := NewWithT(t)
@@ -287,7 +325,6 @@ func TestTheBudgetOfTheControlPlane(t *testing.T) {
 		g.Expect(least(w)).To(Equal(1), "the only one may not go")
 	})
 	t.Run("does not hold the cluster up", func(t *testing.T) {
-		g := NewWithT(t)
 		w := newPodWorld(t)
 		w.yard.refuse = func(object client.Object) error {
 			if _, isBudget := object.(*policyv1.PodDisruptionBudget); isBudget {
@@ -295,10 +332,36 @@ func TestTheBudgetOfTheControlPlane(t *testing.T) {
 			}
 			return nil
 		}
-		seen := 0
-		w.roundWith(w.manager(), func(err error) bool { seen++; return err != nil })
-		g.Expect(seen).To(Equal(1))
-		w.expectReady()
+		m := w.manager()
+		w.live(m, time.Minute)
+		told(w, infrav1.BudgetMissingReason, "exceeded quota: budgets", "drains may evict more")
+		w.yard.refuse = nil
+		w.live(m, time.Minute)
+		told(w, infrav1.ClusterReadyReason, "")
+	})
+	t.Run("may be somebody else's", func(t *testing.T) {
+		g := NewWithT(t)
+		w := newPodWorld(t, &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: madeService, UID: "theirs"}})
+		m := w.manager()
+		w.live(m, time.Minute)
+		told(w, infrav1.BudgetMissingReason, "PodDisruptionBudget "+madeService, "delete it")
+		theirs := get(w, &policyv1.PodDisruptionBudget{}, madeService)
+		g.Expect(theirs.Spec).To(BeZero())
+		w.remove(theirs)
+		w.live(m, time.Minute)
+		told(w, infrav1.ClusterReadyReason, "")
+	})
+	t.Run("is mended", func(t *testing.T) {
+		g := NewWithT(t)
+		w, m := withPods(t, nil)
+		budget := func() *policyv1.PodDisruptionBudget { return get(w, &policyv1.PodDisruptionBudget{}, madeService) }
+		before := budget()
+		change(w, budget(), func(b *policyv1.PodDisruptionBudget) {
+			b.Spec.MinAvailable, b.Spec.MaxUnavailable, b.Labels = nil, ptr.To(intstr.FromInt32(3)), nil
+		})
+		w.settle(m)
+		g.Expect(budget().Spec).To(Equal(before.Spec))
+		g.Expect(budget().Labels).To(Equal(before.Labels))
 	})
 	for machines, want := range map[int32]int32{0: 1, 1: 1, 2: 2, 3: 2, 4: 3, 5: 4} {
 		NewWithT(t).Expect(leastAvailable(machines)).To(Equal(want), fmt.Sprint(machines))
@@ -325,6 +388,15 @@ func TestWhatATalosClusterHasMadeGoesLast(t *testing.T) {
 		g.Expect(w.talosClusters()).To(BeEmpty())
 		g.Expect(w.exists(&corev1.Service{}, madeService)).To(BeFalse())
 		g.Expect(w.exists(&policyv1.PodDisruptionBudget{}, madeService)).To(BeFalse())
+	})
+	t.Run("also without the label of its Cluster", func(t *testing.T) {
+		g := NewWithT(t)
+		w, m := inPod(t, newPodControlPlane(t, "a"))
+		change(w, w.talosCluster(), func(c *infrav1.TalosCluster) { c.Labels = nil })
+		w.remove(w.talosCluster())
+		w.settle(m)
+		g.Expect(w.exists(&corev1.Service{}, madeService)).To(BeTrue())
+		w.expectNotReady(infrav1.DeletingReason, "TalosMachines to be gone: a")
 	})
 	t.Run("but not what is somebody else's", func(t *testing.T) {
 		g := NewWithT(t)

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -104,7 +105,14 @@ func TestAMachineInAPodIsDeleted(t *testing.T) {
 		g.Expect(w.leftOf("a")).To(HaveLen(5))
 		deleting := w.told("a", infrav1.DeletingCondition)
 		g.Expect(deleting.Reason).To(Equal(infrav1.WaitingForPodDeletionReason))
-		g.Expect(deleting.Message).To(And(ContainSubstring("Pod a"), ContainSubstring("delete the Node")))
+		g.Expect(deleting.Message).To(And(ContainSubstring("Pod a"), ContainSubstring("node node-1 has to confirm")))
+		w.setReady("node-1", corev1.ConditionUnknown)
+		w.live(m, time.Minute)
+		deleting = w.told("a", infrav1.DeletingCondition)
+		g.Expect(deleting.Reason).To(Equal(infrav1.NodeNotReadyReason))
+		g.Expect(deleting.Message).To(And(ContainSubstring("delete the Node"), ContainSubstring(corev1.TaintNodeOutOfService)))
+		w.expectTold("a", infrav1.ReadyCondition, infrav1.DeletingReason, "delete the Node")
+		g.Expect(w.recorded()).To(ContainElement(HavePrefix("Warning NeedsAttention NodeNotReady: ")))
 		w.yard.stuck = false
 		w.settle(m)
 		g.Expect(w.leftOf("a")).To(BeEmpty())
@@ -157,6 +165,16 @@ func TestAMachineInAPodIsDeleted(t *testing.T) {
 		g.Expect(w.yard.deleted).To(Equal([]string{"*v1alpha1.TalosMachine"}))
 		g.Expect(w.yard.running()).To(ConsistOf("a"))
 		g.Expect(w.told("a", infrav1.DeletingCondition).Reason).To(Equal(infrav1.DeletedForMoveReason))
+	})
+	t.Run("without its Pod, which it leaves to nobody", func(t *testing.T) {
+		g := NewWithT(t)
+		w, m := inPod(t, newPodMachine(t, "a"))
+		change(w, get(w, &corev1.Pod{}, "a"), func(p *corev1.Pod) { p.OwnerReferences = nil })
+		w.remove(w.machine("a"))
+		w.settle(m)
+		g.Expect(w.exists(&infrav1.TalosMachine{}, "a")).To(BeFalse())
+		g.Expect(w.yard.running()).To(ConsistOf("a"), "somebody has wished so")
+		g.Expect(get(w, &corev1.Pod{}, "a").Finalizers).NotTo(ContainElement(infrav1.TalosPodFinalizer), "nobody would let it go")
 	})
 	t.Run("what nobody owns any more is let go", func(t *testing.T) {
 		g := NewWithT(t)

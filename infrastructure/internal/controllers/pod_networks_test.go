@@ -90,10 +90,13 @@ func TestTheZonesOfTheManagementCluster(t *testing.T) {
 		for name, zone := range map[string]string{"node-2": "z2", "node-3": "z1", "node-4": ""} {
 			g.Expect(w.client.Create(t.Context(), newHostingNode(name, zone))).To(Succeed())
 		}
+		kept := newHostingNode("node-5", "z5")
+		kept.Spec.Taints = []corev1.Taint{{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}}
+		g.Expect(w.client.Create(t.Context(), kept)).To(Succeed())
 	})
 	w.settle(m)
 	domains := w.talosCluster().Status.FailureDomains
-	g.Expect(domains).To(HaveLen(2))
+	g.Expect(domains).To(HaveLen(2), "no Pod gets to the node of the control plane")
 	g.Expect([]string{domains[0].Name, domains[1].Name}).To(Equal([]string{"z1", "z2"}))
 
 	g.Expect(m.clusters.nodeToClusters(t.Context(), nil)).To(HaveLen(1))
@@ -101,6 +104,9 @@ func TestTheZonesOfTheManagementCluster(t *testing.T) {
 	g.Expect(other.nodeToClusters(t.Context(), nil)).To(BeEmpty(), "the TalosCluster is not of its watch filter")
 	one, another := newHostingNode("node-1", "z1"), newHostingNode("node-1", "z2")
 	g.Expect(isOtherPlace(one, another)).To(BeTrue())
+	free := one.DeepCopy()
+	free.Spec.Taints = []corev1.Taint{{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}}
+	g.Expect(isOtherPlace(free, one)).To(BeTrue(), "it is kept for the control plane no more")
 	beaten := one.DeepCopy()
 	beaten.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady}}
 	g.Expect(isOtherPlace(one, beaten)).To(BeFalse(), "a heartbeat")

@@ -115,6 +115,49 @@ func TestTheServiceOfEtcdIsDeletedByHand(t *testing.T) {
 	expectRuns(w, "a")
 }
 
+// TestBadInputServiceOfEtcdChangedByHand: it leads to the machine again, at the same
+// address.
+func TestBadInputServiceOfEtcdChangedByHand(t *testing.T) {
+	for name, spoil := range map[string]func(*corev1.Service){
+		"it selects others":     func(s *corev1.Service) { s.Spec.Selector = map[string]string{"app": "theirs"} },
+		"it follows readiness":  func(s *corev1.Service) { s.Spec.PublishNotReadyAddresses = false },
+		"it has other ports":    func(s *corev1.Service) { s.Spec.Ports = []corev1.ServicePort{{Name: "peer", Port: 1}} },
+		"it has ports at nodes": func(s *corev1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, 30000 },
+		"it leads to a name": func(s *corev1.Service) {
+			s.Spec.Type, s.Spec.ExternalName, s.Spec.ClusterIP = corev1.ServiceTypeExternalName, "example.com", ""
+		},
+		"nobody is woken by it": func(s *corev1.Service) { s.Labels = nil },
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			w, m := inPod(t, newPodControlPlane(t, "a"))
+			before := get(w, &corev1.Service{}, "a-etcd")
+			change(w, get(w, &corev1.Service{}, "a-etcd"), spoil)
+			w.settle(m)
+			after := get(w, &corev1.Service{}, "a-etcd")
+			g.Expect(after.UID).To(Equal(before.UID))
+			g.Expect(after.Labels).To(Equal(before.Labels))
+			g.Expect(after.Spec).To(Equal(before.Spec))
+			expectRuns(w, "a")
+		})
+	}
+}
+
+// TestTheAddressOfEtcdIsLost: somebody has made its Service anew, with another one.
+func TestTheAddressOfEtcdIsLost(t *testing.T) {
+	g := NewWithT(t)
+	w, m := inPod(t, newPodControlPlane(t, "a"))
+	address := w.machine("a").Spec.Pod.EtcdAddress
+	change(w, get(w, &corev1.Service{}, "a-etcd"), func(s *corev1.Service) { s.Spec.ClusterIP = "172.20.9.9" })
+	w.settle(m)
+	w.expectTold("a", infrav1.HostClaimedCondition, infrav1.EtcdAddressLostReason, "172.20.9.9", address, "delete the Service")
+	g.Expect(w.recorded()).To(ContainElement(HavePrefix("Warning NeedsAttention EtcdAddressLost: ")))
+	w.remove(get(w, &corev1.Service{}, "a-etcd"))
+	w.settle(m)
+	expectRuns(w, "a")
+	g.Expect(get(w, &corev1.Service{}, "a-etcd").Spec.ClusterIP).To(Equal(address))
+}
+
 // obstacle is what keeps a machine from running, and how that is told.
 type obstacle struct {
 	spoil         func(*yard)
@@ -203,7 +246,8 @@ func TestAWorkerIsNotCalledNoTalosBeforeItsTime(t *testing.T) {
 	w.yard.release = "none"
 	m := w.manager()
 	w.live(m, 10*time.Minute)
-	w.expectTold("a", infrav1.HostRunningCondition, infrav1.HostNotAnsweringReason, "before the control plane of the cluster runs")
+	w.expectTold("a", infrav1.HostRunningCondition, infrav1.HostBootingReason, "before the control plane of the cluster runs")
+	NewWithT(t).Expect(w.recorded()).NotTo(ContainElement(ContainSubstring(infrav1.EventAttention)))
 	cluster := get(w, &clusterv1.Cluster{}, testCluster)
 	cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
 	w.undying(func() { NewWithT(t).Expect(w.client.Status().Update(t.Context(), cluster)).To(Succeed()) })

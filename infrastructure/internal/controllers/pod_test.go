@@ -10,6 +10,8 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -43,7 +45,7 @@ func TestAMachineComesUpInAPod(t *testing.T) {
 		service := get(w, &corev1.Service{}, "a-etcd")
 		g.Expect(w.machine("a").Spec.Pod.EtcdAddress).To(Equal(service.Spec.ClusterIP))
 		endpoint := get(w, &corev1.Service{}, testCluster+"-control-plane")
-		g.Expect(w.userDataOf("a")).To(And(ContainSubstring(service.Spec.ClusterIP+"/32"), ContainSubstring(endpoint.Spec.ClusterIP), ContainSubstring("one-control-plane.fleet.svc")))
+		g.Expect(w.userDataOf("a")).To(And(ContainSubstring(service.Spec.ClusterIP+"/32"), ContainSubstring(endpoint.Spec.ClusterIP), ContainSubstring("one-control-plane.fleet.svc.example.local")))
 		g.Expect(w.leftOf("a")).To(HaveLen(5))
 	})
 	t.Run("with limits, of which the node inside promises no more", func(t *testing.T) {
@@ -250,12 +252,37 @@ func TestAMachineOnAVolumeOutlivesItsPod(t *testing.T) {
 		w.yard.stuck = true
 		w.remove(get(w, &corev1.Pod{}, "a"))
 		w.settle(m)
-		w.expectTold("a", infrav1.HostClaimedCondition, infrav1.PodReplacingReason, "once its containers have ended", "node-1", corev1.TaintNodeOutOfService)
+		w.expectTold("a", infrav1.HostClaimedCondition, infrav1.PodReplacingReason, "once its containers have ended", "node node-1 has to confirm")
+		w.setReady("node-1", corev1.ConditionUnknown)
+		w.live(m, time.Minute)
+		w.expectTold("a", infrav1.HostClaimedCondition, infrav1.NodeNotReadyReason, "node-1", "delete the Node", corev1.TaintNodeOutOfService)
+		g.Expect(w.recorded()).To(ContainElement(HavePrefix("Warning NeedsAttention NodeNotReady: ")))
 		g.Expect(w.yard.created["a"]).To(HaveLen(1), "two Pods on one volume")
 		g.Expect(get(w, &corev1.Pod{}, "a").Finalizers).To(ContainElement(infrav1.TalosPodFinalizer))
 		w.yard.stuck = false
 		w.settle(m)
 		expectRuns(w, "a")
+	})
+	t.Run("on a node of another size", func(t *testing.T) {
+		g := NewWithT(t)
+		w, m := inPod(t, newPodMachine(t, "a", onVolume, limited))
+		g.Expect(w.machine("a").Spec.Pod.SystemReserved).To(Equal("cpu=6,memory=12Gi"))
+		w.undying(func() {
+			larger := newHostingNode("node-2", "z1")
+			larger.Status.Capacity[corev1.ResourceCPU] = resource.MustParse("16")
+			g.Expect(w.client.Delete(t.Context(), newHostingNode("node-1", ""))).To(Succeed())
+			g.Expect(w.client.Create(t.Context(), larger)).To(Succeed())
+		})
+		w.remove(get(w, &corev1.Pod{}, "a"))
+		w.settle(m)
+		running := w.told("a", infrav1.HostRunningCondition)
+		g.Expect(running.Status).To(Equal(metav1.ConditionTrue))
+		g.Expect(running.Message).To(And(HavePrefix("The systemReserved"), ContainSubstring("cpu=6,memory=12Gi"), ContainSubstring("for node-2 it would be cpu=14,memory=12Gi"), ContainSubstring("Cordon this node and delete the Pod")))
+		g.Expect(w.machine("a").Spec.Pod.SystemReserved).To(Equal("cpu=6,memory=12Gi"), "the configuration is on the volume")
+		w.wish("a", "")
+		w.settle(m)
+		expectRuns(w, "a")
+		g.Expect(w.machine("a").Spec.Pod.SystemReserved).To(Equal("cpu=14,memory=12Gi"), "it was configured anew")
 	})
 	t.Run("but not its volume", func(t *testing.T) {
 		g := NewWithT(t)
@@ -276,6 +303,61 @@ func TestAMachineOnAVolumeOutlivesItsPod(t *testing.T) {
 		w.settle(m)
 		expectRuns(w, "a")
 	})
+}
+
+// TestAMachineThatDoesNotAnswer says what is known of the reason.
+func TestAMachineThatDoesNotAnswer(t *testing.T) {
+	g := NewWithT(t)
+	w := newPodWorld(t, newPodControlPlane(t, "a")...)
+	w.yard.release = "none"
+	m := w.manager()
+	w.settle(m)
+	w.expectTold("a", infrav1.HostRunningCondition, infrav1.HostBootingReason, "has just started")
+	g.Expect(w.recorded()).NotTo(ContainElement(ContainSubstring(infrav1.EventAttention)), "every machine needs a while")
+	w.setReady("node-1", corev1.ConditionFalse)
+	w.live(m, time.Minute)
+	w.expectTold("a", infrav1.HostRunningCondition, infrav1.NodeNotReadyReason, "node-1 is not ready")
+	w.setReady("node-1", corev1.ConditionTrue)
+	w.live(m, 2*time.Minute)
+	w.expectTold("a", infrav1.HostRunningCondition, infrav1.NotTalosReason)
+}
+
+// setReady sets condition Ready of a node.
+func (w *world) setReady(name string, status corev1.ConditionStatus) {
+	w.t.Helper()
+	w.undying(func() {
+		node := &corev1.Node{}
+		g := NewWithT(w.t)
+		g.Expect(w.client.Get(w.t.Context(), client.ObjectKey{Name: name}, node)).To(Succeed())
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
+		g.Expect(w.client.Status().Update(w.t.Context(), node)).To(Succeed())
+	})
+}
+
+// TestTheLabelsOfAPodAreMended: its Services would not find it, or one that is not its
+// own would.
+func TestTheLabelsOfAPodAreMended(t *testing.T) {
+	for name, tt := range map[string]struct {
+		objects []client.Object
+		spoil   func(map[string]string)
+	}{
+		"one of a control plane is taken away": {newPodControlPlane(t, "a"), func(l map[string]string) { delete(l, clusterv1.MachineControlPlaneLabel) }},
+		"that of its machine is taken away":    {newPodMachine(t, "a"), func(l map[string]string) { delete(l, infrav1.MachineLabel) }},
+		"a worker is called a control plane":   {newPodMachine(t, "a"), func(l map[string]string) { l[clusterv1.MachineControlPlaneLabel] = "" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			w, m := inPod(t, tt.objects)
+			before := get(w, &corev1.Pod{}, "a").Labels
+			change(w, get(w, &corev1.Pod{}, "a"), func(p *corev1.Pod) { tt.spoil(p.Labels); p.Labels["theirs"] = "stays" })
+			w.settle(m)
+			after := get(w, &corev1.Pod{}, "a").Labels
+			g.Expect(after).To(HaveKeyWithValue("theirs", "stays"))
+			delete(after, "theirs")
+			g.Expect(after).To(Equal(before))
+			expectRuns(w, "a")
+		})
+	}
 }
 
 func TestAContainerThatEndsIsStartedAgain(t *testing.T) {

@@ -33,12 +33,15 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 )
 
-// ClusterReconciler reconciles TalosClusters. Client and APIReader are required.
+// ClusterReconciler reconciles TalosClusters. Client, APIReader and ClusterDomain are
+// required.
 type ClusterReconciler struct {
 	// Client reads from the cache of the management cluster.
 	Client client.Client
 	// APIReader reads live.
 	APIReader client.Reader
+	// ClusterDomain is the DNS domain of the management cluster.
+	ClusterDomain string
 	// WatchFilterValue restricts the controller to objects with this value of
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
@@ -55,7 +58,7 @@ const maxFailureDomains = 100
 
 // SetupWithManager registers the controller with mgr.
 func (r *ClusterReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
-	if r.Client == nil || r.APIReader == nil {
+	if r.Client == nil || r.APIReader == nil || r.ClusterDomain == "" {
 		return errors.New("setting up the TalosCluster controller: a required field is nil")
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", "taloscluster")
@@ -114,7 +117,7 @@ func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 	}()
 
 	if !talosCluster.DeletionTimestamp.IsZero() {
-		return ctrl.Result{}, r.reconcileDelete(ctx, talosCluster)
+		return ctrl.Result{}, r.reconcileDelete(ctx, cluster, talosCluster)
 	}
 
 	return r.reconcileNormal(ctx, cluster, talosCluster)
@@ -169,7 +172,7 @@ func (r *ClusterReconciler) reconcileContainer(ctx context.Context, cluster *clu
 		found, err = r.reconcileService(ctx, cluster, talosCluster)
 	}
 	// The cluster does not wait for its budget.
-	budgetErr := r.reconcileBudget(ctx, cluster, talosCluster)
+	budget, budgetErr := r.reconcileBudget(ctx, cluster, talosCluster)
 	if err != nil {
 		return ctrl.Result{}, kerrors.NewAggregate([]error{err, budgetErr})
 	}
@@ -177,17 +180,25 @@ func (r *ClusterReconciler) reconcileContainer(ctx context.Context, cluster *clu
 		talosCluster.Status.Initialization.Provisioned = ptr.To(true)
 	}
 	if found.Status == "" {
-		found = backends.True(infrav1.ClusterReadyReason, "")
+		found = budget
+	}
+	if found.Status == "" {
+		unreached, err := r.unreachedNodes(ctx, cluster, talosCluster)
+		if err != nil {
+			return ctrl.Result{}, err
+		}
+		found = backends.True(infrav1.ClusterReadyReason, unreached)
 	}
 	setCondition(talosCluster, infrav1.ReadyCondition, found)
 
-	return retryService(found), budgetErr
+	return retryRefused(found), budgetErr
 }
 
-// retryService asks again for a Service that was refused: nothing tells when an
-// address, a quota or a name becomes free.
-func retryService(found backends.Finding) ctrl.Result {
-	if found.Reason == infrav1.ServiceRefusedReason || found.Reason == infrav1.ServiceNameTakenReason {
+// retryRefused asks again for what was refused: nothing tells when an address, a
+// quota or a name becomes free.
+func retryRefused(found backends.Finding) ctrl.Result {
+	switch found.Reason {
+	case infrav1.ServiceRefusedReason, infrav1.ServiceNameTakenReason, infrav1.BudgetMissingReason:
 		return ctrl.Result{RequeueAfter: backends.RefusedInterval}
 	}
 
@@ -236,14 +247,18 @@ func isFree(host *infrav1.TalosHost) bool {
 	return host.Status.State == infrav1.HostAvailable && host.Spec.ConsumerRef.Name == "" && !ptr.Deref(host.Spec.Unschedulable, false)
 }
 
-// reconcileDelete lets a TalosCluster go once its TalosMachines are gone.
-func (r *ClusterReconciler) reconcileDelete(ctx context.Context, talosCluster *infrav1.TalosCluster) error {
+// reconcileDelete lets a TalosCluster go once its TalosMachines are gone. The Cluster
+// may be gone before it.
+func (r *ClusterReconciler) reconcileDelete(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) error {
 	if metav1.HasAnnotation(talosCluster.ObjectMeta, infrav1.DeleteForMoveAnnotation) {
 		setCondition(talosCluster, infrav1.DeletingCondition, backends.True(infrav1.DeletedForMoveReason, "The TalosCluster was moved to another management cluster"))
 		return nil
 	}
 	machines := &infrav1.TalosMachineList{}
 	name := talosCluster.Labels[clusterv1.ClusterNameLabel]
+	if cluster != nil {
+		name = cluster.Name
+	}
 	if name != "" {
 		if err := r.Client.List(ctx, machines, client.InNamespace(talosCluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: name}); err != nil {
 			return fmt.Errorf("listing TalosMachines: %w", err)
@@ -294,8 +309,8 @@ func isOtherPlace(before, after client.Object) bool {
 	old, isNode := before.(*corev1.Node)
 	node, isNodeToo := after.(*corev1.Node)
 
-	return isNode && isNodeToo &&
-		(old.Labels[corev1.LabelTopologyZone] != node.Labels[corev1.LabelTopologyZone] || !slices.Equal(old.Spec.PodCIDRs, node.Spec.PodCIDRs))
+	return isNode && isNodeToo && (old.Labels[corev1.LabelTopologyZone] != node.Labels[corev1.LabelTopologyZone] ||
+		isKept(old) != isKept(node) || !slices.Equal(old.Spec.PodCIDRs, node.Spec.PodCIDRs))
 }
 
 // machineToClusters maps a TalosMachine to its TalosCluster: one on metal when it

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 	corev1 "k8s.io/api/core/v1"
@@ -18,6 +19,7 @@ import (
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/endpoint"
 )
 
 // +kubebuilder:rbac:groups=networking.k8s.io,resources=servicecidrs,verbs=list
@@ -100,8 +102,13 @@ func (r *ClusterReconciler) managementNetworks(ctx context.Context) ([]string, e
 	return slices.Sorted(maps.Keys(networks)), nil
 }
 
+// taintControlPlane is on nodes that are kept for the control plane of the management
+// cluster.
+const taintControlPlane = "node-role.kubernetes.io/control-plane"
+
 // zones are the failure domains of a cluster in Pods: the zones of the nodes of the
-// management cluster.
+// management cluster. A zone that has none but its control plane would be required of
+// a Pod in vain.
 func (r *ClusterReconciler) zones(ctx context.Context) ([]clusterv1.FailureDomain, error) {
 	nodes := &corev1.NodeList{}
 	if err := r.Client.List(ctx, nodes); err != nil {
@@ -109,7 +116,7 @@ func (r *ClusterReconciler) zones(ctx context.Context) ([]clusterv1.FailureDomai
 	}
 	found := map[string]bool{}
 	for i := range nodes.Items {
-		if zone := nodes.Items[i].Labels[corev1.LabelTopologyZone]; zone != "" {
+		if zone := nodes.Items[i].Labels[corev1.LabelTopologyZone]; zone != "" && !isKept(&nodes.Items[i]) {
 			found[zone] = true
 		}
 	}
@@ -119,4 +126,40 @@ func (r *ClusterReconciler) zones(ctx context.Context) ([]clusterv1.FailureDomai
 	}
 
 	return domains, nil
+}
+
+// unreachedNodes says at which nodes clients of a Service of type NodePort may find a
+// certificate that does not name them; empty for none. The certificate is made with a
+// machine.
+func (r *ClusterReconciler) unreachedNodes(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (string, error) {
+	if talosCluster.Spec.Container.ControlPlaneService.Type != infrav1.ControlPlaneServiceNodePort {
+		return "", nil
+	}
+	nodes := &corev1.NodeList{}
+	if err := r.Client.List(ctx, nodes); err != nil {
+		return "", fmt.Errorf("listing Nodes: %w", err)
+	}
+	machines, err := r.controlPlaneMachines(ctx, cluster)
+	if err != nil {
+		return "", err
+	}
+	later := endpoint.LaterNodes(nodes.Items, machines)
+	if len(later) == 0 {
+		return "", nil
+	}
+	const named = 3
+	text := strings.Join(later[:min(len(later), named)], ", ")
+	if more := len(later) - named; more > 0 {
+		text += fmt.Sprintf(" and %d more", more)
+	}
+
+	return "Nodes of the management cluster have joined since control plane machines were made, whose certificates may lack their addresses: " + text +
+		". Reach the API servers at an older node, or roll the control plane out", nil
+}
+
+// isKept tells that a node is kept for the control plane of the management cluster.
+func isKept(node *corev1.Node) bool {
+	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
+		return taint.Key == taintControlPlane && taint.Effect != corev1.TaintEffectPreferNoSchedule
+	})
 }

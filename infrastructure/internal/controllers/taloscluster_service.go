@@ -42,7 +42,7 @@ func (r *ClusterReconciler) reconcileService(ctx context.Context, cluster *clust
 		return isFalse(infrav1.WaitingForServiceReason, "Waiting for Service %s to get the address of a load balancer", service.Name), nil
 	case !wanted.IsValid():
 		return backends.Finding{}, r.setEndpoint(ctx, talosCluster, clusterv1.APIEndpoint{Host: address, Port: servicePort(talosCluster)})
-	case !slices.Contains(endpoint.Names(service, nil), wanted.Host):
+	case !slices.Contains(endpoint.Names(service, nil, r.ClusterDomain), wanted.Host):
 		return isFalse(infrav1.ServiceAddressLostReason,
 			"Service %s is reached at %q, but the endpoint of the cluster is %s, which cannot be changed: give the Service that address back", service.Name, address, wanted.Host), nil
 	}
@@ -70,8 +70,10 @@ func (r *ClusterReconciler) ensureService(ctx context.Context, cluster *clusterv
 	wanted := desiredService(cluster, talosCluster)
 	cached := &corev1.Service{}
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(wanted), cached)
-	if err == nil && isAsWanted(cached, wanted, talosCluster) {
-		return cached, backends.Finding{}, nil
+	if err == nil && metav1.IsControlledBy(cached, talosCluster) && cached.DeletionTimestamp.IsZero() {
+		if _, differs := endpoint.Mended(cached, wanted); !differs {
+			return cached, backends.Finding{}, nil
+		}
 	}
 	service := &corev1.Service{}
 	err = r.APIReader.Get(ctx, client.ObjectKeyFromObject(wanted), service)
@@ -87,60 +89,16 @@ func (r *ClusterReconciler) ensureService(ctx context.Context, cluster *clusterv
 		return nil, isFalse(infrav1.ServiceNameTakenReason, "Service %s exists, and does not belong to this TalosCluster; nothing is done to it. Delete it to go on", wanted.Name), nil
 	case !service.DeletionTimestamp.IsZero():
 		return nil, isFalse(infrav1.WaitingForServiceReason, "Service %s is being deleted; it is made again with its address", wanted.Name), nil
-	case isAsWanted(service, wanted, talosCluster):
+	}
+	mended, differs := endpoint.Mended(service, wanted)
+	if !differs {
 		return service, backends.Finding{}, nil
 	}
-	before := service.DeepCopy()
-	mendService(service, wanted)
-	if err := r.Client.Patch(ctx, service, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := r.Client.Patch(ctx, mended, client.MergeFromWithOptions(service, client.MergeFromWithOptimisticLock{})); err != nil {
 		return nil, refusedService(wanted.Name, err), clientError(err)
 	}
 
-	return service, backends.Finding{}, nil
-}
-
-// isAsWanted tells that nothing is to be done to a Service.
-func isAsWanted(service, wanted *corev1.Service, talosCluster *infrav1.TalosCluster) bool {
-	mended := service.DeepCopy()
-	mendService(mended, wanted)
-
-	return metav1.IsControlledBy(service, talosCluster) && service.DeletionTimestamp.IsZero() && apiequality.Semantic.DeepEqual(service, mended)
-}
-
-// mendService makes a Service as it is to be; what others have set besides stays.
-func mendService(service, wanted *corev1.Service) {
-	service.Spec.Type, service.Spec.Selector = wanted.Spec.Type, wanted.Spec.Selector
-	service.Spec.PublishNotReadyAddresses = false
-	// Without an address it was of type ExternalName.
-	service.Spec.ExternalName = ""
-	if service.Spec.ClusterIP == "" {
-		service.Spec.ClusterIP = wanted.Spec.ClusterIP
-	}
-	port := corev1.ServicePort{}
-	if len(service.Spec.Ports) == 1 {
-		port = service.Spec.Ports[0]
-	}
-	port.Name, port.Port, port.TargetPort, port.Protocol = wanted.Spec.Ports[0].Name, wanted.Spec.Ports[0].Port, wanted.Spec.Ports[0].TargetPort, corev1.ProtocolTCP
-	if service.Spec.Type == corev1.ServiceTypeClusterIP {
-		port.NodePort = 0
-	}
-	service.Spec.Ports = []corev1.ServicePort{port}
-	if wanted.Spec.Type != corev1.ServiceTypeLoadBalancer {
-		service.Spec.LoadBalancerClass = nil
-	} else if service.Spec.LoadBalancerClass == nil {
-		service.Spec.LoadBalancerClass = wanted.Spec.LoadBalancerClass
-	}
-	service.Labels = withAll(service.Labels, wanted.Labels)
-	service.Annotations = withAll(service.Annotations, wanted.Annotations)
-}
-
-func withAll(have, wanted map[string]string) map[string]string {
-	if have == nil && len(wanted) > 0 {
-		have = map[string]string{}
-	}
-	maps.Copy(have, wanted)
-
-	return have
+	return mended, backends.Finding{}, nil
 }
 
 // desiredService is the Service as it is to be. With an endpoint that is known it
@@ -225,47 +183,85 @@ func isRefusal(err error) bool {
 }
 
 // reconcileBudget keeps evictions from taking more than one control plane machine
-// at a time, and the only one at all: with its Pod its etcd may be gone.
-func (r *ClusterReconciler) reconcileBudget(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) error {
-	machines := &infrav1.TalosMachineList{}
-	err := r.Client.List(ctx, machines, client.InNamespace(talosCluster.Namespace), client.MatchingLabels(controlPlanePods(cluster)))
+// at a time, and the only one at all: with its Pod its etcd may be gone. It finds
+// nothing, the zero Finding, when all is well.
+func (r *ClusterReconciler) reconcileBudget(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (backends.Finding, error) {
+	machines, err := r.controlPlaneMachines(ctx, cluster)
 	if err != nil {
-		return fmt.Errorf("listing TalosMachines: %w", err)
+		return backends.Finding{}, err
 	}
-	count := int32(0)
-	for i := range machines.Items {
-		if machines.Items[i].DeletionTimestamp.IsZero() && machines.Items[i].Spec.Pod.Progress != infrav1.PodLost {
-			count++
-		}
+	wanted := desiredBudget(cluster, talosCluster, int32(len(machines))) //nolint:gosec // G115: there are few.
+	key, budget := client.ObjectKeyFromObject(wanted), &policyv1.PodDisruptionBudget{}
+	if err := r.Client.Get(ctx, key, budget); err == nil && metav1.IsControlledBy(budget, talosCluster) && !differs(budget, wanted) {
+		return backends.Finding{}, nil
 	}
-	wanted := &policyv1.PodDisruptionBudget{
+	// The cache has none that others have made.
+	budget = &policyv1.PodDisruptionBudget{}
+	err = r.APIReader.Get(ctx, key, budget)
+	switch {
+	case apierrors.IsNotFound(err):
+		err = r.Client.Create(ctx, wanted)
+	case err != nil:
+	case !metav1.IsControlledBy(budget, talosCluster):
+		return budgetMissing("PodDisruptionBudget %s exists, and does not belong to this TalosCluster, so that drains may evict more control plane machines at once than etcd can lose; delete it to go on", wanted.Name), nil
+	case budget.DeletionTimestamp.IsZero() && differs(budget, wanted):
+		before := budget.DeepCopy()
+		mendBudget(budget, wanted)
+		err = r.Client.Patch(ctx, budget, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	}
+	if isRefusal(err) {
+		return budgetMissing("The API server refuses PodDisruptionBudget %s, so that drains may evict more control plane machines at once than etcd can lose; it is tried again. Its words: %v", wanted.Name, err), nil
+	}
+	if err != nil {
+		return backends.Finding{}, fmt.Errorf("writing PodDisruptionBudget %s: %w", wanted.Name, err)
+	}
+
+	return backends.Finding{}, nil
+}
+
+// budgetMissing says so. The cluster is ready all the same: while it is not, the
+// MachineHealthChecks of its Cluster do nothing.
+func budgetMissing(format string, args ...any) backends.Finding {
+	return backends.True(infrav1.BudgetMissingReason, fmt.Sprintf(format, args...))
+}
+
+// controlPlaneMachines are the control plane machines of a cluster that are neither
+// lost nor being deleted.
+func (r *ClusterReconciler) controlPlaneMachines(ctx context.Context, cluster *clusterv1.Cluster) ([]infrav1.TalosMachine, error) {
+	machines := &infrav1.TalosMachineList{}
+	if err := r.Client.List(ctx, machines, client.InNamespace(cluster.Namespace), client.MatchingLabels(controlPlanePods(cluster))); err != nil {
+		return nil, fmt.Errorf("listing TalosMachines: %w", err)
+	}
+
+	return slices.DeleteFunc(machines.Items, func(machine infrav1.TalosMachine) bool {
+		return !machine.DeletionTimestamp.IsZero() || machine.Spec.Pod.Progress == infrav1.PodLost
+	}), nil
+}
+
+func desiredBudget(cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster, machines int32) *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{
 		ObjectMeta: objectOf(cluster, talosCluster, talosCluster.Name+infrav1.ControlPlaneBudgetSuffix),
 		Spec: policyv1.PodDisruptionBudgetSpec{
 			Selector:     &metav1.LabelSelector{MatchLabels: controlPlanePods(cluster)},
-			MinAvailable: ptr.To(intstr.FromInt32(leastAvailable(count))),
+			MinAvailable: ptr.To(intstr.FromInt32(leastAvailable(machines))),
 		},
 	}
-	budget := &policyv1.PodDisruptionBudget{}
-	err = r.Client.Get(ctx, client.ObjectKeyFromObject(wanted), budget)
-	if apierrors.IsNotFound(err) {
-		if err := r.Client.Create(ctx, wanted); err != nil && !apierrors.IsAlreadyExists(err) {
-			return fmt.Errorf("creating PodDisruptionBudget %s: %w", wanted.Name, err)
-		}
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("reading PodDisruptionBudget %s: %w", wanted.Name, err)
-	}
-	before := budget.DeepCopy()
-	budget.Spec.Selector, budget.Spec.MinAvailable, budget.Spec.MaxUnavailable = wanted.Spec.Selector, wanted.Spec.MinAvailable, nil
-	if apiequality.Semantic.DeepEqual(before.Spec, budget.Spec) || !metav1.IsControlledBy(budget, talosCluster) {
-		return nil
-	}
-	if err := r.Client.Patch(ctx, budget, client.MergeFrom(before)); err != nil {
-		return fmt.Errorf("writing PodDisruptionBudget %s: %w", wanted.Name, err)
-	}
+}
 
-	return nil
+// mendBudget makes a budget as it is to be; what others have set besides stays.
+func mendBudget(budget, wanted *policyv1.PodDisruptionBudget) {
+	budget.Spec.Selector, budget.Spec.MinAvailable, budget.Spec.MaxUnavailable = wanted.Spec.Selector, wanted.Spec.MinAvailable, nil
+	if budget.Labels == nil {
+		budget.Labels = map[string]string{}
+	}
+	maps.Copy(budget.Labels, wanted.Labels)
+}
+
+func differs(budget, wanted *policyv1.PodDisruptionBudget) bool {
+	mended := budget.DeepCopy()
+	mendBudget(mended, wanted)
+
+	return !apiequality.Semantic.DeepEqual(budget, mended)
 }
 
 // leastAvailable is how many of so many control plane machines evictions must leave:

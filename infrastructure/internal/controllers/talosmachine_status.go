@@ -107,6 +107,9 @@ func readyOf(machine *infrav1.TalosMachine) metav1.Condition {
 	ready := metav1.Condition{Type: infrav1.ReadyCondition}
 	if !machine.DeletionTimestamp.IsZero() {
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, infrav1.DeletingReason, "The TalosMachine is being deleted"
+		if waits := conditions.GetMessage(machine, infrav1.DeletingCondition); waits != "" {
+			ready.Message = waits
+		}
 		return ready
 	}
 	for _, kind := range []string{infrav1.HostClaimedCondition, infrav1.ConfigurationAppliedCondition, infrav1.HostRunningCondition} {

@@ -378,7 +378,7 @@ func (w *world) manager() *manager {
 	m.machineFollower = follow.New(w.t.Context(), watches, TalosMachineOf)
 	m.hostFollower = follow.New(w.t.Context(), watches, HostOf)
 	m.contacts, m.counts = contact.NewLog(w.clock), metrics.NewCounts()
-	m.clusters = &ClusterReconciler{Client: w.client, APIReader: live}
+	m.clusters = &ClusterReconciler{Client: w.client, APIReader: live, ClusterDomain: "example.local"}
 	m.machines = &MachineReconciler{
 		Client: w.client, APIReader: live, Changes: m.machineFollower.Events(),
 		Metal: &metal.Machines{
@@ -386,7 +386,7 @@ func (w *world) manager() *manager {
 			Clock: w.clock, Random: w.random, Recorder: w.events, ProbeInterval: probeInterval,
 		},
 		Container: &container.Machines{
-			Client: w.client, APIReader: live, Dialer: dialer, Credentials: store, Lookout: lookout.New(m.machineFollower, w.clock),
+			Client: w.client, APIReader: live, Dialer: dialer, Credentials: store, Lookout: lookout.New(m.machineFollower, w.clock), ClusterDomain: "example.local",
 			Clock: w.clock, Random: w.random, Recorder: w.events, ProbeInterval: probeInterval,
 		},
 	}

@@ -37,7 +37,7 @@ func headless(s *corev1.Service) {
 
 func TestNames(t *testing.T) {
 	always := []string{
-		"demo-control-plane", "demo-control-plane.fleet", "demo-control-plane.fleet.svc", "demo-control-plane.fleet.svc.cluster.local", "localhost", "127.0.0.1",
+		"demo-control-plane", "demo-control-plane.fleet", "demo-control-plane.fleet.svc", "demo-control-plane.fleet.svc.example.local", "localhost", "127.0.0.1",
 	}
 	nodes := []corev1.Node{{Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
 		{Type: corev1.NodeInternalIP, Address: "192.0.2.1"}, {Type: corev1.NodeHostName, Address: "node-1"}, {Type: corev1.NodeExternalIP, Address: "192.0.2.1"},
@@ -53,7 +53,7 @@ func TestNames(t *testing.T) {
 		"at a load balancer, and the nodes behind": {service(corev1.ServiceTypeLoadBalancer, balanced("198.51.100.1", "lb.example.com")), []string{"172.20.0.1", "fd00:7::1", "192.0.2.1", "node-1", "198.51.100.1", "lb.example.com"}},
 	} {
 		t.Run(sentence, func(t *testing.T) {
-			NewWithT(t).Expect(endpoint.Names(tt.service, nodes)).To(ConsistOf(append(tt.besides, always...)))
+			NewWithT(t).Expect(endpoint.Names(tt.service, nodes, "example.local")).To(ConsistOf(append(tt.besides, always...)))
 		})
 	}
 }

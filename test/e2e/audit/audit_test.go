@@ -128,6 +128,20 @@ func TestOurReleaseIsRead(t *testing.T) {
 		And(HaveField("Manager", "control-plane-talos"), HaveField("Group", "infrastructure.cluster.x-k8s.io"), HaveField("Resource", "*")),
 	))
 	g.Expect(Judge(read, Requests{}, Explained()).Stale).To(BeEmpty(), "each explanation is about a right that there is")
+	for _, blocked := range ownersWhoseDeletionIsBlocked {
+		g.Expect(read.Grants).To(ContainElement(blocked), "where OwnerReferencesPermissionEnforcement is on, the owner reference is refused without it")
+	}
+}
+
+// ownersWhoseDeletionIsBlocked are the rights on the owners that our managers set with
+// blockOwnerDeletion.
+var ownersWhoseDeletionIsBlocked = []Grant{
+	{Manager: "bootstrap-talos", Group: "bootstrap.cluster.x-k8s.io", Resource: "talosconfigs/finalizers", Verb: "update"},
+	{Manager: "control-plane-talos", Group: "controlplane.cluster.x-k8s.io", Resource: "taloscontrolplanes/finalizers", Verb: "update"},
+	{Manager: "control-plane-talos", Group: "cluster.x-k8s.io", Resource: "machines/finalizers", Verb: "update"},
+	{Manager: "infrastructure-talos", Group: "infrastructure.cluster.x-k8s.io", Resource: "talosclusters/finalizers", Verb: "update"},
+	{Manager: "infrastructure-talos", Group: "infrastructure.cluster.x-k8s.io", Resource: "talosmachines/finalizers", Verb: "update"},
+	{Manager: "infrastructure-talos", Group: "infrastructure.cluster.x-k8s.io", Resource: "taloshosts/finalizers", Verb: "update"},
 }
 
 // labelled are the objects of a file with the labels that kustomize gives them.

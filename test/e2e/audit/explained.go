@@ -18,7 +18,10 @@ func Explained() []Explanation { return append(ofRequests(), ofRareMoments()...)
 
 // ofRequests are the rights that no request of the log is about, or only another one.
 func ofRequests() []Explanation {
+	const ownerMended = "asked for by admission (OwnerReferencesPermissionEnforcement) when the owners of a Secret that exists are mended, for example after a restore; no request has it"
 	return []Explanation{
+		{Manager: "bootstrap-talos", Resource: "secrets", Verb: "delete", Reason: ownerMended},
+		{Manager: "control-plane-talos", Resource: "secrets", Verb: "delete", Reason: ownerMended},
 		{
 			Manager: "*", Group: "*", Resource: "*/finalizers", Verb: "update",
 			Reason: "asked for by admission (OwnerReferencesPermissionEnforcement) when an owner reference blocks the owner's deletion; no request has it",

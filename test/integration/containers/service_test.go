@@ -151,8 +151,16 @@ func TestBadInputLoadBalancerServiceDeletedOrMoved(t *testing.T) {
 	before, after := deleteService(t, client.ObjectKey{Namespace: name, Name: machine.Name + infrav1.EtcdServiceSuffix})
 	g.Expect(after.Spec.ClusterIP).To(Equal(before.Spec.ClusterIP))
 	g.Expect(after.Spec.Selector).To(Equal(before.Spec.Selector))
+	changed := after.DeepCopy()
+	changed.Spec.Type, changed.Spec.Selector = corev1.ServiceTypeNodePort, map[string]string{"app": "theirs"}
+	g.Expect(world.Client.Patch(ctx, changed, client.MergeFrom(after))).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(service(t, g, client.ObjectKeyFromObject(after)).Spec).To(Equal(after.Spec))
+	}).WithTimeout(timeout).WithPolling(polling).Should(Succeed())
+	mended := service(t, g, client.ObjectKeyFromObject(after)).ResourceVersion
 	deleteService(t, endpointKey(name))
 	awaitCluster(t, name, 1, 0)
+	g.Expect(service(t, g, client.ObjectKeyFromObject(after)).ResourceVersion).To(Equal(mended), "what is as it is to be is left alone")
 
 	world.Pods.MoveBalancer(endpointKey(name))
 	deleteService(t, endpointKey(name))

@@ -263,6 +263,8 @@ func (c *Cluster) startAPIServer(ctx context.Context, ports map[string]int, furt
 		"--service-cluster-ip-range=10.96.0.0/16",
 		"--allow-privileged=true",
 		"--authorization-mode=RBAC",
+		// OpenShift has it on: who blocks the deletion of an owner must have a right to it.
+		"--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
 		"--client-ca-file="+c.pki("ca.crt"),
 		"--tls-cert-file="+c.pki("apiserver.crt"),
 		"--tls-private-key-file="+c.pki("apiserver.key"),

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -12,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/versions"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
@@ -68,6 +70,9 @@ func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, w wish, 
 	overlay := overlayOf(scope.TalosMachine)
 	overlay.EtcdAddress = etcdAddress(scope.TalosMachine)
 	overlay.SystemReserved = reserved(node, w.spec().Resources.Limits)
+	if err := m.recordReserved(ctx, scope, overlay.SystemReserved); err != nil {
+		return nil, ctrl.Result{}, err
+	}
 	if w.controlPlane {
 		names, found, err := m.endpointNames(ctx, scope)
 		if err != nil {
@@ -128,7 +133,7 @@ func (m *Machines) endpointNames(ctx context.Context, scope *backends.Scope) ([]
 		return nil, false, fmt.Errorf("listing Nodes: %w", err)
 	}
 
-	return endpoint.Names(service, nodes.Items), true, nil
+	return endpoint.Names(service, nodes.Items, m.ClusterDomain), true, nil
 }
 
 // needsNode tells that a configuration depends on the node of the Pod.
@@ -171,4 +176,46 @@ func canonical(name corev1.ResourceName, quantity resource.Quantity) resource.Qu
 	}
 
 	return *resource.NewQuantity(quantity.Value(), resource.BinarySI)
+}
+
+// recordReserved writes down what the configuration of a machine keeps back, for it
+// stays on the volume when the Pod is made again on another node.
+func (m *Machines) recordReserved(ctx context.Context, scope *backends.Scope, kept corev1.ResourceList) error {
+	machine, text := scope.TalosMachine, reservedText(kept)
+	if scope.Observed.Provisioned || !needsNode(machine) || machine.Spec.Pod.SystemReserved == text {
+		return nil
+	}
+
+	return backends.Record(ctx, m.Client, machine, func(spec *infrav1.TalosMachineSpec) { spec.Pod.SystemReserved = text })
+}
+
+// reservedText is what is kept back, as it is recorded.
+func reservedText(kept corev1.ResourceList) string {
+	var parts []string
+	for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
+		if quantity, given := kept[name]; given {
+			parts = append(parts, string(name)+"="+quantity.String())
+		}
+	}
+	if len(parts) == 0 {
+		return "none"
+	}
+
+	return strings.Join(parts, ",")
+}
+
+// running is what the stage of a machine says of whether it runs, and whether what it
+// keeps back was computed for another node than the one that it is on.
+func running(machine *infrav1.TalosMachine, node *corev1.Node, status talosclient.MachineStatus) backends.Finding {
+	found := backends.RunningFinding(status)
+	recorded := machine.Spec.Pod.SystemReserved
+	if recorded == "" || node == nil {
+		return found
+	}
+	if here := reservedText(reserved(node, machine.Spec.Container.Resources.Limits)); here != recorded {
+		found.Message = strings.TrimPrefix(fmt.Sprintf("%s. The systemReserved of the Node inside was computed for another node of the management cluster (%s; for %s it would be %s): "+
+			"on a larger one it promises more than the Pod gets, on a smaller one its kubelet may not start. Cordon this node and delete the Pod, so that it is made again elsewhere; or delete the Machine to have it replaced", found.Message, recorded, node.Name, here), ". ")
+	}
+
+	return found
 }

@@ -60,6 +60,8 @@ type Machines struct {
 	Recorder events.EventRecorder
 	// ProbeInterval is about how often a machine is asked that cannot be watched.
 	ProbeInterval time.Duration
+	// ClusterDomain is the DNS domain of the management cluster.
+	ClusterDomain string
 
 	// beginning lets one TalosMachine at a time begin to be re-provisioned.
 	beginning sync.Mutex
@@ -128,7 +130,7 @@ func (m *Machines) reconcilePod(ctx context.Context, scope *backends.Scope) (ctr
 	case stepReplace, stepAwait, stepLetGo:
 		return m.replacePod(ctx, scope, now)
 	case stepWipe:
-		return m.wipePod(ctx, scope)
+		return m.wipePod(ctx, scope, now)
 	}
 
 	return ctrl.Result{}, nil
@@ -145,10 +147,9 @@ func (m *Machines) life(ctx context.Context, machine *infrav1.TalosMachine) (lif
 	case pod == nil:
 		now.dataGone, err = m.isDataGone(ctx, machine)
 	case pod.Spec.NodeName != "" && !pod.DeletionTimestamp.IsZero():
-		err = m.Client.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, &corev1.Node{})
-		if now.nodeGone = apierrors.IsNotFound(err); now.nodeGone {
-			err = nil
-		}
+		var node *corev1.Node
+		node, err = m.node(ctx, pod)
+		now.nodeGone, now.nodeSilent = err == nil && node == nil, isSilent(node)
 	}
 	if err != nil {
 		return life{}, fmt.Errorf("gathering what is known of Pod %s: %w", machine.Name, err)
@@ -254,20 +255,18 @@ func lostText(now life) string {
 // replacePod brings a Pod that is to be made again on its volume to its end.
 func (m *Machines) replacePod(ctx context.Context, scope *backends.Scope, now life) (ctrl.Result, error) {
 	m.forget(client.ObjectKeyFromObject(scope.TalosMachine))
-	message := "The Pod has ended, and is made again on its volume"
+	reason, message := infrav1.PodReplacingReason, "The Pod has ended, and is made again on its volume"
 	if now.next() == stepAwait {
-		message = "The Pod is being deleted; it is made again on its volume once its containers have ended. " + onSilentNode(now.pod)
+		message = "The Pod is being deleted; it is made again on its volume once its containers have ended, which " + now.awaited()
 	}
-	scope.Observed.Claim = backends.False(infrav1.PodReplacingReason, message)
-	scope.Observed.Running = backends.False(infrav1.PodReplacingReason, message)
+	if now.nodeSilent {
+		reason = infrav1.NodeNotReadyReason
+	}
+	scope.Observed.Claim = backends.False(reason, message)
+	scope.Observed.Running = backends.False(reason, message)
 
 	// The end of its node does not wake us.
 	return m.later(), m.deletePod(ctx, now)
-}
-
-// onSilentNode says what helps where nobody tells that a Pod has ended.
-func onSilentNode(pod *corev1.Pod) string {
-	return fmt.Sprintf("Its node %s has to confirm that; should that node never come back, delete the Node, or taint it with %s", pod.Spec.NodeName, corev1.TaintNodeOutOfService)
 }
 
 // deletePod deletes a Pod of ours, and lets it go once nothing of it runs.

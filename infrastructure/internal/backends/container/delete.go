@@ -20,14 +20,24 @@ import (
 
 // Delete implements backends.Machines: the Pod, then its data and its names.
 func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.Deletion, ctrl.Result, error) {
+	defer backends.CallForAttention(m.Recorder, scope)
+
 	m.forget(client.ObjectKeyFromObject(scope.TalosMachine))
 	scope.Observed.Reprovisioning = backends.False(infrav1.NotReprovisioningReason, "")
-	left, err := m.deleteAll(ctx, m.wish(scope, false), true)
+	now, err := m.life(ctx, scope.TalosMachine)
+	if err != nil {
+		return "", ctrl.Result{}, err
+	}
+	left, err := m.deleteAll(ctx, m.wish(scope, false), now, true)
 	if err != nil {
 		return "", ctrl.Result{}, err
 	}
 	if len(left) > 0 {
-		scope.Observed.Deleting = backends.True(infrav1.WaitingForPodDeletionReason, "Waiting to be gone: "+strings.Join(left, ", "))
+		reason := infrav1.WaitingForPodDeletionReason
+		if now.nodeSilent {
+			reason = infrav1.NodeNotReadyReason
+		}
+		scope.Observed.Deleting = backends.True(reason, "Waiting to be gone: "+strings.Join(left, ", "))
 		// The end of a node does not wake us.
 		return backends.Releasing, m.later(), nil
 	}
@@ -70,17 +80,19 @@ func (m *Machines) rememberGone(ctx context.Context, scope *backends.Scope) erro
 
 // deleteAll deletes the Pod, and once it has ended what belongs to it; with names
 // also the Service that gives etcd its address. It tells what is left.
-func (m *Machines) deleteAll(ctx context.Context, w wish, names bool) ([]string, error) {
-	now, err := m.life(ctx, w.machine)
-	if err != nil {
-		return nil, err
-	}
+func (m *Machines) deleteAll(ctx context.Context, w wish, now life, names bool) ([]string, error) {
 	if now.pod != nil && metav1.IsControlledBy(now.pod, w.machine) {
 		left := "Pod " + now.pod.Name
 		if !now.pod.DeletionTimestamp.IsZero() && !now.hasEnded() {
-			left += ". " + onSilentNode(now.pod)
+			left += ", whose end " + now.awaited()
 		}
 		return []string{left}, m.deletePod(ctx, now)
+	}
+	if pod := now.pod; pod != nil && metav1.GetControllerOf(pod) == nil {
+		// The TalosMachine was deleted without its dependents: nobody else would let it go.
+		if err := m.letPodGo(ctx, pod); err != nil {
+			return nil, err
+		}
 	}
 	meta := func(name string) metav1.ObjectMeta {
 		return metav1.ObjectMeta{Namespace: w.machine.Namespace, Name: name}

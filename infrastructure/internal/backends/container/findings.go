@@ -24,7 +24,7 @@ func (m *Machines) judge(scope *backends.Scope, err error) (ctrl.Result, error) 
 		scope.Observed.Claim = taken(other.kind, other.name)
 		return m.later(), nil
 	case errors.As(err, &address):
-		scope.Observed.Claim = backends.False(infrav1.PodPreparingReason, address.Error())
+		scope.Observed.Claim = backends.False(infrav1.EtcdAddressLostReason, address.Error())
 		return m.later(), nil
 	case errors.As(err, &going):
 		scope.Observed.Claim = backends.False(infrav1.PodPreparingReason, going.Error()+", which is waited for")
@@ -94,7 +94,7 @@ func starting(pod *corev1.Pod) backends.Finding {
 		return backends.Finding{}
 	}
 
-	return backends.False(infrav1.ContainerNotStartedReason, "Waiting for the kubelet to start the container")
+	return backends.False(infrav1.ContainerNotStartedReason, "Waiting for the kubelet to start the container; if that lasts, the events of the Pod say why")
 }
 
 func terminatedText(ended *corev1.ContainerStateTerminated) string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,12 +21,16 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/endpoint"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
 )
 
 // followPod brings a Pod from its node to Talos that runs in it, and follows that.
 func (m *Machines) followPod(ctx context.Context, scope *backends.Scope, pod *corev1.Pod) (ctrl.Result, error) {
 	w := m.wish(scope, !hasUserData(pod))
+	if err := m.keepLabels(ctx, w, pod); err != nil {
+		return ctrl.Result{}, err
+	}
 	scope.Observed.Claim = scheduling(pod)
 	again, err := m.keepEtcdService(ctx, scope, w)
 	if err != nil {
@@ -34,6 +39,21 @@ func (m *Machines) followPod(ctx context.Context, scope *backends.Scope, pod *co
 	result, err := m.followContainer(ctx, scope, w, pod)
 
 	return util.LowestNonZeroResult(result, again), err
+}
+
+// keepLabels mends the labels of a Pod.
+func (m *Machines) keepLabels(ctx context.Context, w wish, pod *corev1.Pod) error {
+	labels := w.podLabels(pod.Labels)
+	if maps.Equal(labels, pod.Labels) {
+		return nil
+	}
+	before := pod.DeepCopy()
+	pod.Labels = labels
+	if err := m.Client.Patch(ctx, pod, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("mending the labels of Pod %s: %w", pod.Name, err)
+	}
+
+	return nil
 }
 
 func (m *Machines) followContainer(ctx context.Context, scope *backends.Scope, w wish, pod *corev1.Pod) (ctrl.Result, error) {
@@ -91,21 +111,21 @@ func (m *Machines) observeStorage(ctx context.Context, scope *backends.Scope) (c
 	return m.later(), nil
 }
 
-// keepEtcdService makes the Service of etcd again when somebody has deleted it: with
-// the same address, for the other members know no other. The Pod is followed
-// whatever becomes of that.
+// keepEtcdService makes the Service of etcd again when somebody has deleted it, with
+// the same address, for the other members know no other; and mends it when somebody
+// has changed it. The Pod is followed whatever becomes of that.
 func (m *Machines) keepEtcdService(ctx context.Context, scope *backends.Scope, w wish) (ctrl.Result, error) {
 	if !w.controlPlane {
 		return ctrl.Result{}, nil
 	}
-	service := &corev1.Service{}
-	key := client.ObjectKey{Namespace: w.machine.Namespace, Name: w.etcdServiceName()}
-	err := m.Client.Get(ctx, key, service)
-	if err == nil && metav1.IsControlledBy(service, w.machine) && service.Spec.ClusterIP == w.machine.Spec.Pod.EtcdAddress {
-		return ctrl.Result{}, nil
-	}
+	service, wanted := &corev1.Service{}, w.etcdService()
+	err := m.Client.Get(ctx, client.ObjectKeyFromObject(wanted), service)
 	if client.IgnoreNotFound(err) != nil {
-		return ctrl.Result{}, fmt.Errorf("reading Service %s: %w", key.Name, err)
+		return ctrl.Result{}, fmt.Errorf("reading Service %s: %w", wanted.Name, err)
+	}
+	_, differs := endpoint.Mended(service, wanted)
+	if err == nil && !differs && metav1.IsControlledBy(service, w.machine) && service.Spec.ClusterIP == wanted.Spec.ClusterIP {
+		return ctrl.Result{}, nil
 	}
 	if err := m.ensureEtcdService(ctx, scope, w); err != nil {
 		return m.judge(scope, err)
@@ -152,7 +172,7 @@ func (m *Machines) followTalos(ctx context.Context, scope *backends.Scope, w wis
 	key := client.ObjectKeyFromObject(scope.TalosMachine)
 	if status, calm := m.Lookout.Calm(key, targetText(pod)); calm && scope.Observed.Provisioned && len(scope.TalosMachine.Status.Addresses) > 0 {
 		scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
-		scope.Observed.Running = backends.RunningFinding(status)
+		scope.Observed.Running = running(scope.TalosMachine, node, status)
 		return ctrl.Result{}, nil
 	}
 	if pod.Status.PodIP == "" {
@@ -170,25 +190,30 @@ func (m *Machines) followTalos(ctx context.Context, scope *backends.Scope, w wis
 	if err == nil {
 		defer func() { _ = talos.Close() }()
 		scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
-		return m.observe(ctx, scope, pod, talos, creds)
+		return m.observe(ctx, scope, pod, node, talos, creds)
 	}
 	m.Lookout.Forget(key)
 	if errors.Is(err, talosclient.ErrUntrusted) {
 		return m.handOver(ctx, scope, w, pod, node)
 	}
 
-	return m.silent(scope, w, pod), nil
+	return m.silent(scope, w, pod, node), nil
 }
 
 // silent says that Talos does not answer, and asks again less and less.
-func (m *Machines) silent(scope *backends.Scope, w wish, pod *corev1.Pod) ctrl.Result {
-	scope.Observed.Running = backends.False(infrav1.HostNotAnsweringReason, "The machine does not answer")
+func (m *Machines) silent(scope *backends.Scope, w wish, pod *corev1.Pod, node *corev1.Node) ctrl.Result {
 	since := m.Clock.Since(runningSince(pod).StartedAt.Time)
 	switch {
-	case scope.Observed.Provisioned || since <= startPatience:
+	case isSilent(node):
+		scope.Observed.Running = backends.False(infrav1.NodeNotReadyReason, fmt.Sprintf(
+			"The machine does not answer, and its node %s is not ready either: bring that back, or delete the Machine", node.Name))
+	case since <= startPatience:
+		scope.Observed.Running = backends.False(infrav1.HostBootingReason, "The container has just started; Talos does not answer in it yet")
+	case scope.Observed.Provisioned:
+		scope.Observed.Running = backends.False(infrav1.HostNotAnsweringReason, "The machine does not answer; the log of its Pod may say why")
 	case !w.controlPlane && !ptr.Deref(scope.Cluster.Status.Initialization.ControlPlaneInitialized, false):
 		// Its certificate comes from there.
-		scope.Observed.Running.Message = "The machine does not answer; it does not before the control plane of the cluster runs"
+		scope.Observed.Running = backends.False(infrav1.HostBootingReason, "The machine does not answer; it does not before the control plane of the cluster runs")
 	default:
 		scope.Observed.Running = backends.False(infrav1.NotTalosReason, fmt.Sprintf(
 			"The container has run for more than a minute, but Talos does not answer in it: is %s an image of Talos? If not, name another one in a new template", imageOf(pod)))
@@ -211,7 +236,7 @@ func (m *Machines) handOver(ctx context.Context, scope *backends.Scope, w wish, 
 		return m.later(), nil
 	}
 	if !w.byAPI {
-		result := m.silent(scope, w, pod)
+		result := m.silent(scope, w, pod, node)
 		if scope.Observed.Running.Reason == infrav1.NotTalosReason {
 			scope.Observed.Running = backends.False(infrav1.HostNotAnsweringReason, "Talos answers in the container, but does not know the certificates of this cluster: its configuration is another one, or was not taken")
 		}
@@ -224,9 +249,15 @@ func (m *Machines) handOver(ctx context.Context, scope *backends.Scope, w wish, 
 	if err != nil || text == nil {
 		return result, err
 	}
+	// Another Pod may have its address by now, and the configuration carries keys.
+	current := &corev1.Pod{}
+	err = m.APIReader.Get(ctx, client.ObjectKeyFromObject(pod), current)
+	if err != nil || !current.DeletionTimestamp.IsZero() || targetText(current) != targetText(pod) {
+		return m.soon(), client.IgnoreNotFound(err)
+	}
 	talos, err := m.Dialer.Maintenance(ctx, pod.Status.PodIP, "")
 	if err != nil {
-		return m.silent(scope, w, pod), nil
+		return m.silent(scope, w, pod, node), nil
 	}
 	defer func() { _ = talos.Close() }()
 	err = talos.ApplyConfiguration(ctx, text)
@@ -246,7 +277,9 @@ func (m *Machines) handOver(ctx context.Context, scope *backends.Scope, w wish, 
 }
 
 // observe reads what a configured machine tells.
-func (m *Machines) observe(ctx context.Context, scope *backends.Scope, pod *corev1.Pod, talos talosclient.Node, creds talosclient.Credentials) (ctrl.Result, error) {
+func (m *Machines) observe(
+	ctx context.Context, scope *backends.Scope, pod *corev1.Pod, node *corev1.Node, talos talosclient.Node, creds talosclient.Credentials,
+) (ctrl.Result, error) {
 	status, err := talos.MachineStatus(ctx)
 	if err != nil {
 		scope.Observed.Running = backends.Unknown(infrav1.HostNotAnsweringReason, "The machine does not tell its stage")
@@ -262,7 +295,7 @@ func (m *Machines) observe(ctx context.Context, scope *backends.Scope, pod *core
 			"The image %s is Talos %s, but %s was asked for: name both as they are in a new template", imageOf(pod), version, wanted))
 		return m.later(), nil
 	}
-	scope.Observed.Running = backends.RunningFinding(status)
+	scope.Observed.Running = running(scope.TalosMachine, node, status)
 	if status.Stage == talosclient.StageRunning || status.Stage == talosclient.StageBooting {
 		addresses, err := backends.AddressesOf(ctx, talos)
 		if err != nil || len(addresses) == 0 {

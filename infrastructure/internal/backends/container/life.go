@@ -1,6 +1,9 @@
 package container
 
 import (
+	"fmt"
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -43,6 +46,9 @@ type life struct {
 	// nodeGone tells that the node of the Pod does not exist any more: nobody will
 	// tell that the Pod has ended.
 	nodeGone bool
+	// nodeSilent tells that the node of the Pod is not ready: nobody tells it before
+	// that comes back.
+	nodeSilent bool
 	// dataGone tells that the volume claim of a machine that has had a Pod is gone.
 	dataGone bool
 }
@@ -127,6 +133,24 @@ func (l life) hasEnded() bool {
 	}
 
 	return true
+}
+
+// awaited says who has to tell that a Pod that is being deleted has ended, and the
+// way out where nobody does.
+func (l life) awaited() string {
+	text := fmt.Sprintf("its node %s has to confirm", l.pod.Spec.NodeName)
+	if l.nodeSilent {
+		text += fmt.Sprintf(", but that is not ready: bring it back, or, once it is surely off, delete the Node or taint it with %s", corev1.TaintNodeOutOfService)
+	}
+
+	return text
+}
+
+// isSilent tells that a node is known not to be ready; it may be nil.
+func isSilent(node *corev1.Node) bool {
+	return node != nil && slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
+		return condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue
+	})
 }
 
 // hasFailed tells that the Pod has ended for good: the kubelet starts no container

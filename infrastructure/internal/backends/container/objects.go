@@ -15,6 +15,7 @@ import (
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/endpoint"
 )
 
 // errTaken says that an object of a name that is ours belongs to somebody else.
@@ -150,13 +151,19 @@ func (m *Machines) intend(ctx context.Context, scope *backends.Scope) error {
 	})
 }
 
-// ensureEtcdService makes the Service of the machine's etcd, and records its
-// address.
+// ensureEtcdService makes the Service of the machine's etcd, or mends it, and records
+// its address.
 func (m *Machines) ensureEtcdService(ctx context.Context, scope *backends.Scope, w wish) error {
-	recorded := w.machine.Spec.Pod.EtcdAddress
-	service, err := ensure(ctx, m, w.machine, w.etcdService(), &corev1.Service{})
+	recorded, wanted := w.machine.Spec.Pod.EtcdAddress, w.etcdService()
+	service, err := ensure(ctx, m, w.machine, wanted, &corev1.Service{})
 	if err != nil {
 		return err
+	}
+	if mended, differs := endpoint.Mended(service, wanted); differs {
+		if err := m.Client.Patch(ctx, mended, client.MergeFromWithOptions(service, client.MergeFromWithOptimisticLock{})); err != nil {
+			return fmt.Errorf("mending Service %s: %w", service.Name, err)
+		}
+		service = mended
 	}
 	address := service.Spec.ClusterIP
 	switch {
@@ -236,7 +243,7 @@ func (m *Machines) storageProblem(ctx context.Context, machine *infrav1.TalosMac
 	}
 	name := claim.Spec.StorageClassName
 	if name == nil || *name == "" {
-		return fmt.Sprintf("PersistentVolumeClaim %s is not bound, and the management cluster has no default StorageClass: name one in spec.container.storage.volumeClaim of a new template", claim.Name), nil
+		return fmt.Sprintf("PersistentVolumeClaim %s is not bound, and the management cluster has no default StorageClass: make one the default, or name one in spec.container.storage.volumeClaim of a new template", claim.Name), nil
 	}
 	err = m.APIReader.Get(ctx, client.ObjectKey{Name: *name}, &storagev1.StorageClass{})
 	if apierrors.IsNotFound(err) {

@@ -92,11 +92,7 @@ func (w wish) meta(name string) metav1.ObjectMeta {
 func (w wish) pod() *corev1.Pod {
 	spec := w.spec()
 	pod := &corev1.Pod{ObjectMeta: w.meta(w.machine.Name)}
-	pod.Labels = union(spec.PodMetadata.Labels, w.labels())
-	if !w.controlPlane {
-		// The Service of the control plane would lead to it.
-		delete(pod.Labels, clusterv1.MachineControlPlaneLabel)
-	}
+	pod.Labels = w.podLabels(spec.PodMetadata.Labels)
 	pod.Annotations = union(spec.PodMetadata.Annotations, nil)
 	pod.Finalizers = []string{infrav1.TalosPodFinalizer}
 	pod.Spec = corev1.PodSpec{
@@ -126,6 +122,18 @@ func (w wish) pod() *corev1.Pod {
 	}
 
 	return pod
+}
+
+// podLabels are the labels of a Pod that has some already. By them its Services find
+// it, and the cache.
+func (w wish) podLabels(given map[string]string) map[string]string {
+	labels := union(given, w.labels())
+	if !w.controlPlane {
+		// The Service of the control plane would lead to it.
+		delete(labels, clusterv1.MachineControlPlaneLabel)
+	}
+
+	return labels
 }
 
 func (w wish) container() corev1.Container {
@@ -232,17 +240,22 @@ func (w wish) etcdService() *corev1.Service {
 	return &corev1.Service{
 		ObjectMeta: w.meta(w.etcdServiceName()),
 		Spec: corev1.ServiceSpec{
+			Type:                     corev1.ServiceTypeClusterIP,
 			ClusterIP:                w.machine.Spec.Pod.EtcdAddress,
 			Selector:                 map[string]string{infrav1.MachineLabel: format.MustFormatValue(w.machine.Name), clusterv1.ClusterNameLabel: w.cluster},
 			PublishNotReadyAddresses: true,
 			Ports: []corev1.ServicePort{
-				{Name: "client", Port: portEtcdClient, TargetPort: intstr.FromInt32(portEtcdClient)},
-				{Name: "peer", Port: portEtcdPeer, TargetPort: intstr.FromInt32(portEtcdPeer)},
+				servicePort("client", portEtcdClient),
+				servicePort("peer", portEtcdPeer),
 				// With discovery the address is told to workers, which ask it for certificates.
-				{Name: "trustd", Port: portTrustd, TargetPort: intstr.FromInt32(portTrustd)},
+				servicePort("trustd", portTrustd),
 			},
 		},
 	}
+}
+
+func servicePort(name string, port int32) corev1.ServicePort {
+	return corev1.ServicePort{Name: name, Port: port, TargetPort: intstr.FromInt32(port), Protocol: corev1.ProtocolTCP}
 }
 
 // claim is the claim for the volume of a machine.

@@ -79,9 +79,9 @@ func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) 
 
 // wipePod deletes the Pod and its data; once both are gone the Pod is made again as
 // if for the first time. The address of its etcd stays.
-func (m *Machines) wipePod(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
+func (m *Machines) wipePod(ctx context.Context, scope *backends.Scope, now life) (ctrl.Result, error) {
 	m.forget(client.ObjectKeyFromObject(scope.TalosMachine))
-	left, err := m.deleteAll(ctx, m.wish(scope, false), false)
+	left, err := m.deleteAll(ctx, m.wish(scope, false), now, false)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
