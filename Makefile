@@ -120,7 +120,7 @@ test-talos: local-repository $(if $(SMOKE),,test-histories) ## Run test-historie
 
 .PHONY: test-e2e
 test-e2e: local-repository ## Run the suite in a cluster: the providers in kind, real Talos nodes in Docker and in Pods. ONLY=<label filter>, UPGRADE_FROM=<git revision of an older release>.
-	cd test/e2e && $(GO_TEST) -v -count=1 -timeout 8h . -args -kind -ginkgo.v $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(UPGRADE_FROM),-upgrade-from=$(UPGRADE_FROM))
+	cd test/e2e && $(GO_TEST) -v -count=1 -timeout 8h . -args -kind -ginkgo.v -ginkgo.timeout=7h30m $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(UPGRADE_FROM),-upgrade-from=$(UPGRADE_FROM))
 
 .PHONY: test-histories
 test-histories: ## Play 10000 histories of the control plane's decision, and 500 of etcd on the model and on real etcd.

@@ -20,6 +20,7 @@ import (
 func bothSpecs() {
 	const metal, pods = "both-metal", "both-pods"
 	describeFailure(metal, pods)
+	leaveNothing(metal, pods)
 	It("are in clusters side by side, and workers of both in one cluster", Label("both"), func(ctx SpecContext) {
 		step(ctx, "both: side by side", func(ctx context.Context) string {
 			addHosts(ctx, metal, 2)

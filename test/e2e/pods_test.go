@@ -20,6 +20,7 @@ import (
 func podsSpecs() {
 	const name = "pods"
 	describeFailure(name)
+	leaveNothing(name, writerNamespace)
 	It("grows, is brought to another version while a client writes, heals, outlives all of its sandboxes, and leaves nothing", Label("pods"), func(ctx SpecContext) {
 		step(ctx, "pods: create", func(ctx context.Context) string {
 			generate(ctx, name, "container", parts.PreviousKubernetesVersion, 1, 1, nil)

@@ -54,6 +54,8 @@ var world struct {
 	tool   *stackctl.Tool
 	config *clusterctl.E2EConfig
 	rights audit.Rights
+	// raised tells that all of this was there when the first spec began.
+	raised bool
 	// stopLogs ends what follows the logs of the managers.
 	stopLogs context.CancelFunc
 	// played are the scenarios that ended well: what judges the whole needs all.
@@ -90,10 +92,12 @@ func raise(ctx context.Context) {
 	step(ctx, "clusterctl init --wait-providers", func(ctx context.Context) string {
 		repository := filepath.Join(world.dir, "repository")
 		Expect(world.nodes.Pods().Repository(filepath.Join(world.source, "out", "repository"), repository)).To(Succeed())
+		Expect(addRemediationFlavor(repository)).To(Succeed())
 		world.tool = newTool(filepath.Join(world.dir, "clusterctl"), repository)
 		initProviders(ctx, world.tool)
 		return "providers installed"
 	})
+	world.raised = true
 }
 
 // setEnvironment tells kind and the libraries of clusterctl, which run in this
@@ -291,14 +295,15 @@ func copyIntoKind(ctx context.Context, path string, content []byte) {
 // takeDown ends everything. Logs stay in out/e2e.
 func takeDown(ctx SpecContext) {
 	printTables()
+	failed := failedBefore || !world.raised
 	var failures []error
 	if world.stopLogs != nil {
 		world.stopLogs()
 	}
-	if world.kind != nil && failedBefore {
+	if world.kind != nil && failed {
 		failures = append(failures, kind.NewProvider().CollectLogs(run, filepath.Join(world.artifacts, "kind")))
 	}
-	if world.nodes != nil && world.nodes.Fleet != nil && failedBefore {
+	if world.nodes != nil && world.nodes.Fleet != nil && failed {
 		failures = append(failures, world.nodes.Fleet.CollectLogs(ctx, filepath.Join(world.artifacts, "machines")))
 	}
 	if world.proxy != nil {

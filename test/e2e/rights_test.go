@@ -6,19 +6,22 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/cluster-api/test/framework/clusterctl"
 
 	"github.com/capi-talos/capi-talos/test/e2e/audit"
+	"github.com/capi-talos/capi-talos/test/stack/demo"
 	"github.com/capi-talos/capi-talos/test/stack/kindstack"
 )
 
 // rightsSpecs judge by the audit log of all that was done before.
 func rightsSpecs() {
 	It("are enough for all of it, and none is there for nothing", Label("rights"), func(ctx SpecContext) {
-		verdict := judge(ctx)
+		verdict := judge(ctx, time.Time{})
+		note(demo.Result{Step: "rights", Outcome: verdict.Summary()})
 		file, err := os.Create(filepath.Join(world.artifacts, "rights.md"))
 		Expect(err).NotTo(HaveOccurred())
 		Expect(verdict.Table(file)).To(Succeed())
@@ -32,8 +35,8 @@ func rightsSpecs() {
 	}, SpecTimeout(timeout))
 }
 
-// judge reads the audit log of kind.
-func judge(ctx context.Context) audit.Verdict {
+// judge reads the audit log of kind from a moment on.
+func judge(ctx context.Context, since time.Time) audit.Verdict {
 	GinkgoHelper()
 	folder := filepath.Join(world.dir, "audit")
 	Expect(os.RemoveAll(folder)).To(Succeed())
@@ -49,7 +52,7 @@ func judge(ctx context.Context) audit.Verdict {
 		defer func() { _ = file.Close() }()
 		logs = append(logs, file)
 	}
-	requests, err := audit.ReadLogs(world.rights.Managers, logs...)
+	requests, err := audit.ReadLogs(world.rights.Managers, since, logs...)
 	Expect(err).NotTo(HaveOccurred())
 	return audit.Judge(world.rights, requests, audit.Explained())
 }
