@@ -10,6 +10,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -219,7 +220,7 @@ func TestReadLogs(t *testing.T) {
 		g := NewWithT(t)
 		moment := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 		at := func(when time.Time) string {
-			return strings.Replace(refusal, `"verb"`, `"requestReceivedTimestamp":"`+when.Format(time.RFC3339Nano)+`","verb"`, 1)
+			return strings.Replace(refusal, `"verb"`, `"requestReceivedTimestamp":"`+when.Format(metav1.RFC3339Micro)+`","verb"`, 1)
 		}
 		for when, want := range map[time.Time]int{moment.Add(-time.Second): 0, moment: 1, moment.Add(time.Second): 1} {
 			read, err := ReadLogs(rights(t).Managers, moment, strings.NewReader(at(when)+"\n"))
