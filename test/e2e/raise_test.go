@@ -103,10 +103,14 @@ func raise(ctx context.Context) {
 // setEnvironment tells kind and the libraries of clusterctl, which run in this
 // process, what they otherwise take from the user's surroundings.
 func setEnvironment() {
+	scratch := filepath.Join(world.dir, "tmp")
+	Expect(os.MkdirAll(scratch, 0o755)).To(Succeed())
 	for name, value := range map[string]string{
 		"KIND_EXPERIMENTAL_PROVIDER": "docker", "KIND_EXPERIMENTAL_DOCKER_NETWORK": world.nodes.Network.Name,
 		"PATH":            filepath.Dir(world.nodes.Docker.Path) + string(os.PathListSeparator) + os.Getenv("PATH"),
 		"XDG_CONFIG_HOME": filepath.Join(world.dir, "home"), "CLUSTERCTL_DISABLE_VERSIONCHECK": "true",
+		// Upstream's framework leaves a kubeconfig there for each look at a cluster.
+		"TMPDIR": scratch,
 		// The gate of ClusterClasses in Cluster API's core.
 		"CLUSTER_TOPOLOGY": "true",
 	} {
