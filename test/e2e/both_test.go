@@ -28,6 +28,7 @@ func bothSpecs() {
 			generate(ctx, pods, "container", parts.KubernetesVersion, 1, 1, nil)
 			awaitWhole(ctx, metal, 1, 1)
 			awaitWhole(ctx, pods, 1, 1)
+			world.memory = append(world.memory, memoryOfHosts(ctx, metal)...)
 			return "2 clusters whole"
 		})
 		step(ctx, "both: in one cluster", func(ctx context.Context) string {

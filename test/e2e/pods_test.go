@@ -57,9 +57,10 @@ func growInPods(ctx context.Context, name string) {
 	})
 	printed, err := kindNode(ctx, "crictl", "stats", "--output", "json")
 	Expect(err).NotTo(HaveOccurred())
-	world.memory, err = readMemory([]byte(printed), name)
+	memory, err := readMemory([]byte(printed), name)
 	Expect(err).NotTo(HaveOccurred())
-	Expect(world.memory).To(HaveLen(6))
+	Expect(memory).To(HaveLen(6))
+	world.memory = append(world.memory, memory...)
 }
 
 // rollInPods brings the control plane and then the workers to another version of
