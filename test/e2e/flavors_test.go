@@ -54,7 +54,7 @@ func addRemediationFlavor(repository string) error {
 func remediate(template string) (string, error) {
 	var documents []string
 	checks := 0
-	for _, document := range strings.Split("\n"+template, separator) {
+	for _, document := range strings.SplitSeq("\n"+template, separator) {
 		if !strings.Contains("\n"+document, "\nkind: MachineHealthCheck\n") {
 			documents = append(documents, document)
 			continue
@@ -97,11 +97,15 @@ func TestTheRemediationFlavorReplacesWorkersForWhatNoKubeletMends(t *testing.T) 
 		ContainSubstring("kind: TalosControlPlane\n"), ContainSubstring("storage: {${WORKER_STORAGE:=type: Ephemeral}}\n"),
 		ContainSubstring("name: ${CLUSTER_NAME}-workers\n"),
 	))
-	g.Expect(strings.Count(changed, "kind: MachineHealthCheck\n")).To(Equal(1))
-	_, document, found := strings.Cut(changed[strings.LastIndex(changed[:strings.Index(changed, "kind: MachineHealthCheck\n")], separator):], separator)
-	g.Expect(found).To(BeTrue())
+	var checks []string
+	for document := range strings.SplitSeq(changed, separator) {
+		if strings.Contains(document, "kind: MachineHealthCheck\n") {
+			checks = append(checks, document)
+		}
+	}
+	g.Expect(checks).To(HaveLen(1))
 	check := &clusterv1.MachineHealthCheck{}
-	g.Expect(yaml.UnmarshalStrict([]byte(document), check)).To(Succeed())
+	g.Expect(yaml.UnmarshalStrict([]byte(checks[0]), check)).To(Succeed())
 	g.Expect(check.Spec.Checks.UnhealthyNodeConditions).To(HaveExactElements(
 		And(HaveField("Type", BeEquivalentTo(badCondition)), HaveField("Status", BeEquivalentTo("False")), HaveField("TimeoutSeconds", HaveValue(BeEquivalentTo(10)))),
 	))

@@ -102,7 +102,8 @@ func purge(ctx context.Context) {
 	world.stopLogs()
 	_, err := world.tool.Run(ctx, nil, "delete", "--all", "--include-crd", "--include-namespace")
 	Expect(err).NotTo(HaveOccurred())
-	kubectl(ctx, "default", "delete", "customresourcedefinitions,namespaces,clusterroles,clusterrolebindings", "--selector", "cluster.x-k8s.io/provider", "--ignore-not-found", "--wait")
+	kubectl(ctx, "default", "delete", "customresourcedefinitions,namespaces,clusterroles,clusterrolebindings", "--selector", "cluster.x-k8s.io/provider",
+		"--ignore-not-found", "--wait", "--timeout="+longTimeout.String())
 }
 
 // buildReleases builds the older release and this one, their images in kind, and
