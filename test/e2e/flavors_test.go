@@ -54,7 +54,7 @@ func addRemediationFlavor(repository string) error {
 func remediate(template string) (string, error) {
 	var documents []string
 	checks := 0
-	for _, document := range strings.SplitSeq("\n"+template, separator) {
+	for document := range strings.SplitSeq("\n"+template, separator) {
 		if !strings.Contains("\n"+document, "\nkind: MachineHealthCheck\n") {
 			documents = append(documents, document)
 			continue
