@@ -4,6 +4,7 @@ import (
 	"context"
 	"path/filepath"
 	"slices"
+	"testing"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
@@ -14,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -133,4 +135,24 @@ func letGo(ctx context.Context, namespace string) {
 			return client.IgnoreNotFound(world.client.Patch(ctx, object, client.MergeFrom(before)))
 		})).To(Succeed())
 	}
+}
+
+func TestWhatUpstreamHoldsGoesWithItsNamespace(t *testing.T) {
+	RegisterTestingT(t)
+	const namespace = "left"
+	held := metav1.ObjectMeta{Namespace: namespace, Name: "held", Finalizers: []string{heldBy}}
+	world.client = fake.NewClientBuilder().WithScheme(scheme()).WithObjects(
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "other"}},
+		&clusterv1.Cluster{ObjectMeta: held}, &clusterv1.Machine{ObjectMeta: held}, &infrav1.TalosCluster{ObjectMeta: held},
+	).Build()
+	defer func() { world.client = nil }()
+	letGo(t.Context(), namespace)
+	takeAway(t.Context(), namespace)
+	Expect(namespaceNames(t.Context())).To(Equal([]string{"other"}))
+	clusters := &clusterv1.ClusterList{}
+	Expect(world.client.List(t.Context(), clusters)).To(Succeed())
+	Expect(clusters.Items).To(BeEmpty())
+	machines := &clusterv1.MachineList{}
+	Expect(world.client.List(t.Context(), machines)).To(Succeed())
+	Expect(machines.Items).To(HaveExactElements(HaveField("Finalizers", BeEmpty())), "the garbage collector takes it")
 }
