@@ -120,7 +120,7 @@ test-talos: local-repository $(if $(SMOKE),,test-histories) ## Run test-historie
 
 # The first revision at which the suite has run in a cluster. Providers are upgraded
 # from it; empty leaves that out.
-UPGRADE_FROM ?= 3c35c4b9148fa866a8652548be061df679ccc470
+UPGRADE_FROM ?= 45df26a1b064e7c69fc4f8787ad0f4d49e6c8535
 
 .PHONY: test-e2e
 test-e2e: local-repository ## Run the suite in a cluster: the providers in kind, real Talos nodes in Docker and in Pods. ONLY=<label filter>, UPGRADE_FROM=<git revision of an older release>.
