@@ -6,11 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"testing"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/util/version"
 	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/cluster-api/test/framework/bootstrap"
 	"sigs.k8s.io/cluster-api/test/framework/clusterctl"
@@ -111,8 +113,10 @@ func purge(ctx context.Context) {
 func buildReleases(ctx context.Context) (repository, flavor string) {
 	GinkgoHelper()
 	older := filepath.Join(world.dir, "older")
-	command(ctx, world.dir, "git", "clone", "--quiet", "--no-checkout", world.source, older)
-	command(ctx, older, "git", "checkout", "--quiet", "--detach", *upgradeFrom)
+	Expect(os.MkdirAll(older, 0o755)).To(Succeed())
+	// No clone: the revision may be on no branch that a clone would take.
+	command(ctx, world.source, "git", "archive", "--output", older+".tar", *upgradeFrom)
+	command(ctx, older, "tar", "-xf", older+".tar")
 	const olderRegistry, newRegistry, out = "REGISTRY=registry.local/older", "REGISTRY=registry.local/newer", "OUT=out/e2e-newer"
 	images := makeImages(ctx, older, olderRegistry, "VERSION="+stackctl.ReleaseVersion)
 	images = append(images, makeImages(ctx, world.source, newRegistry, "VERSION="+newRelease, out)...)
@@ -218,4 +222,29 @@ func hostOf(ctx context.Context, namespace, infraMachine string) string {
 	index := slices.IndexFunc(hosts.Items, func(host infrav1.TalosHost) bool { return host.Spec.ConsumerRef.Name == infraMachine })
 	Expect(index).NotTo(BeNumerically("<", 0), "the host of TalosMachine %s", infraMachine)
 	return hosts.Items[index].Name
+}
+
+func TestTheNewReleaseHasASeriesBesideThatOfTheOlderOne(t *testing.T) {
+	RegisterTestingT(t)
+	metadata, err := os.ReadFile(filepath.Join("..", "..", "metadata.yaml"))
+	Expect(err).NotTo(HaveOccurred())
+	repository := t.TempDir()
+	for _, provider := range []string{"bootstrap-talos", "control-plane-talos", "infrastructure-talos"} {
+		folder := filepath.Join(repository, provider, newRelease)
+		Expect(os.MkdirAll(folder, 0o755)).To(Succeed())
+		Expect(os.WriteFile(filepath.Join(folder, "metadata.yaml"), metadata, 0o600)).To(Succeed())
+	}
+	declareSeries(repository)
+	// Twice is as good as once.
+	declareSeries(repository)
+	declared := &clusterctlv1.Metadata{}
+	text, err := os.ReadFile(filepath.Join(repository, "infrastructure-talos", newRelease, "metadata.yaml"))
+	Expect(err).NotTo(HaveOccurred())
+	Expect(yaml.UnmarshalStrict(text, declared)).To(Succeed())
+	for _, release := range []string{stackctl.ReleaseVersion, newRelease} {
+		parsed, err := version.ParseSemantic(release)
+		Expect(err).NotTo(HaveOccurred())
+		Expect(declared.GetReleaseSeriesForVersion(parsed)).To(HaveField("Contract", contract), release)
+	}
+	Expect(declared.ReleaseSeries).To(HaveLen(2))
 }
