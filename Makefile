@@ -90,11 +90,10 @@ lint: ## Run golangci-lint on all modules.
 test: local-repository ## Run the tests of rungs 1 and 2. RACE=1 looks for data races.
 	@set -e; for module in $(filter-out test/integration,$(MODULES)); do echo "test $$module"; (cd $$module && $(GO_TEST) -timeout 40m ./...); done
 	cd test/integration && $(GO_TEST) ./world
-	@$(MAKE) --no-print-directory -j2 test-integration-restarts test-integration-rest
-	@$(MAKE) --no-print-directory test-integration-containers
+	@$(MAKE) --no-print-directory -j2 test-integration-rest test-integration-restarts test-integration-containers
 
-# Tests that restart the managers have a management cluster of their own, so that
-# the others need not wait for them.
+# Tests that restart the managers, and those of machines in Pods, have management
+# clusters of their own, so that the others need not wait for them.
 RESTARTS := '^TestManagers'
 
 .PHONY: test-integration-restarts
@@ -105,7 +104,8 @@ test-integration-restarts:
 test-integration-rest:
 	cd test/integration && RACE=$(RACE) $(GO_TEST) -v -timeout 40m -skip $(RESTARTS) .
 
-# Machines in Pods need a management cluster that runs Pods.
+# Machines in Pods need a management cluster that runs Pods. Most of the time they
+# are waited for.
 .PHONY: test-integration-containers
 test-integration-containers: ## Run the part of the tests that is about machines in Pods.
 	cd test/integration && RACE=$(RACE) $(GO_TEST) -v -timeout 40m ./containers
@@ -118,9 +118,13 @@ test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what t
 test-talos: local-repository $(if $(SMOKE),,test-histories) ## Run test-histories, and the suite on real Talos nodes in containers where there can be Docker. SMOKE=1 takes one node only.
 	cd test/stack && $(GO_TEST) -v -count=1 -timeout 3h ./talos -args -real -ginkgo.v $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(RECORD),-record)
 
+# The first revision at which the suite has run in a cluster. Providers are upgraded
+# from it; empty leaves that out.
+UPGRADE_FROM ?= 45df26a1b064e7c69fc4f8787ad0f4d49e6c8535
+
 .PHONY: test-e2e
 test-e2e: local-repository ## Run the suite in a cluster: the providers in kind, real Talos nodes in Docker and in Pods. ONLY=<label filter>, UPGRADE_FROM=<git revision of an older release>.
-	cd test/e2e && $(GO_TEST) -v -count=1 -timeout 8h . -args -kind -ginkgo.v $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(UPGRADE_FROM),-upgrade-from=$(UPGRADE_FROM))
+	cd test/e2e && $(GO_TEST) -v -count=1 -timeout 8h . -args -kind -ginkgo.v -ginkgo.timeout=7h30m $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(UPGRADE_FROM),-upgrade-from=$(UPGRADE_FROM))
 
 .PHONY: test-histories
 test-histories: ## Play 10000 histories of the control plane's decision, and 500 of etcd on the model and on real etcd.
@@ -134,6 +138,10 @@ test-faults: local-repository ## Run the fault matrix.
 .PHONY: test-quick-start
 test-quick-start: local-repository ## Type the commands of docs/quick-start.md, in Docker.
 	cd test/stack && go test -v -count=1 -timeout 1h -run TestQuickStart ./quickstart -args -type-page
+
+.PHONY: test-tilt
+test-tilt: ## Have the real Tilt evaluate the Tiltfile, and make a new manager of a saved file. Tilt is built with a C compiler.
+	cd test/stack && go test -v -count=1 -timeout 30m ./dev -args -tilt
 
 .PHONY: test-dev
 test-dev: ## Go through the development loop of docs/development.md, in Docker, and say how long its steps take.

@@ -20,6 +20,7 @@ import (
 func bothSpecs() {
 	const metal, pods = "both-metal", "both-pods"
 	describeFailure(metal, pods)
+	leaveNothing(metal, pods)
 	It("are in clusters side by side, and workers of both in one cluster", Label("both"), func(ctx SpecContext) {
 		step(ctx, "both: side by side", func(ctx context.Context) string {
 			addHosts(ctx, metal, 2)
@@ -27,6 +28,7 @@ func bothSpecs() {
 			generate(ctx, pods, "container", parts.KubernetesVersion, 1, 1, nil)
 			awaitWhole(ctx, metal, 1, 1)
 			awaitWhole(ctx, pods, 1, 1)
+			world.memory = append(world.memory, memoryOfHosts(ctx, metal)...)
 			return "2 clusters whole"
 		})
 		step(ctx, "both: in one cluster", func(ctx context.Context) string {

@@ -281,6 +281,10 @@ func describeFailure(names ...string) {
 		}
 		for _, name := range names {
 			AddReportEntry("cluster "+name, describe(ctx, name))
+			scenario := &demo.Scenario{Management: managementCluster(ctx), Cluster: name}
+			if err := scenario.Collect(ctx, filepath.Join(world.artifacts, "objects", name)); err != nil {
+				AddReportEntry("objects of "+name, err.Error())
+			}
 			machines := machinesOf(ctx, name)
 			for _, pod := range podNames(machines) {
 				if err := collectPod(ctx, name, pod, filepath.Join(world.artifacts, "pods", name)); err != nil {

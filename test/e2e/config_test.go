@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -9,6 +10,12 @@ import (
 
 	"github.com/capi-talos/capi-talos/test/stack/parts"
 )
+
+func TestTheFlavorsOfUpstreamsSpecsAreOurs(t *testing.T) {
+	for _, flavor := range []string{podsFlavor, topologyFlavor} {
+		NewWithT(t).Expect(filepath.Join("..", "..", "templates", "cluster-template-"+flavor+".yaml")).To(BeARegularFile())
+	}
+}
 
 func TestTheConfigurationHasWhatUpstreamAsksFor(t *testing.T) {
 	g := NewWithT(t)

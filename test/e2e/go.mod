@@ -157,7 +157,7 @@ require (
 
 require (
 	github.com/capi-talos/capi-talos v0.0.0
-	github.com/capi-talos/capi-talos/test/fleet v0.0.0 // indirect
+	github.com/capi-talos/capi-talos/test/fleet v0.0.0
 	github.com/capi-talos/capi-talos/test/stack v0.0.0
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/emicklei/go-restful/v3 v3.13.0 // indirect

@@ -1,8 +1,6 @@
 package e2e
 
 import (
-	"slices"
-
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
@@ -37,11 +35,11 @@ func installationSpecs() {
 			for i := range pods.Items {
 				Expect(pods.Items[i].Status.ContainerStatuses).To(HaveEach(HaveField("RestartCount", BeEquivalentTo(0))))
 			}
-			leases := &coordinationv1.LeaseList{}
-			Expect(world.client.List(ctx, leases, client.InNamespace(name))).To(Succeed())
-			Expect(slices.ContainsFunc(leases.Items, func(lease coordinationv1.Lease) bool {
-				return lease.Spec.HolderIdentity != nil && *lease.Spec.HolderIdentity != ""
-			})).To(BeTrue(), "nobody leads in %s", name)
+			Eventually(ctx, func(g Gomega) {
+				leases := &coordinationv1.LeaseList{}
+				g.Expect(world.client.List(ctx, leases, client.InNamespace(name))).To(Succeed())
+				g.Expect(leases.Items).To(HaveExactElements(HaveField("Spec.HolderIdentity", HaveValue(Not(BeEmpty())))), "one leads in %s", name)
+			}).WithTimeout(timeout).WithPolling(interval).Should(Succeed())
 		}
 	}, SpecTimeout(timeout))
 }

@@ -12,8 +12,9 @@ import (
 
 // machinesSpecs take the main job of "MODE=metal make demo" through kind.
 func machinesSpecs() {
+	const name = "machines"
+	leaveNothing(name)
 	It("goes from maintenance mode to a scaled cluster, to another version, and back", Label("machines"), func(ctx SpecContext) {
-		const name = "machines"
 		scenario := &demo.Scenario{
 			Management: managementCluster(ctx), Fleet: world.nodes.Fleet, Cluster: name, Output: GinkgoWriter, Dir: filepath.Join(world.artifacts, name),
 		}

@@ -20,6 +20,7 @@ import (
 func podsSpecs() {
 	const name = "pods"
 	describeFailure(name)
+	leaveNothing(name, writerNamespace)
 	It("grows, is brought to another version while a client writes, heals, outlives all of its sandboxes, and leaves nothing", Label("pods"), func(ctx SpecContext) {
 		step(ctx, "pods: create", func(ctx context.Context) string {
 			generate(ctx, name, "container", parts.PreviousKubernetesVersion, 1, 1, nil)
@@ -56,9 +57,10 @@ func growInPods(ctx context.Context, name string) {
 	})
 	printed, err := kindNode(ctx, "crictl", "stats", "--output", "json")
 	Expect(err).NotTo(HaveOccurred())
-	world.memory, err = readMemory([]byte(printed), name)
+	memory, err := readMemory([]byte(printed), name)
 	Expect(err).NotTo(HaveOccurred())
-	Expect(world.memory).To(HaveLen(6))
+	Expect(memory).To(HaveLen(6))
+	world.memory = append(world.memory, memory...)
 }
 
 // rollInPods brings the control plane and then the workers to another version of

@@ -54,6 +54,8 @@ var world struct {
 	tool   *stackctl.Tool
 	config *clusterctl.E2EConfig
 	rights audit.Rights
+	// raised tells that all of this was there when the first spec began.
+	raised bool
 	// stopLogs ends what follows the logs of the managers.
 	stopLogs context.CancelFunc
 	// played are the scenarios that ended well: what judges the whole needs all.
@@ -90,19 +92,25 @@ func raise(ctx context.Context) {
 	step(ctx, "clusterctl init --wait-providers", func(ctx context.Context) string {
 		repository := filepath.Join(world.dir, "repository")
 		Expect(world.nodes.Pods().Repository(filepath.Join(world.source, "out", "repository"), repository)).To(Succeed())
+		Expect(addRemediationFlavor(repository)).To(Succeed())
 		world.tool = newTool(filepath.Join(world.dir, "clusterctl"), repository)
 		initProviders(ctx, world.tool)
 		return "providers installed"
 	})
+	world.raised = true
 }
 
 // setEnvironment tells kind and the libraries of clusterctl, which run in this
 // process, what they otherwise take from the user's surroundings.
 func setEnvironment() {
+	scratch := filepath.Join(world.dir, "tmp")
+	Expect(os.MkdirAll(scratch, 0o755)).To(Succeed())
 	for name, value := range map[string]string{
 		"KIND_EXPERIMENTAL_PROVIDER": "docker", "KIND_EXPERIMENTAL_DOCKER_NETWORK": world.nodes.Network.Name,
 		"PATH":            filepath.Dir(world.nodes.Docker.Path) + string(os.PathListSeparator) + os.Getenv("PATH"),
 		"XDG_CONFIG_HOME": filepath.Join(world.dir, "home"), "CLUSTERCTL_DISABLE_VERSIONCHECK": "true",
+		// Upstream's framework leaves a kubeconfig there for each look at a cluster.
+		"TMPDIR": scratch,
 		// The gate of ClusterClasses in Cluster API's core.
 		"CLUSTER_TOPOLOGY": "true",
 	} {
@@ -291,14 +299,15 @@ func copyIntoKind(ctx context.Context, path string, content []byte) {
 // takeDown ends everything. Logs stay in out/e2e.
 func takeDown(ctx SpecContext) {
 	printTables()
+	failed := failedBefore || !world.raised
 	var failures []error
 	if world.stopLogs != nil {
 		world.stopLogs()
 	}
-	if world.kind != nil && failedBefore {
+	if world.kind != nil && failed {
 		failures = append(failures, kind.NewProvider().CollectLogs(run, filepath.Join(world.artifacts, "kind")))
 	}
-	if world.nodes != nil && world.nodes.Fleet != nil && failedBefore {
+	if world.nodes != nil && world.nodes.Fleet != nil && failed {
 		failures = append(failures, world.nodes.Fleet.CollectLogs(ctx, filepath.Join(world.artifacts, "machines")))
 	}
 	if world.proxy != nil {

@@ -9,14 +9,17 @@ package e2e
 import (
 	"context"
 	"flag"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/go-logr/logr"
 	. "github.com/onsi/ginkgo/v2"
+	"github.com/onsi/ginkgo/v2/types"
 	. "github.com/onsi/gomega"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/capi-talos/capi-talos/test/stack/demo"
 	"github.com/capi-talos/capi-talos/test/stack/nodes"
 )
 
@@ -53,7 +56,7 @@ func TestE2E(t *testing.T) {
 var _ = BeforeSuite(func(ctx SpecContext) {
 	DeferCleanup(takeDown)
 	raise(ctx)
-}, NodeTimeout(longTimeout+longTimeout))
+}, NodeTimeout(3*longTimeout))
 
 // The specs run one after the other, in this order: what judges the whole comes
 // after it, and the providers go last. Upstream's specs are handed a context while
@@ -72,4 +75,9 @@ var _ = Describe("The providers in a cluster", Ordered, ContinueOnFailure, func(
 // failedBefore tells whether a spec has failed so far.
 var failedBefore bool
 
-var _ = ReportAfterEach(func(report SpecReport) { failedBefore = failedBefore || report.Failed() })
+var _ = ReportAfterEach(func(report SpecReport) {
+	failedBefore = failedBefore || report.Failed()
+	if slices.Contains(report.Labels(), upstreamLabel) && report.State.Is(types.SpecStatePassed|types.SpecStateFailureStates) {
+		note(demo.Result{Step: upstreamLabel + ": " + report.Labels()[1], Outcome: report.State.String(), Took: report.RunTime})
+	}
+})

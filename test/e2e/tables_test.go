@@ -10,13 +10,17 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"text/tabwriter"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/stack/demo"
 )
 
@@ -80,6 +84,35 @@ func readMemory(printed []byte, namespace string) ([]memoryOf, error) {
 	return found, nil
 }
 
+// readUsage reads what "docker stats" prints of the memory of a container, such as
+// "61.2MiB / 23.4GiB".
+func readUsage(printed string) (int64, error) {
+	used, _, _ := strings.Cut(strings.TrimSpace(printed), " / ")
+	quantity, err := resource.ParseQuantity(strings.TrimSuffix(used, "B"))
+	if err != nil {
+		return 0, fmt.Errorf("reading the memory of a container of %q: %w", printed, err)
+	}
+	return quantity.Value(), nil
+}
+
+// memoryOfHosts is how much memory the machines behind the hosts of a namespace use.
+func memoryOfHosts(ctx context.Context, namespace string) []memoryOf {
+	GinkgoHelper()
+	hosts := &infrav1.TalosHostList{}
+	Expect(world.client.List(ctx, hosts, client.InNamespace(namespace))).To(Succeed())
+	var found []memoryOf
+	for i := range hosts.Items {
+		container := world.nodes.Network.Name + "-" + hosts.Items[i].Name
+		printed, err := world.nodes.Docker.Docker(ctx, "stats", "--no-stream", "--format", "{{.MemUsage}}", container)
+		Expect(err).NotTo(HaveOccurred())
+		used, err := readUsage(string(printed))
+		Expect(err).NotTo(HaveOccurred())
+		found = append(found, memoryOf{hosts.Items[i].Spec.ConsumerRef.Name, used})
+	}
+	slices.SortFunc(found, func(a, b memoryOf) int { return cmp.Compare(a.node, b.node) })
+	return found
+}
+
 // printTables prints what the steps took and the nodes used, and keeps it.
 func printTables() {
 	if world.artifacts == "" {
@@ -112,4 +145,14 @@ func TestReadMemory(t *testing.T) {
 	g.Expect(readMemory([]byte(printed), "pods")).To(Equal([]memoryOf{{"a", 400 << 20}, {"b", 100 << 20}}))
 	_, err := readMemory([]byte(`{"stats": [{"attributes": {"labels": {"io.kubernetes.pod.namespace": "pods"}}}]}`), "pods")
 	g.Expect(err).To(MatchError(ContainSubstring("reading the memory of Pod")))
+}
+
+func TestReadUsage(t *testing.T) {
+	for printed, want := range map[string]int64{
+		"512KiB / 23.4GiB\n": 512 << 10, "61.5MiB / 23.4GiB": 61.5 * (1 << 20), "1.5GiB / 23.4GiB": 3 << 29, "0B / 0B": 0,
+	} {
+		NewWithT(t).Expect(readUsage(printed)).To(Equal(want), printed)
+	}
+	_, err := readUsage("-- / --")
+	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("reading the memory of a container")))
 }

@@ -23,12 +23,15 @@ const (
 	// podsFlavor is the template of clusters in Pods, topologyFlavor the one of such
 	// clusters of a ClusterClass.
 	podsFlavor, topologyFlavor = "container", "container-topology"
+	// upstreamLabel is on all of upstream's specs, before a label of each.
+	upstreamLabel = "upstream"
 )
 
 // upstreamSpecs are Cluster API's own specs, unchanged. docs/testing.md lists those
 // that are not here, each with the line that stops it.
 func upstreamSpecs(ctx context.Context) {
-	Context("QuickStart", Label("upstream", "quick-start"), func() {
+	upstreamLeavesNothing()
+	Context("QuickStart", Label(upstreamLabel, "quick-start"), func() {
 		upstream.QuickStartSpec(ctx, func() upstream.QuickStartSpecInput {
 			return upstream.QuickStartSpecInput{
 				E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, ArtifactFolder: folder("quick-start"),
@@ -36,7 +39,7 @@ func upstreamSpecs(ctx context.Context) {
 			}
 		})
 	})
-	Context("QuickStart with a ClusterClass", Label("upstream", "quick-start-topology"), func() {
+	Context("QuickStart with a ClusterClass", Label(upstreamLabel, "quick-start-topology"), func() {
 		upstream.QuickStartSpec(ctx, func() upstream.QuickStartSpecInput {
 			return upstream.QuickStartSpecInput{
 				E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, ArtifactFolder: folder("quick-start-topology"),
@@ -44,7 +47,7 @@ func upstreamSpecs(ctx context.Context) {
 			}
 		})
 	})
-	Context("MachineDeploymentScale", Label("upstream", "md-scale"), func() {
+	Context("MachineDeploymentScale", Label(upstreamLabel, "md-scale"), func() {
 		upstream.MachineDeploymentScaleSpec(ctx, func() upstream.MachineDeploymentScaleSpecInput {
 			return upstream.MachineDeploymentScaleSpecInput{
 				E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, ArtifactFolder: folder("md-scale"),
@@ -52,15 +55,15 @@ func upstreamSpecs(ctx context.Context) {
 			}
 		})
 	})
-	Context("MachineDeploymentRemediation", Label("upstream", "md-remediation"), func() {
+	Context("MachineDeploymentRemediation", Label(upstreamLabel, "md-remediation"), func() {
 		upstream.MachineDeploymentRemediationSpec(ctx, func() upstream.MachineDeploymentRemediationSpecInput {
 			return upstream.MachineDeploymentRemediationSpecInput{
 				E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, ArtifactFolder: folder("md-remediation"),
-				Flavor: ptr.To(podsFlavor), ControlPlaneWaiters: waiters(),
+				Flavor: ptr.To(remediationFlavor), ControlPlaneWaiters: waiters(),
 			}
 		})
 	})
-	Context("ClusterDeletion", Label("upstream", "cluster-deletion"), func() {
+	Context("ClusterDeletion", Label(upstreamLabel, "cluster-deletion"), func() {
 		upstream.ClusterDeletionSpec(ctx, func() upstream.ClusterDeletionSpecInput {
 			return upstream.ClusterDeletionSpecInput{
 				E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, ArtifactFolder: folder("cluster-deletion"),
@@ -68,10 +71,10 @@ func upstreamSpecs(ctx context.Context) {
 			}
 		})
 	})
-	Context("ClusterClassChanges", Label("upstream", "clusterclass-changes"), func() {
+	Context("ClusterClassChanges", Label(upstreamLabel, "clusterclass-changes"), func() {
 		upstream.ClusterClassChangesSpec(ctx, clusterClassChanges)
 	})
-	Context("NodeDrainTimeout", Label("upstream", "node-drain"), func() {
+	Context("NodeDrainTimeout", Label(upstreamLabel, "node-drain"), func() {
 		upstream.NodeDrainTimeoutSpec(ctx, func() upstream.NodeDrainTimeoutSpecInput {
 			return upstream.NodeDrainTimeoutSpecInput{
 				E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, ArtifactFolder: folder("node-drain"),

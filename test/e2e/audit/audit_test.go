@@ -3,11 +3,14 @@ package audit
 import (
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"sigs.k8s.io/yaml"
 )
@@ -177,16 +180,19 @@ const log = `
 {"kind":"Event","apiVersion":"audit.k8s.io/v1","stage":"ResponseComplete","verb":"create","user":{"username":"system:serviceaccount:two-system:manager"},"objectRef":{"resource":"talosmachines","namespace":"a","apiGroup":"infrastructure.cluster.x-k8s.io","apiVersion":"v1alpha1"},"responseStatus":{"code":201}}
 `
 
-const (
-	refusal     = `{"kind":"Event","apiVersion":"audit.k8s.io/v1","stage":"ResponseComplete","verb":"patch","user":{"username":"system:serviceaccount:one-system:manager"},"objectRef":{"resource":"things","namespace":"a","name":"t","apiGroup":"x.io","subresource":"status"},"responseStatus":{"code":403,"reason":"Forbidden","message":"things is forbidden"}}`
-	terminating = `{"kind":"Event","apiVersion":"audit.k8s.io/v1","stage":"ResponseComplete","verb":"create","user":{"username":"system:serviceaccount:one-system:manager"},"objectRef":{"resource":"events","namespace":"a"},"responseStatus":{"code":403,"reason":"Forbidden","message":"being terminated","details":{"causes":[{"reason":"NamespaceTerminating","message":"n"}]}}}`
-)
+// refusal is an event of a request that RBAC has refused.
+const refusal = `{"kind":"Event","apiVersion":"audit.k8s.io/v1","stage":"ResponseComplete","verb":"patch","user":{"username":"system:serviceaccount:one-system:manager"},"objectRef":{"resource":"things","namespace":"a","name":"t","apiGroup":"x.io","subresource":"status"},"responseStatus":{"code":403,"reason":"Forbidden","message":"things is forbidden"},"annotations":{"authorization.k8s.io/decision":"forbid"}}`
+
+// denial is an event of a request for a right that there is, which admission has
+// denied.
+func denial(message string) string {
+	return `{"kind":"Event","apiVersion":"audit.k8s.io/v1","stage":"ResponseComplete","verb":"create","user":{"username":"system:serviceaccount:one-system:manager"},"objectRef":{"resource":"pods","namespace":"a"},"responseStatus":{"code":403,"reason":"Forbidden","message":` +
+		strconv.Quote(message) + `},"annotations":{"authorization.k8s.io/decision":"allow"}}`
+}
 
 func requests(t *testing.T, logs ...string) Requests {
 	t.Helper()
-	var all []string
-	all = append(all, logs...)
-	read, err := ReadLogs(rights(t).Managers, strings.NewReader(strings.Join(all, "\n")))
+	read, err := ReadLogs(rights(t).Managers, time.Time{}, strings.NewReader(strings.Join(logs, "\n")+"\n"))
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	return read
 }
@@ -207,11 +213,43 @@ func TestReadLogs(t *testing.T) {
 			{Manager: "one-talos", Namespace: "a", Group: "x.io", Resource: "things/status", Name: "t", Verb: "patch"}: "things is forbidden",
 		}))
 	})
-	t.Run("does not blame a manager for a namespace that is being deleted", func(t *testing.T) {
-		NewWithT(t).Expect(requests(t, terminating).Refused).To(BeEmpty())
+	for behaviour, message := range map[string]string{
+		"quota":                           `pods "p" is forbidden: exceeded quota: pods, requested: pods=1, used: pods=6, limited: pods=1`,
+		"Pod Security":                    `pods "p" is forbidden: violates PodSecurity "baseline:latest": privileged`,
+		"webhook":                         `admission webhook "w" denied the request: not this one`,
+		"namespace that is being deleted": `pods "p" is forbidden: unable to create new content in namespace a because it is being terminated`,
+	} {
+		t.Run("does not blame a manager for a "+behaviour, func(t *testing.T) {
+			g := NewWithT(t)
+			read := requests(t, denial(message))
+			g.Expect(read.Refused).To(BeEmpty())
+			g.Expect(read.Allowed).To(HaveKeyWithValue(Request{Manager: "one-talos", Namespace: "a", Resource: "pods", Verb: "create"}, 1), "the right is there, and was used")
+		})
+	}
+	t.Run("keeps what was denied for want of a right to the owner", func(t *testing.T) {
+		NewWithT(t).Expect(requests(t, denial(`pods "p" is forbidden: cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on: , <nil>`)).Refused).
+			To(HaveLen(1))
+	})
+	t.Run("leaves out what came in before", func(t *testing.T) {
+		g := NewWithT(t)
+		moment := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+		at := func(when time.Time) string {
+			return strings.Replace(refusal, `"verb"`, `"requestReceivedTimestamp":"`+when.Format(metav1.RFC3339Micro)+`","verb"`, 1)
+		}
+		for when, want := range map[time.Time]int{moment.Add(-time.Second): 0, moment: 1, moment.Add(time.Second): 1} {
+			read, err := ReadLogs(rights(t).Managers, moment, strings.NewReader(at(when)+"\n"))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(read.Refused).To(HaveLen(want))
+		}
+	})
+	t.Run("leaves out a last line that is still being written", func(t *testing.T) {
+		g := NewWithT(t)
+		read, err := ReadLogs(rights(t).Managers, time.Time{}, strings.NewReader(refusal+"\n"+refusal[:50]))
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(read.Refused).To(HaveLen(1))
 	})
 	t.Run("fails on what is no event", func(t *testing.T) {
-		_, err := ReadLogs(nil, strings.NewReader("{"))
+		_, err := ReadLogs(nil, time.Time{}, strings.NewReader("{\n"))
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("reading an event")))
 	})
 }

@@ -114,27 +114,41 @@ func name(group, resource string) string {
 	return resource + "." + group
 }
 
-// Table writes all grants as a table of Markdown, with their numbers first.
-func (v Verdict) Table(out io.Writer) error {
-	used, explained, needless := 0, 0, 0
-	var rows strings.Builder
+// outcome is what the table says of a row that was not used.
+func (r Row) outcome() string {
+	switch {
+	case r.Used > 0:
+		return ""
+	case r.Explanation != "":
+		return r.Explanation
+	default:
+		return "**neither used nor explained**"
+	}
+}
+
+// Summary is the numbers of all grants.
+func (v Verdict) Summary() string {
+	used, explained := 0, 0
 	for _, row := range v.Rows {
-		outcome := row.Explanation
 		switch {
 		case row.Used > 0:
 			used++
-			outcome = ""
 		case row.Explanation != "":
 			explained++
-		default:
-			needless++
-			outcome = "**neither used nor explained**"
 		}
-		fmt.Fprintf(&rows, "| %s | %s | %s | %s | %d | %s |\n",
-			row.Manager, cmp.Or(row.Namespace, "all"), name(row.Group, row.Resource), row.Verb, row.Used, outcome)
 	}
-	_, err := fmt.Fprintf(out, "Rights of the managers: %d granted, %d used, %d explained, %d neither; %d requests refused.\n\n"+
-		"| manager | namespace | resource | verb | used | why it need not be used |\n|---|---|---|---|---|---|\n%s",
-		len(v.Rows), used, explained, needless, len(v.Refused), rows.String())
+	return fmt.Sprintf("%d granted, %d used, %d explained, %d neither; %d requests refused",
+		len(v.Rows), used, explained, len(v.Rows)-used-explained, len(v.Refused))
+}
+
+// Table writes all grants as a table of Markdown, with their numbers first.
+func (v Verdict) Table(out io.Writer) error {
+	var rows strings.Builder
+	for _, row := range v.Rows {
+		fmt.Fprintf(&rows, "| %s | %s | %s | %s | %d | %s |\n",
+			row.Manager, cmp.Or(row.Namespace, "all"), name(row.Group, row.Resource), row.Verb, row.Used, row.outcome())
+	}
+	_, err := fmt.Fprintf(out, "Rights of the managers: %s.\n\n"+
+		"| manager | namespace | resource | verb | used | why it need not be used |\n|---|---|---|---|---|---|\n%s", v.Summary(), rows.String())
 	return err
 }

@@ -2,15 +2,16 @@ package audit
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 )
 
@@ -33,30 +34,41 @@ type Requests struct {
 	Refused map[Request]string
 }
 
-// maxEvent bounds one line of the log. Events carry no objects.
-const maxEvent = 1 << 20
-
-// ReadLogs reads audit logs: an event of audit.k8s.io/v1 per line.
-func ReadLogs(managers map[string]string, logs ...io.Reader) (Requests, error) {
+// ReadLogs reads audit logs: an event of audit.k8s.io/v1 per line. What came in
+// before since is left out.
+func ReadLogs(managers map[string]string, since time.Time, logs ...io.Reader) (Requests, error) {
 	requests := Requests{Allowed: map[Request]int{}, Refused: map[Request]string{}}
 	for _, log := range logs {
-		scanner := bufio.NewScanner(log)
-		scanner.Buffer(nil, maxEvent)
-		for scanner.Scan() {
-			if len(scanner.Bytes()) == 0 {
-				continue
-			}
-			event := &auditv1.Event{}
-			if err := json.Unmarshal(scanner.Bytes(), event); err != nil {
-				return Requests{}, fmt.Errorf("reading an event of the audit log: %w", err)
-			}
-			requests.take(managers, event)
-		}
-		if err := scanner.Err(); err != nil {
-			return Requests{}, fmt.Errorf("reading the audit log: %w", err)
+		if err := requests.read(managers, since, log); err != nil {
+			return Requests{}, err
 		}
 	}
 	return requests, nil
+}
+
+// read reads one log. A last line without an end is still being written, and is left
+// out.
+func (r *Requests) read(managers map[string]string, since time.Time, log io.Reader) error {
+	lines := bufio.NewReader(log)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("reading the audit log: %w", err)
+		}
+		if len(bytes.TrimSpace(line)) == 0 {
+			continue
+		}
+		event := &auditv1.Event{}
+		if err := json.Unmarshal(line, event); err != nil {
+			return fmt.Errorf("reading an event of the audit log: %w", err)
+		}
+		if !event.RequestReceivedTimestamp.Time.Before(since) {
+			r.take(managers, event)
+		}
+	}
 }
 
 // take counts an event. Requests that last, such as a watch, have two: one when the
@@ -73,22 +85,34 @@ func (r *Requests) take(managers map[string]string, event *auditv1.Event) {
 	if event.ObjectRef.Subresource != "" {
 		request.Resource += "/" + event.ObjectRef.Subresource
 	}
-	if refused(event.ResponseStatus) {
+	if refused(event) {
 		r.Refused[request] = event.ResponseStatus.Message
 		return
 	}
 	r.Allowed[request]++
 }
 
-// refused tells whether an answer says "forbidden". In a namespace that is being
-// deleted nobody may create anything, whatever his rights.
-func refused(status *metav1.Status) bool {
+// decision is the annotation of events that says what came of RBAC, and allowed what
+// it says of a right that there is.
+const decision, allowed = "authorization.k8s.io/decision", "allow"
+
+// ofOwners are the words of the admission that asks for rights of its own
+// (OwnerReferencesPermissionEnforcement).
+var ofOwners = []string{ //nolint:gochecknoglobals // a constant table
+	"cannot set blockOwnerDeletion if an ownerReference refers to a resource you can't set finalizers on",
+	"cannot set an ownerRef on a resource you can't delete",
+}
+
+// refused tells whether an answer says that a right is missing. A quota, Pod
+// Security, a webhook and a namespace that is being deleted say "forbidden", too, to
+// those who have the right.
+func refused(event *auditv1.Event) bool {
+	status := event.ResponseStatus
 	if status == nil || status.Code != http.StatusForbidden {
 		return false
 	}
-	return status.Details == nil || !slices.ContainsFunc(status.Details.Causes, func(cause metav1.StatusCause) bool {
-		return cause.Type == corev1.NamespaceTerminatingCause
-	})
+	return event.Annotations[decision] != allowed ||
+		slices.ContainsFunc(ofOwners, func(words string) bool { return strings.Contains(status.Message, words) })
 }
 
 // Uses tells whether a request needs a grant.

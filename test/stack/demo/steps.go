@@ -71,7 +71,7 @@ func (s *Scenario) steps() []step {
 
 func (s *Scenario) controlPlaneStep(count int) step {
 	what := plural(count, "control plane")
-	return step{what, what + " machines, each a healthy etcd member", func(ctx context.Context) (string, error) {
+	return step{what, plural(count, "control plane machine") + ", each a healthy etcd member", func(ctx context.Context) (string, error) {
 		grows := count > s.controlPlanes
 		s.controlPlanes = count
 		outcome, unready, err := s.scaleControlPlane(ctx, count)

@@ -58,8 +58,8 @@ func TestTheDailyLoop(t *testing.T) {
 	const patience, poll = 15 * time.Minute, time.Second
 	for _, provider := range providers {
 		g.Eventually(func() (string, error) {
-			return loop.shell(t.Context(), fmt.Sprintf("kubectl --namespace %s get deployment %s -o jsonpath='{.spec.template.spec.containers[0].image} {.status.observedGeneration}={.metadata.generation} {.status.readyReplicas}'", provider.namespace(), provider.deployment()))
-		}, patience, poll).Should(MatchRegexp(`:dev-\w+ (\d+)=\d+ 1$`), provider.name)
+			return loop.shell(t.Context(), fmt.Sprintf("kubectl --namespace %[1]s rollout status deployment %[2]s --timeout=10s >&2; kubectl --namespace %[1]s get deployment %[2]s -o jsonpath='{.spec.template.spec.containers[0].image}'", provider.namespace(), provider.deployment()))
+		}, patience, poll).Should(MatchRegexp(`:dev-\w+$`), provider.name)
 	}
 	loop.trigger(t, "create-cluster")
 	g.Eventually(func() (string, error) {

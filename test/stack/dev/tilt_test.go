@@ -3,6 +3,7 @@ package dev
 import (
 	"bytes"
 	"encoding/json"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +19,8 @@ import (
 	"github.com/capi-talos/capi-talos/test/stack/parts"
 	"github.com/capi-talos/capi-talos/test/stack/process"
 )
+
+var realTilt = flag.Bool("tilt", false, "run the real Tilt, which is built with a C compiler")
 
 // nowhere is a kubeconfig of the development stack's name that leads nowhere.
 const nowhere = `apiVersion: v1
@@ -36,6 +39,9 @@ type tilt struct {
 
 func newTilt(t *testing.T, context string) *tilt {
 	t.Helper()
+	if !*realTilt {
+		t.Skip("Tilt is built and run by make test-tilt only")
+	}
 	g := NewWithT(t)
 	built, err := parts.Ensure(t.Context(), parts.Print(os.Stderr), "tilt")
 	g.Expect(err).NotTo(HaveOccurred())

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/yaml"
@@ -104,15 +103,33 @@ func TestTheFirstFailureEndsTheShell(t *testing.T) {
 	}
 }
 
+// until ends a context once something was printed.
+type until struct {
+	bytes.Buffer
+
+	text string
+	end  context.CancelFunc
+}
+
+func (u *until) Write(text []byte) (int, error) {
+	count, err := u.Buffer.Write(text)
+	if strings.Contains(u.String(), u.text) {
+		u.end()
+	}
+	return count, err
+}
+
 func TestNothingIsLeftWhenTimeIsUp(t *testing.T) {
 	g := NewWithT(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	_, output, err := typed(t, ctx, []Block{{Line: 1, Heading: "Long", Commands: "sleep 1000 &\necho $!\nsleep 1000"}})
+	output := &until{text: "\nready", end: cancel}
+	_, err := Run(ctx, []Block{{Line: 1, Heading: "Long", Commands: "sleep 1000 &\necho $!\nprintf 'rea'; echo dy\nsleep 1000"}},
+		Options{Dir: t.TempDir(), Env: []string{"PATH=" + os.Getenv("PATH")}, Output: output})
 	g.Expect(err).To(MatchError(ContainSubstring("line 1 (Long)")))
-	lines := strings.Split(strings.TrimSpace(output), "\n")
-	background, err := strconv.Atoi(lines[len(lines)-1])
-	g.Expect(err).NotTo(HaveOccurred(), output)
+	before, _, _ := strings.Cut(output.String(), output.text)
+	background, err := strconv.Atoi(before[strings.LastIndex(before, "\n")+1:])
+	g.Expect(err).NotTo(HaveOccurred(), output.String())
 	// A process that has ended, and that nobody has asked about yet, has no arguments.
 	g.Eventually(func() string {
 		arguments, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", background))

@@ -64,14 +64,13 @@ type writer struct {
 func (w writer) run(ctx context.Context, client kubernetes.Interface) {
 	ticker := time.NewTicker(w.every)
 	defer ticker.Stop()
-	for number := 0; ; number++ {
+	for number := 0; ctx.Err() == nil; number++ {
 		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("written-%06d", number), Labels: map[string]string{w.label: "writer"}}}
 		if _, err := client.CoreV1().ConfigMaps(w.namespace).Create(ctx, object, metav1.CreateOptions{}); err == nil {
 			fmt.Fprintf(w.out, "%s %d\n", object.Name, time.Now().UnixNano())
 		}
 		select {
 		case <-ctx.Done():
-			return
 		case <-ticker.C:
 		}
 	}
