@@ -73,6 +73,7 @@ verify-modules:
 .PHONY: verify-documents
 verify-documents:
 	@go test ./config/ ./docs/ ./templates/
+	@go -C test/alerts test -count=1 ./...
 
 ##@ Lint
 
@@ -90,6 +91,7 @@ test: local-repository ## Run the tests of rungs 1 and 2. RACE=1 looks for data 
 	@set -e; for module in $(filter-out test/integration,$(MODULES)); do echo "test $$module"; (cd $$module && $(GO_TEST) -timeout 40m ./...); done
 	cd test/integration && $(GO_TEST) ./world
 	@$(MAKE) --no-print-directory -j2 test-integration-restarts test-integration-rest
+	@$(MAKE) --no-print-directory test-integration-containers
 
 # Tests that restart the managers have a management cluster of their own, so that
 # the others need not wait for them.
@@ -103,6 +105,11 @@ test-integration-restarts:
 test-integration-rest:
 	cd test/integration && RACE=$(RACE) $(GO_TEST) -v -timeout 40m -skip $(RESTARTS) .
 
+# Machines in Pods need a management cluster that runs Pods.
+.PHONY: test-integration-containers
+test-integration-containers:
+	cd test/integration && RACE=$(RACE) $(GO_TEST) -v -timeout 40m ./containers
+
 .PHONY: test-scale
 test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what the managers do when there is nothing to do.
 	cd test/integration && $(GO_TEST) -v -count=1 -p 1 -timeout 60m ./scale ./idle -args -long
@@ -110,6 +117,10 @@ test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what t
 .PHONY: test-talos
 test-talos: local-repository $(if $(SMOKE),,test-histories) ## Run test-histories, and the suite on real Talos nodes in containers where there can be Docker. SMOKE=1 takes one node only.
 	cd test/stack && $(GO_TEST) -v -count=1 -timeout 3h ./talos -args -real -ginkgo.v $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(RECORD),-record)
+
+.PHONY: test-e2e
+test-e2e: local-repository ## Run the suite in a cluster: the providers in kind, real Talos nodes in Docker and in Pods. ONLY=<label filter>, UPGRADE_FROM=<git revision of an older release>.
+	cd test/e2e && $(GO_TEST) -v -count=1 -timeout 8h . -args -kind -ginkgo.v $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(UPGRADE_FROM),-upgrade-from=$(UPGRADE_FROM))
 
 .PHONY: test-histories
 test-histories: ## Play 10000 histories of the control plane's decision, and 500 of etcd on the model and on real etcd.
@@ -120,6 +131,14 @@ test-histories: ## Play 10000 histories of the control plane's decision, and 500
 test-faults: local-repository ## Run the fault matrix.
 	cd test/integration && $(GO_TEST) -v -count=1 -timeout 60m ./faults -args -cells=154
 
+.PHONY: test-quick-start
+test-quick-start: local-repository ## Type the commands of docs/quick-start.md, in Docker.
+	cd test/stack && go test -v -count=1 -timeout 1h -run TestQuickStart ./quickstart -args -type-page
+
+.PHONY: test-dev
+test-dev: ## Go through the development loop of docs/development.md, in Docker, and say how long its steps take.
+	cd test/stack && go test -v -count=1 -timeout 2h -run TestTheDailyLoop ./dev -args -loop
+
 .PHONY: bench-main
 bench-main: local-repository ## Measure the main job beside its floor, on real nodes where there can be Docker, and the managers. FLEET=sim, ROUNDS=1.
 	cd test/stack && go run ./cmd/stack bench-main
@@ -127,8 +146,24 @@ bench-main: local-repository ## Measure the main job beside its floor, on real n
 ##@ Develop
 
 .PHONY: demo
-demo: local-repository ## Build a Kubernetes cluster out of Talos machines, scale it and give the machines back. FLEET=sim, KEEP=1.
+demo: local-repository ## Build a Kubernetes cluster in Pods, scale it, roll it and take it away. MODE=metal: out of Talos machines. FLEET=sim, KEEP=1.
 	cd test/stack && go run ./cmd/stack demo
+
+.PHONY: dev-up
+dev-up: local-repository ## Raise a management cluster in kind with everything installed, which stays until dev-down. Needs root.
+	cd test/stack && go run ./cmd/stack dev-up
+
+.PHONY: dev-down
+dev-down: ## Take down what dev-up has raised.
+	cd test/stack && go run ./cmd/stack dev-down
+
+.PHONY: tilt-up
+tilt-up: ## Put every saved file into the cluster of dev-up. TILT=tilt takes your own Tilt, which has a web interface.
+	cd test/stack && go run ./cmd/stack tilt up $(if $(TILT),,--legacy)
+
+.PHONY: tilt-ci
+tilt-ci: ## Build all managers and put them into the cluster of dev-up, once.
+	cd test/stack && go run ./cmd/stack tilt ci
 
 ##@ Build and release
 

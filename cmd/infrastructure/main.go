@@ -23,8 +23,9 @@ func main() {
 	probeInterval := pflag.Duration("host-probe-interval", defaultProbeInterval,
 		"How often a machine is looked at that nobody has claimed, or that does not answer.")
 	startup.Main(startup.Program{
-		Name:        "capt-infrastructure-manager",
-		AddToScheme: setup.AddToScheme,
+		Name:          "capt-infrastructure-manager",
+		AddToScheme:   setup.AddToScheme,
+		CacheByObject: setup.CacheByObject(),
 		Setup: func(ctx context.Context, mgr ctrl.Manager, env startup.Environment) error {
 			return setup.SetupWithManager(ctx, mgr, setup.Options{
 				WatchFilterValue:    env.WatchFilterValue,

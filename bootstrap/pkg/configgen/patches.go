@@ -21,6 +21,9 @@ var (
 	errHostnameOfControlPlane = errors.New("it sets the host name of a control plane machine, which must be the name of its Machine; remove it from the patch")
 	// errType: what a machine is to be is known to more than its configuration.
 	errType = errors.New("it changes machine.type, which generateType or data decides; remove it from the patch")
+	// errKey: Kubernetes' own configurations are JSON, whose keys are text, and the
+	// machinery panics where it copies another one.
+	errKey = errors.New("it has a key that is no text; put the keys below what is handed on to Kubernetes into quotes")
 	// errJSONPatch says that an RFC 6902 patch stands among the others.
 	errJSONPatch = errors.New("it is a JSON patch; use configPatches for those")
 )
@@ -49,6 +52,9 @@ func (p *patching) last() coreconfig.Provider { return p.states[len(p.states)-1]
 
 // add takes what came of a patch, unless it changes what is not the user's.
 func (p *patching) add(name patchName, patched coreconfig.Provider) error {
+	if err := checkKeys(patched); err != nil {
+		return name.fault(err)
+	}
 	before := p.last()
 	if typeOf(patched) != typeOf(before) {
 		return name.fault(errType)
@@ -58,6 +64,18 @@ func (p *patching) add(name patchName, patched coreconfig.Provider) error {
 		return name.fault(errHostnameOfControlPlane)
 	}
 	p.states, p.patches = append(p.states, patched), append(p.patches, name)
+	return nil
+}
+
+// checkKeys finds keys with which a configuration cannot be copied.
+func checkKeys(cfg coreconfig.Provider) (err error) {
+	defer func() {
+		if recover() != nil {
+			err = errKey
+		}
+	}()
+	_ = cfg.Clone()
+
 	return nil
 }
 

@@ -92,6 +92,8 @@ func (r *Reconciler) carryOut(ctx context.Context, s *scope) error {
 		return r.releaseHook(ctx, s)
 	case rollout.TakeSnapshot:
 		return r.takeSnapshot(ctx, s)
+	case rollout.ApplyManifests:
+		return r.applyManifests(ctx, s)
 	default:
 		return nil
 	}
@@ -104,7 +106,8 @@ func (r *Reconciler) interval(s *scope) time.Duration {
 		rollout.DeleteMachine, rollout.RemediateMachine, rollout.ReleaseHook:
 		return 0
 	case rollout.RecordBootstrapIntent, rollout.Bootstrap, rollout.RecordBootstrapped, rollout.RecordInitialized,
-		rollout.LeaveEtcd, rollout.WaitForLeave, rollout.RemoveMember, rollout.WaitForMachineDeletion:
+		rollout.LeaveEtcd, rollout.WaitForLeave, rollout.RemoveMember, rollout.WaitForMachineDeletion,
+		rollout.ApplyManifests:
 		return bringUpInterval
 	default:
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 )
 
 func TestTwoMachinesWantOneHost(t *testing.T) {
@@ -41,6 +42,7 @@ func TestTwoMachinesWantOneHost(t *testing.T) {
 	g.Expect(w.machine("a").Spec.ProviderID).NotTo(Equal(w.machine("b").Spec.ProviderID))
 	g.Expect(metals[0].Applied()).To(HaveLen(1))
 	g.Expect(metals[1].Applied()).To(HaveLen(1))
+	g.Expect(m.counts.Claims(testNamespace, metrics.ClaimClaimed)).To(Equal(2))
 }
 
 func TestAHostThatIsTakenInTheLastMomentIsNotTakenAgain(t *testing.T) {
@@ -59,6 +61,8 @@ func TestAHostThatIsTakenInTheLastMomentIsNotTakenAgain(t *testing.T) {
 	g.Expect(w.machine("a").Spec.HostRef).To(BeZero())
 	g.Expect(conditions.Get(w.machine("a"), infrav1.HostClaimedCondition).Reason).To(Equal(infrav1.NoHostFitsReason))
 	g.Expect(metal.Applied()).To(BeEmpty())
+	g.Expect(m.counts.Claims(testNamespace, metrics.ClaimConflict)).To(Equal(1))
+	g.Expect(m.counts.Claims(testNamespace, metrics.ClaimClaimed)).To(BeZero())
 }
 
 func TestNothingIsClaimedBeforeItsTime(t *testing.T) {

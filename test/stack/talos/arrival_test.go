@@ -43,9 +43,12 @@ var _ = Describe("What a user says", func() {
 		By("reading the Node")
 		workload := workloadClient(ctx, name)
 		node := &corev1.Node{}
-		Expect(workload.Get(ctx, ctrlclient.ObjectKey{Name: machine.Name}, node)).To(Succeed())
+		// Talos puts its labels on a Node that the kubelet has registered before.
+		Eventually(ctx, func(g Gomega) {
+			g.Expect(workload.Get(ctx, ctrlclient.ObjectKey{Name: machine.Name}, node)).To(Succeed())
+			g.Expect(node.Labels).To(HaveKeyWithValue("from", "a-strategic-patch"))
+		}).WithTimeout(timeout).WithPolling(time.Second).Should(Succeed())
 		Expect(node.Spec.ProviderID).To(Equal(machine.Spec.ProviderID))
-		Expect(node.Labels).To(HaveKeyWithValue("from", "a-strategic-patch"))
 		Expect(node.Status.NodeInfo.KubeletVersion).To(Equal(world.nodes.Fleet.KubernetesVersion()))
 		Expect(node.Status.Addresses).To(ContainElement(corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: host.Address}))
 		service := &corev1.Service{}

@@ -1,0 +1,220 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+)
+
+const otherVersion = "v1.36.4"
+
+// workloadCache knows the API server of one cluster.
+type workloadCache struct {
+	clustercache.ClusterCache
+	client client.Client
+}
+
+// GetUncachedClient implements clustercache.ClusterCache.
+func (c workloadCache) GetUncachedClient(context.Context, client.ObjectKey) (client.Client, error) {
+	if c.client == nil {
+		return nil, clustercache.ErrClusterNotConnected
+	}
+
+	return c.client, nil
+}
+
+// newWorkload is the API server of a cluster that holds some objects.
+func newWorkload(objects ...client.Object) client.Client {
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, appsv1.AddToScheme, rbacv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			panic(err)
+		}
+	}
+	mapper := meta.NewDefaultRESTMapper([]schema.GroupVersion{appsv1.SchemeGroupVersion, rbacv1.SchemeGroupVersion})
+	mapper.Add(appsv1.SchemeGroupVersion.WithKind("DaemonSet"), meta.RESTScopeNamespace)
+	mapper.Add(appsv1.SchemeGroupVersion.WithKind("Deployment"), meta.RESTScopeNamespace)
+	mapper.Add(rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"), meta.RESTScopeRoot)
+
+	return fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(objects...).Build()
+}
+
+// kubeProxy is a manifest as Talos renders it, with the types of its numbers.
+func kubeProxy(version string) map[string]any {
+	labels := map[string]any{"k8s-app": "kube-proxy"}
+
+	return map[string]any{
+		"apiVersion": "apps/v1", "kind": "DaemonSet",
+		"metadata": map[string]any{"namespace": "kube-system", "name": "kube-proxy", "creationTimestamp": nil},
+		"spec": map[string]any{
+			"selector":             map[string]any{"matchLabels": labels},
+			"revisionHistoryLimit": 3.0,
+			"template": map[string]any{
+				"metadata": map[string]any{"labels": labels},
+				"spec":     map[string]any{"containers": []any{map[string]any{"name": "kube-proxy", "image": "registry.k8s.io/kube-proxy:" + version}}},
+			},
+		},
+		"status": map[string]any{},
+	}
+}
+
+// proxyIn is what a cluster has of kube-proxy.
+func proxyIn(version string) *appsv1.DaemonSet {
+	labels := map[string]string{"k8s-app": "kube-proxy"}
+
+	return &appsv1.DaemonSet{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-proxy", UID: "proxy", Annotations: map[string]string{inventoryAnnotation: "talos"}},
+		Spec: appsv1.DaemonSetSpec{
+			Selector: &metav1.LabelSelector{MatchLabels: labels},
+			Template: corev1.PodTemplateSpec{
+				ObjectMeta: metav1.ObjectMeta{Labels: labels},
+				Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "kube-proxy", Image: "registry.k8s.io/kube-proxy:" + version}}},
+			},
+		},
+	}
+}
+
+// proxied is a world of one machine whose cluster has these objects.
+func proxied(t *testing.T, objects ...client.Object) (*world, *Reconciler) {
+	t.Helper()
+	w := newWorld(t)
+	w.core, w.workload = true, newWorkload(objects...)
+	r := w.manager()
+	w.takeTurns(r)
+	NewWithT(t).Expect(w.controlPlane().Annotations).To(HaveKeyWithValue(controlplanev1.ManifestsAnnotation, "v1.36.3"))
+	NewWithT(t).Expect(conditions.IsTrue(w.controlPlane(), controlplanev1.ManifestsUpToDateCondition)).To(BeTrue())
+
+	return w, r
+}
+
+// proxy is the image of kube-proxy in the cluster.
+func (w *world) proxy() string {
+	w.t.Helper()
+	found := &appsv1.DaemonSet{}
+	NewWithT(w.t).Expect(w.workload.Get(w.t.Context(), client.ObjectKeyFromObject(proxyIn("")), found)).To(Succeed())
+	NewWithT(w.t).Expect(found.Annotations).To(HaveKeyWithValue(inventoryAnnotation, "talos"))
+
+	return found.Spec.Template.Spec.Containers[0].Image
+}
+
+func (w *world) wantVersion(version string) {
+	w.change(func(controlPlane *controlplanev1.TalosControlPlane) { controlPlane.Spec.Version = version })
+}
+
+// TestManifestsFollowARollout: Talos itself leaves kube-proxy as the first machine has
+// made it.
+func TestManifestsFollowARollout(t *testing.T) {
+	g := NewWithT(t)
+	w, r := proxied(t, proxyIn("v1.36.3"))
+	w.wantVersion(otherVersion)
+	g.Expect(w.reconcile(r)).To(Succeed())
+	g.Expect(w.proxy()).To(HaveSuffix("v1.36.3"), "the control plane comes first")
+	g.Expect(conditions.GetReason(w.controlPlane(), controlplanev1.ManifestsUpToDateCondition)).To(Equal(controlplanev1.ManifestsWaitingReason))
+
+	w.takeTurns(r)
+	g.Expect(w.machines()).To(HaveLen(1))
+	g.Expect(w.machines()[0].Spec.Version).To(Equal(otherVersion))
+	g.Expect(w.proxy()).To(HaveSuffix(otherVersion))
+	g.Expect(w.controlPlane().Annotations).To(HaveKeyWithValue(controlplanev1.ManifestsAnnotation, otherVersion))
+	g.Expect(conditions.IsTrue(w.controlPlane(), controlplanev1.ManifestsUpToDateCondition)).To(BeTrue())
+
+	changed := proxyIn("edited")
+	g.Expect(w.workload.Get(t.Context(), client.ObjectKeyFromObject(changed), changed)).To(Succeed())
+	changed.Spec.Template.Spec.Containers[0].Image = "edited"
+	g.Expect(w.workload.Update(t.Context(), changed)).To(Succeed())
+	w.settle(r)
+	g.Expect(w.proxy()).To(Equal("edited"), "it happens once")
+}
+
+func TestManifestsOfAUserAreLeftAlone(t *testing.T) {
+	t.Run("with the annotation", func(t *testing.T) {
+		w, r := proxied(t, proxyIn("v1.36.3"))
+		w.change(func(controlPlane *controlplanev1.TalosControlPlane) {
+			controlPlane.Annotations[controlplanev1.SkipManifestsAnnotation] = ""
+		})
+		w.wantVersion(otherVersion)
+		w.takeTurns(r)
+		NewWithT(t).Expect(w.proxy()).To(HaveSuffix("v1.36.3"))
+		NewWithT(t).Expect(conditions.GetReason(w.controlPlane(), controlplanev1.ManifestsUpToDateCondition)).To(Equal(controlplanev1.ManifestsSkippedReason))
+	})
+	t.Run("when they were deleted", func(t *testing.T) {
+		w, r := proxied(t)
+		w.wantVersion(otherVersion)
+		w.takeTurns(r)
+		err := w.workload.Get(t.Context(), client.ObjectKeyFromObject(proxyIn("")), &appsv1.DaemonSet{})
+		NewWithT(t).Expect(apierrors.IsNotFound(err)).To(BeTrue(), "what is missing is not made")
+		NewWithT(t).Expect(w.controlPlane().Annotations).To(HaveKeyWithValue(controlplanev1.ManifestsAnnotation, otherVersion))
+	})
+}
+
+// TestManifestsThatAreRefusedAreTold: nothing is recorded, and it is tried again.
+func TestManifestsThatAreRefusedAreTold(t *testing.T) {
+	g := NewWithT(t)
+	w, r := proxied(t, proxyIn("v1.36.3"))
+	refuse := true
+	withWatch, ok := w.workload.(client.WithWatch)
+	g.Expect(ok).To(BeTrue())
+	w.workload = interceptor.NewClient(withWatch, interceptor.Funcs{
+		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
+			if refuse {
+				return apierrors.NewForbidden(schema.GroupResource{Resource: "daemonsets"}, "kube-proxy", errors.New("the policy says no"))
+			}
+			return c.Apply(ctx, o, opts...)
+		},
+	})
+	r.ClusterCache = workloadCache{client: w.workload}
+	w.change(func(controlPlane *controlplanev1.TalosControlPlane) {
+		controlPlane.Annotations[controlplanev1.ManifestsAnnotation] = "again"
+	})
+	g.Expect(w.reconcile(r)).To(MatchError(ContainSubstring("the policy says no")))
+	condition := conditions.Get(w.controlPlane(), controlplanev1.ManifestsUpToDateCondition)
+	g.Expect(condition.Reason).To(Equal(controlplanev1.ManifestsNotAppliedReason))
+	g.Expect(w.controlPlane().Annotations).To(HaveKeyWithValue(controlplanev1.ManifestsAnnotation, "again"))
+
+	refuse = false
+	g.Expect(w.reconcile(r)).To(Succeed())
+	g.Expect(conditions.IsTrue(w.controlPlane(), controlplanev1.ManifestsUpToDateCondition)).To(BeTrue())
+}
+
+// TestManifestsWaitForANode: nobody is asked twice for nothing.
+func TestManifestsWaitForANode(t *testing.T) {
+	g := NewWithT(t)
+	w, r := proxied(t, proxyIn("v1.36.3"))
+	w.change(func(controlPlane *controlplanev1.TalosControlPlane) {
+		controlPlane.Annotations[controlplanev1.ManifestsAnnotation] = "again"
+	})
+	node := w.talos[w.machines()[0].Name]
+	node.Fail("Manifests", errors.New("denied"))
+	g.Expect(w.reconcile(r)).To(MatchError(ContainSubstring("denied")))
+	g.Expect(w.proxy()).To(HaveSuffix("v1.36.3"))
+
+	node.Update(func(state *talosfake.State) { state.Manifests = []map[string]any{kubeProxy(otherVersion)} })
+	node.Fail("Manifests", nil)
+	g.Expect(w.reconcile(r)).To(Succeed())
+	g.Expect(w.proxy()).To(HaveSuffix(otherVersion))
+
+	r.ClusterCache = workloadCache{}
+	w.change(func(controlPlane *controlplanev1.TalosControlPlane) {
+		controlPlane.Annotations[controlplanev1.ManifestsAnnotation] = "again"
+	})
+	g.Expect(w.reconcile(r)).To(Succeed(), "the connection comes by itself")
+	g.Expect(w.controlPlane().Annotations).To(HaveKeyWithValue(controlplanev1.ManifestsAnnotation, "again"))
+}
