@@ -116,7 +116,7 @@ test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what t
 
 .PHONY: test-talos
 test-talos: local-repository $(if $(SMOKE),,test-histories) ## Run test-histories, and the suite on real Talos nodes in containers where there can be Docker. SMOKE=1 takes one node only.
-	cd test/stack && $(GO_TEST) -v -count=1 -timeout 3h ./talos -args -real -ginkgo.v $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(RECORD),-record)
+	cd test/stack && $(GO_TEST) -v -count=1 -timeout 3h ./talos -args -real -ginkgo.v -ginkgo.timeout=2h50m $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(RECORD),-record)
 
 # The first revision at which the suite has run in a cluster. Providers are upgraded
 # from it; empty leaves that out.

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -186,26 +185,29 @@ func (r *repository) read(t *testing.T, g Gomega) []*unstructured.Unstructured {
 	return found
 }
 
-// expectNoDifference applies all a second time, once nobody writes any more.
+// expectNoDifference applies all a second time, and again for as long as others
+// write between: in the end an apply changes nothing.
 func (r *repository) expectNoDifference(t *testing.T) {
 	t.Helper()
 	g := NewWithT(t)
-	var before []*unstructured.Unstructured
 	// A status that is written while kubectl reads twice is a difference too.
 	g.Eventually(func(g Gomega) {
-		before = r.settle(t)
 		out, err := r.kubectl(t, "diff")
 		g.Expect(err).NotTo(HaveOccurred(), out)
 		g.Expect(out).To(BeEmpty())
 	}).WithTimeout(timeout).Should(Succeed())
-	r.apply(t)
-	after := r.read(t, g)
-	g.Expect(contents(g, after)).To(Equal(contents(g, before)))
-	for i, object := range after {
-		if fmt.Sprint(object.Object["status"]) == fmt.Sprint(before[i].Object["status"]) {
-			g.Expect(object.GetResourceVersion()).To(Equal(before[i].GetResourceVersion()), nameOf(object))
+	var after []*unstructured.Unstructured
+	g.Eventually(func(g Gomega) {
+		before := r.read(t, g)
+		r.apply(t)
+		after = r.read(t, g)
+		g.Expect(contents(g, after)).To(Equal(contents(g, before)))
+		for i, object := range after {
+			if fmt.Sprint(object.Object["status"]) == fmt.Sprint(before[i].Object["status"]) {
+				g.Expect(object.GetResourceVersion()).To(Equal(before[i].GetResourceVersion()), nameOf(object))
+			}
 		}
-	}
+	}).WithTimeout(timeout).Should(Succeed())
 	for _, object := range after {
 		user := fieldsOf(g, object, func(manager string) bool { return manager == r.manager })
 		g.Expect(r.fields[nameOf(object)].Leaves().Difference(user).String()).To(BeEmpty(), "fields of the user's that somebody else has changed in %s", nameOf(object))
@@ -236,24 +238,6 @@ func (r *repository) expectCleared(t *testing.T, kind, field string) {
 		looked++
 	}
 	g.Expect(looked).NotTo(BeZero())
-}
-
-// settle waits until nobody has written more than status into any of the objects
-// for a while, and returns them.
-func (r *repository) settle(t *testing.T) []*unstructured.Unstructured {
-	t.Helper()
-	const quiet = 10 * time.Second
-	var last []*unstructured.Unstructured
-	var since time.Time
-	NewWithT(t).Eventually(func(g Gomega) {
-		now := r.read(t, g)
-		if last == nil || fmt.Sprint(contents(g, now)) != fmt.Sprint(contents(g, last)) {
-			since = time.Now()
-		}
-		last = now
-		g.Expect(time.Since(since)).To(BeNumerically(">", quiet), "somebody still writes")
-	}).WithTimeout(timeout).WithPolling(250 * time.Millisecond).Should(Succeed())
-	return last
 }
 
 // contents are objects without their status, which goes on: all that an apply
