@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -312,6 +313,18 @@ func TestManifestsThatAreRefusedAreTold(t *testing.T) {
 	refuse = false
 	g.Expect(w.reconcile(r)).To(Succeed())
 	g.Expect(conditions.IsTrue(w.controlPlane(), controlplanev1.ManifestsUpToDateCondition)).To(BeTrue())
+}
+
+// TestExplainKeepsToWordsThatStay: a message that changes from pass to pass starts
+// one pass after the other.
+func TestExplainKeepsToWordsThatStay(t *testing.T) {
+	g := NewWithT(t)
+	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "daemonsets"}, "kube-proxy", errors.New("the policy says no"))
+	broken := errors.New("read tcp 10.0.0.9:41234->10.0.0.1:6443: connection reset by peer")
+
+	words := explain(fmt.Errorf("bringing: %w", errors.Join(fmt.Errorf("applying: %w", refused), broken, broken)))
+	g.Expect(words).To(Equal("applying: " + refused.Error() + "; it is tried again, see the log of the manager"))
+	g.Expect(explain(fmt.Errorf("bringing: %w", broken))).NotTo(ContainSubstring("41234"))
 }
 
 // TestManifestsWaitForANode: nobody is asked twice for nothing.
