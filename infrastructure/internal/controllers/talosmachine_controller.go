@@ -119,6 +119,10 @@ func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 		scope.Observed.Claim = backends.False(infrav1.WaitingForClusterInfrastructureReason, "Waiting for the infrastructure of the Cluster to be provisioned")
 		return ctrl.Result{}, nil
 	}
+	if scope.Machine.Spec.ProviderID != "" && talosMachine.Spec.ProviderID == "" {
+		scope.Observed.Claim = lostBefore(talosMachine)
+		return ctrl.Result{}, nil
+	}
 	if mismatch := clusterMismatch(scope); mismatch != "" {
 		scope.Observed.Claim = backends.False(infrav1.ClusterMismatchReason, mismatch)
 		return ctrl.Result{}, nil
@@ -134,6 +138,18 @@ func (r *MachineReconciler) backend(machine *infrav1.TalosMachine) backends.Mach
 	}
 
 	return r.Metal
+}
+
+// lostBefore is about a TalosMachine that was made in place of the one with which its
+// Machine came up. A second machine of that name would, on the control plane, push the
+// etcd member of the first one out, as Talos does it: past all care for the quorum.
+func lostBefore(machine *infrav1.TalosMachine) backends.Finding {
+	reason := infrav1.HostLostReason
+	if machine.Spec.Container != nil {
+		reason = infrav1.PodLostReason
+	}
+
+	return backends.False(reason, "The Machine had another TalosMachine of this name, which is gone, and gets no second machine: delete the Machine, or let a MachineHealthCheck replace it")
 }
 
 // clusterMismatch says why a control plane machine cannot be one of its Cluster;
