@@ -102,6 +102,11 @@ func TestBrokenPatchesAreNamed(t *testing.T) {
 				in.StrategicPatches = []string{"machine:\n  kubelet:\n    extraConfig:\n      a: {1: b}\n"}
 			}, `strategicPatches[0] does not apply: it has a key that is no text`,
 		},
+		"a date in the kubelet's configuration": {
+			func(in *configgen.Input) {
+				in.StrategicPatches = []string{"machine:\n  kubelet:\n    extraConfig:\n      a: 2026-01-02\n"}
+			}, `put those below what is handed on to Kubernetes into quotes (cannot deep copy time.Time)`,
+		},
 		"a control plane host name": {
 			func(in *configgen.Input) {
 				in.StrategicPatches = []string{"machine:\n  network:\n    hostname: mine\n"}

@@ -21,9 +21,9 @@ var (
 	errHostnameOfControlPlane = errors.New("it sets the host name of a control plane machine, which must be the name of its Machine; remove it from the patch")
 	// errType: what a machine is to be is known to more than its configuration.
 	errType = errors.New("it changes machine.type, which generateType or data decides; remove it from the patch")
-	// errKey: Kubernetes' own configurations are JSON, whose keys are text, and the
-	// machinery panics where it copies another one.
-	errKey = errors.New("it has a key that is no text; put the keys below what is handed on to Kubernetes into quotes")
+	// errKey: Kubernetes' own configurations are JSON, and the machinery panics where it
+	// copies what JSON does not have.
+	errKey = errors.New("it has a key that is no text, or a value such as a date; put those below what is handed on to Kubernetes into quotes")
 	// errJSONPatch says that an RFC 6902 patch stands among the others.
 	errJSONPatch = errors.New("it is a JSON patch; use configPatches for those")
 )
@@ -67,11 +67,13 @@ func (p *patching) add(name patchName, patched coreconfig.Provider) error {
 	return nil
 }
 
-// checkKeys finds keys with which a configuration cannot be copied.
+// checkKeys finds keys and values with which a configuration cannot be copied. Only
+// the machinery knows which of its fields take any, so it is asked: its panic names a
+// type, and nothing of the content.
 func checkKeys(cfg coreconfig.Provider) (err error) {
 	defer func() {
-		if recover() != nil {
-			err = errKey
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("%w (%v)", errKey, cause)
 		}
 	}()
 	_ = cfg.Clone()

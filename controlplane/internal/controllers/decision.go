@@ -2,10 +2,13 @@ package controllers
 
 import (
 	"context"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -46,7 +49,13 @@ func (r *Reconciler) reconcileDecision(ctx context.Context, s *scope) (ctrl.Resu
 	r.observe(s)
 	r.stopUnwantedLeaves(s)
 	s.effectErr = r.carryOut(ctx, s)
-	if s.effectErr != nil {
+	switch {
+	case s.effectErr == nil:
+	case s.decision.Action == rollout.ApplyManifests && !apierrors.IsConflict(s.effectErr):
+		// Nothing waits for it: the generation is observed, and nodes are looked at as
+		// often as ever. Its condition tells.
+		ctrl.LoggerFrom(ctx).Error(s.effectErr, "Failed to apply the built-in manifests of Talos")
+	default:
 		return ctrl.Result{}, s.effectErr
 	}
 	if s.decision.Action == rollout.RecordBootstrapIntent {
@@ -106,8 +115,7 @@ func (r *Reconciler) interval(s *scope) time.Duration {
 		rollout.DeleteMachine, rollout.RemediateMachine, rollout.ReleaseHook:
 		return 0
 	case rollout.RecordBootstrapIntent, rollout.Bootstrap, rollout.RecordBootstrapped, rollout.RecordInitialized,
-		rollout.LeaveEtcd, rollout.WaitForLeave, rollout.RemoveMember, rollout.WaitForMachineDeletion,
-		rollout.ApplyManifests:
+		rollout.LeaveEtcd, rollout.WaitForLeave, rollout.RemoveMember, rollout.WaitForMachineDeletion:
 		return bringUpInterval
 	default:
 	}
@@ -197,9 +205,18 @@ func setAnnotations(controlPlane *controlplanev1.TalosControlPlane, annotations 
 	}
 }
 
+// maxNote is how much the API server takes of the note of an event, in bytes; one
+// with a longer note it refuses.
+const maxNote = 1024
+
 // event records what was done.
 func (r *Reconciler) event(s *scope, eventType, reason, action, note string, args ...any) {
-	r.Recorder.Eventf(s.controlPlane, nil, eventType, reason, action, note, args...)
+	const ellipsis = "..."
+	said := fmt.Sprintf(note, args...)
+	if len(said) > maxNote {
+		said = strings.ToValidUTF8(said[:maxNote-len(ellipsis)], "") + ellipsis
+	}
+	r.Recorder.Eventf(s.controlPlane, nil, eventType, reason, action, "%s", said)
 }
 
 // clusterKey is the key of the Cluster of a scope.

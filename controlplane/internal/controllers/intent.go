@@ -17,6 +17,7 @@ import (
 // any more, whether nothing is left of it: then nothing was, or is left of what was,
 // bootstrapped on it. Machines of other vendors do not tell.
 func (r *Reconciler) reconcileIntent(ctx context.Context, s *scope) error {
+	s.intentWiped = false // The facts may be gathered again, after another Machine was recorded.
 	intent := s.intent()
 	if intent == nil || intent.Initialized || intent.ProviderID == "" {
 		return nil

@@ -5,9 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/siderolabs/talos/pkg/machinery/constants"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -77,11 +77,11 @@ func (r *Reconciler) applyManifests(ctx context.Context, s *scope) error {
 	if err != nil {
 		return fmt.Errorf("reading the built-in manifests: %w", err)
 	}
+	version := s.controlPlane.Spec.Version
 	var errs []error
 	for _, manifest := range manifests {
-		errs = append(errs, applyManifest(ctx, workload, manifest))
+		errs = append(errs, r.bring(ctx, s, workload, manifest))
 	}
-	version := s.controlPlane.Spec.Version
 	if err := errors.Join(errs...); err != nil {
 		r.event(s, warning, "ManifestsNotApplied", "ApplyManifests", "The built-in manifests of Talos could not be brought to version %s", version)
 		return fmt.Errorf("bringing the built-in manifests to version %s: %w", version, err)
@@ -143,34 +143,44 @@ func toUnstructured(objects []map[string]any) ([]*unstructured.Unstructured, err
 	return list, nil
 }
 
-// applyManifest changes an object of Talos if it is there. It acts as Talos, so that
-// what a new version leaves out goes, and as "talosctl upgrade-k8s" does it wins over
-// others. What is missing Talos makes itself, unless a person has deleted it.
-func applyManifest(ctx context.Context, workload client.Client, manifest *unstructured.Unstructured) error {
-	describe := func(err error) error {
-		return fmt.Errorf("applying %s %s: %w", manifest.GetKind(), manifest.GetName(), err)
-	}
-	namespaced, err := workload.IsObjectNamespaced(manifest)
+// bring brings one manifest into the cluster, and tells of what stays as it was.
+func (r *Reconciler) bring(ctx context.Context, s *scope, workload client.Client, manifest *unstructured.Unstructured) error {
+	left, err := applyManifest(ctx, workload, manifest)
 	switch {
 	case meta.IsNoMatchError(err):
-		return nil
+		return nil // The cluster does not know the kind, and has none of it.
 	case err != nil:
-		return describe(err)
-	case !namespaced:
-		manifest.SetNamespace("")
-	case manifest.GetNamespace() == "":
-		manifest.SetNamespace(metav1.NamespaceDefault)
-	}
-	current := &unstructured.Unstructured{}
-	current.SetGroupVersionKind(manifest.GroupVersionKind())
-	err = workload.Get(ctx, client.ObjectKeyFromObject(manifest), current)
-	switch {
-	case apierrors.IsNotFound(err):
+		return fmt.Errorf("applying %s %s: %w", manifest.GetKind(), manifest.GetName(), err)
+	case len(left) == 0:
 		return nil
-	case err != nil:
-		return describe(err)
 	}
-	if inventory, found := current.GetAnnotations()[inventoryAnnotation]; found {
+	fields := strings.Join(left, ", ")
+	ctrl.LoggerFrom(ctx).Info("Left what others have set in a built-in manifest of Talos", "kind", manifest.GetKind(), "name", manifest.GetName(), "fields", fields)
+	r.event(s, normal, "ManifestsKept", "ApplyManifests", "%s %s differs from what Talos makes, in fields that others have set: %s", manifest.GetKind(), manifest.GetName(), fields)
+
+	return nil
+}
+
+// applyManifest changes an object of Talos if it is there, and names the fields that
+// stay as others have set them. It acts as Talos, so that what a new version leaves out
+// goes. What is missing Talos makes itself, unless a person has deleted it.
+func applyManifest(ctx context.Context, workload client.Client, manifest *unstructured.Unstructured) ([]string, error) {
+	if err := setScope(workload, manifest); err != nil {
+		return nil, err
+	}
+	present := &unstructured.Unstructured{}
+	present.SetGroupVersionKind(manifest.GroupVersionKind())
+	if err := workload.Get(ctx, client.ObjectKeyFromObject(manifest), present); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	if err := ownAsApplied(ctx, workload, present); err != nil {
+		return nil, err
+	}
+	left, err := leaveToOthers(manifest, present)
+	if err != nil {
+		return nil, err
+	}
+	if inventory, found := present.GetAnnotations()[inventoryAnnotation]; found {
 		annotations := manifest.GetAnnotations()
 		if annotations == nil {
 			annotations = map[string]string{}
@@ -178,11 +188,23 @@ func applyManifest(ctx context.Context, workload client.Client, manifest *unstru
 		annotations[inventoryAnnotation] = inventory
 		manifest.SetAnnotations(annotations)
 	}
-	manifest.SetUID(current.GetUID()) // It may be deleted meanwhile, and is not to come back.
-	err = workload.Apply(ctx, client.ApplyConfigurationFromUnstructured(manifest),
+	manifest.SetUID(present.GetUID()) // It may be deleted meanwhile, and is not to come back.
+
+	return left, workload.Apply(ctx, client.ApplyConfigurationFromUnstructured(manifest),
 		client.FieldOwner(constants.KubernetesFieldManagerName), client.ForceOwnership)
-	if err != nil {
-		return describe(err)
+}
+
+// setScope puts a manifest into the namespace that Talos would put it into, or into
+// none.
+func setScope(workload client.Client, manifest *unstructured.Unstructured) error {
+	namespaced, err := workload.IsObjectNamespaced(manifest)
+	switch {
+	case err != nil:
+		return err
+	case !namespaced:
+		manifest.SetNamespace("")
+	case manifest.GetNamespace() == "":
+		manifest.SetNamespace(metav1.NamespaceDefault)
 	}
 
 	return nil

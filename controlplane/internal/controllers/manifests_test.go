@@ -3,6 +3,8 @@ package controllers
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -12,10 +14,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -54,7 +59,7 @@ func newWorkload(objects ...client.Object) client.Client {
 	mapper.Add(appsv1.SchemeGroupVersion.WithKind("Deployment"), meta.RESTScopeNamespace)
 	mapper.Add(rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"), meta.RESTScopeRoot)
 
-	return fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(objects...).Build()
+	return fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(objects...).WithReturnManagedFields().Build()
 }
 
 // kubeProxy is a manifest as Talos renders it, with the types of its numbers.
@@ -165,6 +170,123 @@ func TestManifestsOfAUserAreLeftAlone(t *testing.T) {
 	})
 }
 
+// TestWhatOthersHaveSetOutlivesAVersion: Talos has made an object, and somebody else
+// has changed it since.
+func TestWhatOthersHaveSetOutlivesAVersion(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change func(*appsv1.DaemonSetSpec)
+		image  string
+		told   string
+	}{
+		"nothing":                 {func(*appsv1.DaemonSetSpec) {}, "registry.k8s.io/kube-proxy:" + otherVersion, ""},
+		"a field":                 {func(spec *appsv1.DaemonSetSpec) { spec.RevisionHistoryLimit = ptr.To(int32(9)) }, "registry.k8s.io/kube-proxy:" + otherVersion, ".spec.revisionHistoryLimit"},
+		"a field of a list":       {func(spec *appsv1.DaemonSetSpec) { spec.Template.Spec.Containers[0].Image = "mirror/kube-proxy:v1" }, "mirror/kube-proxy:v1", ".image"},
+		"a field Talos is silent": {func(spec *appsv1.DaemonSetSpec) { spec.MinReadySeconds = 5 }, "registry.k8s.io/kube-proxy:" + otherVersion, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			w, r := proxied(t)
+			made := proxyIn("v1.36.3")
+			made.UID, made.Spec.RevisionHistoryLimit = "", ptr.To(int32(3))
+			g.Expect(w.workload.Create(t.Context(), made, client.FieldOwner("talos"))).To(Succeed())
+			before := made.DeepCopy()
+			tc.change(&made.Spec)
+			wanted := made.Spec.DeepCopy()
+			g.Expect(w.workload.Patch(t.Context(), made, client.MergeFrom(before), client.FieldOwner("kubectl-edit"))).To(Succeed())
+			w.wantVersion(otherVersion)
+			w.takeTurns(r)
+
+			g.Expect(w.proxy()).To(Equal(tc.image))
+			g.Expect(w.workload.Get(t.Context(), client.ObjectKeyFromObject(made), made)).To(Succeed())
+			g.Expect(made.Spec.RevisionHistoryLimit).To(Equal(wanted.RevisionHistoryLimit))
+			g.Expect(made.Spec.MinReadySeconds).To(Equal(wanted.MinReadySeconds))
+			g.Expect(w.controlPlane().Annotations).To(HaveKeyWithValue(controlplanev1.ManifestsAnnotation, otherVersion))
+			kept := w.eventsOf("ManifestsKept")
+			if tc.told == "" {
+				g.Expect(kept).To(BeEmpty())
+			} else {
+				g.Expect(kept).To(ConsistOf(HaveSuffix(tc.told)))
+			}
+		})
+	}
+}
+
+// TestWhatANewVersionLeavesOutGoes: Talos creates objects up to 1.12, and applies them
+// from 1.13 on.
+func TestWhatANewVersionLeavesOutGoes(t *testing.T) {
+	g := NewWithT(t)
+	w, r := proxied(t)
+	made := proxyIn("v1.36.3")
+	made.UID = ""
+	made.Spec.Template.Spec.InitContainers = []corev1.Container{{Name: "gone", Image: "gone"}}
+	g.Expect(w.workload.Create(t.Context(), made, client.FieldOwner("talos"))).To(Succeed())
+	w.wantVersion(otherVersion)
+	w.takeTurns(r)
+
+	g.Expect(w.proxy()).To(HaveSuffix(otherVersion))
+	g.Expect(w.workload.Get(t.Context(), client.ObjectKeyFromObject(made), made)).To(Succeed())
+	g.Expect(made.Spec.Template.Spec.InitContainers).To(BeEmpty())
+}
+
+// eventsOf are the events of a reason.
+func (w *world) eventsOf(reason string) []string {
+	var found []string
+	for range len(w.events.Events) {
+		if event := <-w.events.Events; strings.Contains(event, " "+reason+" ") {
+			found = append(found, event)
+		}
+	}
+
+	return found
+}
+
+func TestLeaveToOthers(t *testing.T) {
+	const (
+		image = `{"f:spec":{"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"kube-proxy\"}":{".":{},"f:image":{},"f:name":{}}}}}}}`
+		other = `{"f:spec":{"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"sidecar\"}":{".":{},"f:image":{},"f:name":{}}}}}}}`
+		limit = `{"f:spec":{"f:revisionHistoryLimit":{}}}`
+	)
+	for name, tc := range map[string]struct {
+		entries map[string]string
+		want    []string
+		image   bool
+		limit   bool
+	}{
+		"nobody":                        {nil, nil, true, true},
+		"Talos":                         {map[string]string{"talos": image, "talosctl": limit}, nil, true, true},
+		"a tool that has made it anew":  {map[string]string{"velero": image}, []string{`.spec.template.spec.containers[name="kube-proxy"].image`}, false, true},
+		"somebody with the same value":  {map[string]string{"kubectl": limit}, nil, true, false},
+		"somebody with an own sidecar":  {map[string]string{"kubectl": other}, nil, true, true},
+		"somebody with something else":  {map[string]string{"kubectl": `{"f:metadata":{"f:annotations":{".":{},"f:a":{}}}}`}, nil, true, true},
+		"Talos and somebody else, both": {map[string]string{"talos": image, "kubectl": image}, []string{`.spec.template.spec.containers[name="kube-proxy"].image`}, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			wanted, err := toUnstructured([]map[string]any{kubeProxy("v2")})
+			g.Expect(err).NotTo(HaveOccurred())
+			present, err := toUnstructured([]map[string]any{kubeProxy("v1")})
+			g.Expect(err).NotTo(HaveOccurred())
+			var fields []metav1.ManagedFieldsEntry
+			for manager, owned := range tc.entries {
+				fields = append(fields, metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, FieldsV1: metav1.NewFieldsV1(owned)})
+			}
+			present[0].SetManagedFields(fields)
+
+			different, err := leaveToOthers(wanted[0], present[0])
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(different).To(Equal(tc.want))
+			spec, _, err := unstructured.NestedMap(wanted[0].Object, "spec")
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(spec["revisionHistoryLimit"] != nil).To(Equal(tc.limit))
+			containers, _, err := unstructured.NestedSlice(spec, "template", "spec", "containers")
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(containers).To(HaveLen(1))
+			g.Expect(containers[0]).To(HaveKeyWithValue("name", "kube-proxy"))
+			g.Expect(containers[0].(map[string]any)["image"] != nil).To(Equal(tc.image)) //nolint:forcetypeassert // It is a container.
+		})
+	}
+}
+
 // TestManifestsThatAreRefusedAreTold: nothing is recorded, and it is tried again.
 func TestManifestsThatAreRefusedAreTold(t *testing.T) {
 	g := NewWithT(t)
@@ -184,14 +306,30 @@ func TestManifestsThatAreRefusedAreTold(t *testing.T) {
 	w.change(func(controlPlane *controlplanev1.TalosControlPlane) {
 		controlPlane.Annotations[controlplanev1.ManifestsAnnotation] = "again"
 	})
-	g.Expect(w.reconcile(r)).To(MatchError(ContainSubstring("the policy says no")))
+	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: testKey})
+	g.Expect(err).NotTo(HaveOccurred(), "nothing waits for them")
+	g.Expect(result.RequeueAfter).To(BeNumerically(">=", healthyInterval))
+	g.Expect(w.controlPlane().Status.ObservedGeneration).To(Equal(w.controlPlane().Generation))
 	condition := conditions.Get(w.controlPlane(), controlplanev1.ManifestsUpToDateCondition)
 	g.Expect(condition.Reason).To(Equal(controlplanev1.ManifestsNotAppliedReason))
+	g.Expect(condition.Message).To(ContainSubstring("the policy says no"))
 	g.Expect(w.controlPlane().Annotations).To(HaveKeyWithValue(controlplanev1.ManifestsAnnotation, "again"))
 
 	refuse = false
 	g.Expect(w.reconcile(r)).To(Succeed())
 	g.Expect(conditions.IsTrue(w.controlPlane(), controlplanev1.ManifestsUpToDateCondition)).To(BeTrue())
+}
+
+// TestExplainKeepsToWordsThatStay: a message that changes from pass to pass starts
+// one pass after the other.
+func TestExplainKeepsToWordsThatStay(t *testing.T) {
+	g := NewWithT(t)
+	refused := apierrors.NewForbidden(schema.GroupResource{Resource: "daemonsets"}, "kube-proxy", errors.New("the policy says no"))
+	broken := errors.New("read tcp 10.0.0.9:41234->10.0.0.1:6443: connection reset by peer")
+
+	words := explain(fmt.Errorf("bringing: %w", errors.Join(fmt.Errorf("applying: %w", refused), broken, broken)))
+	g.Expect(words).To(Equal("applying: " + refused.Error() + "; it is tried again, see the log of the manager"))
+	g.Expect(explain(fmt.Errorf("bringing: %w", broken))).NotTo(ContainSubstring("41234"))
 }
 
 // TestManifestsWaitForANode: nobody is asked twice for nothing.
@@ -203,7 +341,8 @@ func TestManifestsWaitForANode(t *testing.T) {
 	})
 	node := w.talos[w.machines()[0].Name]
 	node.Fail("Manifests", errors.New("denied"))
-	g.Expect(w.reconcile(r)).To(MatchError(ContainSubstring("denied")))
+	g.Expect(w.reconcile(r)).To(Succeed())
+	g.Expect(conditions.GetReason(w.controlPlane(), controlplanev1.ManifestsUpToDateCondition)).To(Equal(controlplanev1.ManifestsNotAppliedReason))
 	g.Expect(w.proxy()).To(HaveSuffix("v1.36.3"))
 
 	node.Update(func(state *talosfake.State) { state.Manifests = []map[string]any{kubeProxy(otherVersion)} })

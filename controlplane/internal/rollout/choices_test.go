@@ -102,6 +102,9 @@ func TestRemediationIsRefused(t *testing.T) {
 		"while another is deleted": {func(f *Facts) {
 			f.Machines[2].Deleting = true
 		}, controlplanev1.MachineRemediationDeferredReason, "is being deleted"},
+		"while no replacement would fit": {func(f *Facts) {
+			f.Misfit = "the template is of the other kind"
+		}, controlplanev1.MachineRemediationDeferredReason, "of the other kind"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, facts := NewWithT(t), three(tc.change)

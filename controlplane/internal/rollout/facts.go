@@ -241,11 +241,13 @@ func (f Facts) mayHaveAnyMember(besides string) (MachineFacts, bool) {
 	return f.Machines[i], true
 }
 
-// membersOfNone are the members that belong to none of these Machines.
+// membersOfNone are the members that belong to none of these Machines. What is at the
+// address of one that is held back was left behind there, and would keep it from
+// joining: etcd takes an address once.
 func (f Facts) membersOfNone(machines []MachineFacts) []etcd.Member {
 	return slices.DeleteFunc(slices.Clone(f.Etcd.Members), func(member etcd.Member) bool {
 		return slices.ContainsFunc(machines, func(machine MachineFacts) bool {
-			return machine.MemberID == member.ID || member.IsAt(machine.Addresses)
+			return machine.MemberID == member.ID || !machine.Held && member.IsAt(machine.Addresses)
 		})
 	})
 }

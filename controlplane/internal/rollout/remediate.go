@@ -109,9 +109,12 @@ func (f Facts) othersBegan(machine MachineFacts) bool {
 	return slices.ContainsFunc(f.Machines, func(other MachineFacts) bool { return other.Name != machine.Name && !other.Held })
 }
 
-// awaitsOther says which other Machine is waited for before a Machine whose member
-// is well is remediated; empty when there is none.
+// awaitsOther says what is waited for, mostly another Machine, before a Machine whose
+// member is well is remediated; empty when there is nothing.
 func (f Facts) awaitsOther(machine MachineFacts) string {
+	if f.Misfit != "" {
+		return "No replacement can be made: " + f.Misfit
+	}
 	if f.awaitsReplacement(machine) {
 		return "The replacement of Machine " + f.Remediation.InProgress.Machine + " is not there yet"
 	}

@@ -8,6 +8,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -83,6 +84,12 @@ func TestNothingIsClaimedBeforeItsTime(t *testing.T) {
 		"there is no machine configuration": {
 			change: func(w *world) { w.remove(get(w, &corev1.Secret{}, "a")) },
 			reason: infrav1.WaitingForBootstrapDataReason,
+		},
+		"the Machine had another TalosMachine, which is gone": {
+			change: func(w *world) {
+				change(w, get(w, &clusterv1.Machine{}, "a"), func(m *clusterv1.Machine) { m.Spec.ProviderID = "talos://before" })
+			},
+			reason: infrav1.HostLostReason,
 		},
 		"the host has disks, and none is named": {
 			change: func(w *world) {

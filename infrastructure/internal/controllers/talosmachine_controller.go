@@ -119,8 +119,8 @@ func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 		scope.Observed.Claim = backends.False(infrav1.WaitingForClusterInfrastructureReason, "Waiting for the infrastructure of the Cluster to be provisioned")
 		return ctrl.Result{}, nil
 	}
-	if mismatch := clusterMismatch(scope); mismatch != "" {
-		scope.Observed.Claim = backends.False(infrav1.ClusterMismatchReason, mismatch)
+	if refused := refusal(scope); refused.Reason != "" {
+		scope.Observed.Claim = refused
 		return ctrl.Result{}, nil
 	}
 
@@ -134,6 +134,25 @@ func (r *MachineReconciler) backend(machine *infrav1.TalosMachine) backends.Mach
 	}
 
 	return r.Metal
+}
+
+// refusal says why a TalosMachine gets no machine; it is zero when it does. A second
+// machine of one name would, on the control plane, push the etcd member of the first one
+// out, as Talos does it: past all care for the quorum.
+func refusal(scope *backends.Scope) backends.Finding {
+	if scope.Machine.Spec.ProviderID != "" && scope.TalosMachine.Spec.ProviderID == "" {
+		reason := infrav1.HostLostReason
+		if scope.TalosMachine.Spec.Container != nil {
+			reason = infrav1.PodLostReason
+		}
+		return backends.False(reason, "The Machine had another TalosMachine of this name, which is gone, and gets no second machine: "+
+			"delete the Machine, or let a MachineHealthCheck replace it")
+	}
+	if mismatch := clusterMismatch(scope); mismatch != "" {
+		return backends.False(infrav1.ClusterMismatchReason, mismatch)
+	}
+
+	return backends.Finding{}
 }
 
 // clusterMismatch says why a control plane machine cannot be one of its Cluster;
