@@ -21,6 +21,7 @@ import (
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/recorder"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -156,7 +157,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 	}
 	hosts := &controllers.HostReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
-		Clock: options.Clock, Random: options.Random, Recorder: mgr.GetEventRecorder("taloshost-controller"),
+		Clock: options.Clock, Random: options.Random, Recorder: recorder.New(mgr, "taloshost-controller"),
 		Contacts: contacts, Counts: counts, Lookout: lookout.New(hostFollower, options.Clock), Changes: hostFollower.Events(),
 		ProbeInterval: options.ProbeInterval, WatchFilterValue: options.WatchFilterValue,
 	}
@@ -172,19 +173,19 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 func machineReconciler(
 	mgr ctrl.Manager, options Options, store *credentials.Store, contacts *contact.Log, counts *metrics.Counts, follower *follow.Follower,
 ) *controllers.MachineReconciler {
-	recorder := mgr.GetEventRecorder("talosmachine-controller")
+	events := recorder.New(mgr, "talosmachine-controller")
 
 	return &controllers.MachineReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(),
 		Metal: &metal.Machines{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
 			Contacts: contacts, Counts: counts, Lookout: lookout.New(follower, options.Clock),
-			Clock: options.Clock, Random: options.Random, Recorder: recorder, ProbeInterval: options.ProbeInterval,
+			Clock: options.Clock, Random: options.Random, Recorder: events, ProbeInterval: options.ProbeInterval,
 		},
 		Container: &container.Machines{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
 			Lookout: lookout.New(follower, options.Clock), ClusterDomain: options.ClusterDomain,
-			Clock: options.Clock, Random: options.Random, Recorder: recorder, ProbeInterval: options.ProbeInterval,
+			Clock: options.Clock, Random: options.Random, Recorder: events, ProbeInterval: options.ProbeInterval,
 		},
 		Changes:          follower.Events(),
 		WatchFilterValue: options.WatchFilterValue,

@@ -2,9 +2,7 @@ package controllers
 
 import (
 	"context"
-	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -205,18 +203,9 @@ func setAnnotations(controlPlane *controlplanev1.TalosControlPlane, annotations 
 	}
 }
 
-// maxNote is how much the API server takes of the note of an event, in bytes; one
-// with a longer note it refuses.
-const maxNote = 1024
-
 // event records what was done.
 func (r *Reconciler) event(s *scope, eventType, reason, action, note string, args ...any) {
-	const ellipsis = "..."
-	said := fmt.Sprintf(note, args...)
-	if len(said) > maxNote {
-		said = strings.ToValidUTF8(said[:maxNote-len(ellipsis)], "") + ellipsis
-	}
-	r.Recorder.Eventf(s.controlPlane, nil, eventType, reason, action, "%s", said)
+	r.Recorder.Eventf(s.controlPlane, nil, eventType, reason, action, note, args...)
 }
 
 // clusterKey is the key of the Cluster of a scope.

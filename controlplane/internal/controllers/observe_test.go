@@ -1,13 +1,11 @@
 package controllers
 
 import (
-	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
-	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
 )
 
 // TestNoQuorumIsLostBeforeThereWasOne: a negative margin wakes people.
@@ -35,22 +33,4 @@ func TestNoQuorumIsLostBeforeThereWasOne(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestALongDecisionIsAnEvent: the API server refuses an event whose note has more than
-// 1024 bytes, and five Machines have much that can be wrong.
-func TestALongDecisionIsAnEvent(t *testing.T) {
-	g := NewWithT(t)
-	w := newWorld(t)
-	s := &scope{cluster: newCluster(), controlPlane: newControlPlane()}
-	s.decision = rollout.Decision{Action: rollout.WaitForPreflight, Message: strings.Repeat("ä", 1000)}
-
-	w.manager().observe(s)
-
-	var event string
-	g.Expect(w.events.Events).To(Receive(&event))
-	note := strings.TrimPrefix(event, "Normal WaitForPreflight ")
-	g.Expect(len(note)).To(And(BeNumerically("<=", 1024), BeNumerically(">", 1000)))
-	g.Expect(note).To(HavePrefix("ää"))
-	g.Expect(note).To(HaveSuffix("ä..."))
 }
