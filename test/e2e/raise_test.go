@@ -118,6 +118,16 @@ func setEnvironment() {
 	}
 }
 
+// restoreEnvironment puts back what setEnvironment has changed, as the tests that run
+// after the suite need it: the folder for temporary files is gone by then.
+func restoreEnvironment(former []string) {
+	os.Clearenv()
+	for _, variable := range former {
+		name, value, _ := strings.Cut(variable, "=")
+		Expect(os.Setenv(name, value)).To(Succeed())
+	}
+}
+
 // readConfig reads the file in upstream's format. Upstream's own validation wants
 // the kubeadm providers, so it is left out.
 func readConfig() (*clusterctl.E2EConfig, error) {

@@ -9,6 +9,7 @@ package e2e
 import (
 	"context"
 	"flag"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -54,6 +55,7 @@ func TestE2E(t *testing.T) {
 }
 
 var _ = BeforeSuite(func(ctx SpecContext) {
+	DeferCleanup(restoreEnvironment, os.Environ())
 	DeferCleanup(takeDown)
 	raise(ctx)
 }, NodeTimeout(3*longTimeout))
