@@ -56,9 +56,11 @@ func TestTheDailyLoop(t *testing.T) {
 		}
 	})
 	const patience, poll = 15 * time.Minute, time.Second
+	// The image first: what has rolled out before is the manager of make dev-up, and
+	// its webhook is about to go.
 	for _, provider := range providers {
 		g.Eventually(func() (string, error) {
-			return loop.shell(t.Context(), fmt.Sprintf("kubectl --namespace %[1]s rollout status deployment %[2]s --timeout=10s >&2; kubectl --namespace %[1]s get deployment %[2]s -o jsonpath='{.spec.template.spec.containers[0].image}'", provider.namespace(), provider.deployment()))
+			return loop.shell(t.Context(), fmt.Sprintf("kubectl --namespace %[1]s get deployment %[2]s -o jsonpath='{.spec.template.spec.containers[0].image}'; kubectl --namespace %[1]s rollout status deployment %[2]s --timeout=10s >&2", provider.namespace(), provider.deployment()))
 		}, patience, poll).Should(MatchRegexp(`:dev-\w+$`), provider.name)
 	}
 	loop.trigger(t, "create-cluster")
