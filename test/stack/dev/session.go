@@ -203,15 +203,23 @@ func keeperOf(dir string) (int, error) {
 	if !errors.Is(err, syscall.EWOULDBLOCK) {
 		return 0, fmt.Errorf("looking at the lock of the development stack: %w", err)
 	}
-	content, err := os.ReadFile(path)
-	if err != nil {
-		return 0, fmt.Errorf("reading who keeps the development stack: %w", err)
+	ticker := time.NewTicker(lockRetry)
+	defer ticker.Stop()
+	for try := 1; ; try++ {
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return 0, fmt.Errorf("reading who keeps the development stack: %w", err)
+		}
+		pid, err := strconv.Atoi(string(content))
+		if err == nil {
+			return pid, nil
+		}
+		// One that has just taken the lock has not written yet who it is.
+		if try == lockTries {
+			return 0, fmt.Errorf("reading who keeps the development stack: %w", err)
+		}
+		<-ticker.C
 	}
-	pid, err := strconv.Atoi(strings.TrimSpace(string(content)))
-	if err != nil {
-		return 0, fmt.Errorf("reading who keeps the development stack: %w", err)
-	}
-	return pid, nil
 }
 
 // Stack is a stack that was raised.

@@ -130,6 +130,9 @@ func TestTheTiltfileHasALoopPerProviderAndButtons(t *testing.T) {
 			g.Expect(button.DeployTarget.UpdateCmdSpec.Args).To(ContainElement(ContainSubstring(word)), name)
 		}
 	}
+	for _, provider := range providers {
+		g.Expect(resources["create-cluster"].ResourceDependencies).To(ContainElement(provider.name), "the webhook is away while the manager is replaced")
+	}
 	const each, buttons = 2, 3
 	g.Expect(resources).To(HaveLen(each*len(providers) + buttons))
 }

@@ -24,45 +24,57 @@ func Up(ctx context.Context, dir string, command []string, output io.Writer) (*S
 	if err != nil {
 		return nil, err
 	}
-	var ended <-chan struct{}
+	started := background{}
 	if keeper == 0 {
-		if ended, err = start(dir, command); err != nil {
+		if started, err = start(dir, command); err != nil {
 			return nil, err
 		}
 	} else if session, err := readSession(dir); err == nil {
 		return session, nil
 	}
-	session, err := await(ctx, dir, ended, &tail{path: log, to: output})
+	session, err := await(ctx, dir, started, &tail{path: log, to: output})
 	if err != nil && ctx.Err() == nil {
 		return nil, fmt.Errorf("%w\nthe log of the development stack is %s", err, log)
 	}
 	return session, err
 }
 
-// await waits for the session of a stack. ended tells that its process has ended,
-// when that was started here.
-func await(ctx context.Context, dir string, ended <-chan struct{}, said *tail) (*Session, error) {
+// background is a process that was started here to keep a stack. The zero value is
+// none.
+type background struct {
+	pid   int
+	ended <-chan struct{}
+}
+
+// await waits for the session of a stack, and for the end of a process that was
+// started for it while another one was at it: it would raise a second stack if the
+// first were taken down before it gives up.
+func await(ctx context.Context, dir string, started background, said *tail) (*Session, error) {
 	ticker := time.NewTicker(look)
 	defer ticker.Stop()
 	for {
-		session, err := readSession(dir)
-		if err == nil {
-			return session, said.copy()
-		}
-		if !errors.Is(err, os.ErrNotExist) {
+		keeper, err := keeperOf(dir)
+		if err != nil {
 			return nil, err
 		}
-		if ended == nil {
-			if keeper, err := keeperOf(dir); err != nil || keeper == 0 {
-				return nil, errors.Join(err, failed(dir), said.copy())
+		if keeper == started.pid || started.ended == nil {
+			session, err := readSession(dir)
+			if err == nil {
+				return session, said.copy()
 			}
+			if !errors.Is(err, os.ErrNotExist) {
+				return nil, err
+			}
+		}
+		if keeper == 0 && started.ended == nil {
+			return nil, errors.Join(failed(dir), said.copy())
 		}
 		select {
 		case <-ctx.Done():
 			return nil, fmt.Errorf("the development stack goes on to come up, until make dev-down: %w", ctx.Err())
-		case <-ended:
-			// It may have found that another one is at it; that is waited for then.
-			ended = nil
+		case <-started.ended:
+			// Another one that is at it is waited for.
+			started = background{}
 		case <-ticker.C:
 			if err := said.copy(); err != nil {
 				return nil, err
@@ -81,23 +93,23 @@ func failed(dir string) error {
 
 // start starts the process that keeps the stack. It belongs to no terminal, and
 // outlives this one.
-func start(dir string, command []string) (<-chan struct{}, error) {
+func start(dir string, command []string) (background, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("making the folder of the development stack: %w", err)
+		return background{}, fmt.Errorf("making the folder of the development stack: %w", err)
 	}
 	if err := forget(dir); err != nil {
-		return nil, err
+		return background{}, err
 	}
 	log, err := os.Create(filepath.Join(dir, logFile))
 	if err != nil {
-		return nil, fmt.Errorf("making the log of the development stack: %w", err)
+		return background{}, fmt.Errorf("making the log of the development stack: %w", err)
 	}
 	defer func() { _ = log.Close() }()
 	cmd := exec.Command(command[0], command[1:]...) //nolint:gosec,noctx // It is this program, and ended by Down.
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
-		return nil, fmt.Errorf("starting the development stack: %w", err)
+		return background{}, fmt.Errorf("starting the development stack: %w", err)
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -105,7 +117,7 @@ func start(dir string, command []string) (<-chan struct{}, error) {
 		_ = cmd.Wait()
 		close(ended)
 	}()
-	return ended, nil
+	return background{pid: cmd.Process.Pid, ended: ended}, nil
 }
 
 // Down takes the stack in the folder down and waits until it is gone. It tells

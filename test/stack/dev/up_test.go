@@ -18,6 +18,9 @@ const (
 	// serveDir makes this test program keep a stack in that folder. serveFails says
 	// how it fails.
 	serveDir, serveFails = "CAPI_TALOS_TEST_SERVE", "CAPI_TALOS_TEST_FAILS"
+	// serversSuffix makes the name of the folder where each process that keeps a
+	// stack, or waits to, has a file.
+	serversSuffix = ".servers"
 )
 
 func TestMain(m *testing.M) {
@@ -25,7 +28,12 @@ func TestMain(m *testing.M) {
 	if dir == "" {
 		os.Exit(m.Run())
 	}
-	if err := serve(dir); err != nil {
+	here := filepath.Join(dir+serversSuffix, fmt.Sprint(os.Getpid()))
+	if err := errors.Join(os.MkdirAll(filepath.Dir(here), 0o755), os.WriteFile(here, nil, 0o600)); err != nil {
+		panic(err)
+	}
+	err := serve(dir)
+	if err := errors.Join(err, os.Remove(here)); err != nil {
 		os.Exit(1)
 	}
 }
@@ -117,6 +125,7 @@ func TestTwoAtOnceGetOneStack(t *testing.T) {
 	first, second := <-results, <-results
 	g.Expect(errors.Join(first.err, second.err)).NotTo(HaveOccurred())
 	g.Expect(first.session).To(Equal(second.session))
+	g.Expect(os.ReadDir(dir+serversSuffix)).To(HaveLen(1), "the other process would wait for the end of this one, and take its place")
 }
 
 func TestUpSaysWhyThereIsNoStack(t *testing.T) {
