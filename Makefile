@@ -13,6 +13,9 @@ TOOL := go -C test/tools tool
 OUT := out
 ROOT := $(CURDIR)
 GO_TEST := go test $(if $(RACE),-race)
+# Suites build the programs that they start while they run. Go does not know about
+# these when it looks for a result that it has already.
+GO_SUITE := $(GO_TEST) -count=1
 
 # What the providers are called in component files and images.
 NAME_bootstrap := bootstrap
@@ -88,8 +91,9 @@ lint: ## Run golangci-lint on all modules.
 
 .PHONY: test
 test: local-repository ## Run the tests of rungs 1 and 2. RACE=1 looks for data races.
-	@set -e; for module in $(filter-out test/integration,$(MODULES)); do echo "test $$module"; (cd $$module && $(GO_TEST) -timeout 40m ./...); done
-	cd test/integration && $(GO_TEST) ./world
+	@set -e; for module in $(filter-out test/integration,$(MODULES)); do echo "test $$module"; \
+		case $$module in test/*) run='$(GO_SUITE)';; *) run='$(GO_TEST)';; esac; (cd $$module && $$run -timeout 40m ./...); done
+	cd test/integration && $(GO_SUITE) ./world
 	@$(MAKE) --no-print-directory -j2 test-integration-rest test-integration-restarts test-integration-containers
 
 # Tests that restart the managers, and those of machines in Pods, have management
@@ -98,25 +102,25 @@ RESTARTS := '^TestManagers'
 
 .PHONY: test-integration-restarts
 test-integration-restarts:
-	cd test/integration && RACE=$(RACE) $(GO_TEST) -v -timeout 40m -run $(RESTARTS) .
+	cd test/integration && RACE=$(RACE) $(GO_SUITE) -v -timeout 40m -run $(RESTARTS) .
 
 .PHONY: test-integration-rest
 test-integration-rest:
-	cd test/integration && RACE=$(RACE) $(GO_TEST) -v -timeout 40m -skip $(RESTARTS) .
+	cd test/integration && RACE=$(RACE) $(GO_SUITE) -v -timeout 40m -skip $(RESTARTS) .
 
 # Machines in Pods need a management cluster that runs Pods. Most of the time they
 # are waited for.
 .PHONY: test-integration-containers
 test-integration-containers: ## Run the part of the tests that is about machines in Pods.
-	cd test/integration && RACE=$(RACE) $(GO_TEST) -v -timeout 40m ./containers
+	cd test/integration && RACE=$(RACE) $(GO_SUITE) -v -timeout 40m ./containers
 
 .PHONY: test-scale
 test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what the managers do when there is nothing to do.
-	cd test/integration && $(GO_TEST) -v -count=1 -p 1 -timeout 60m ./scale ./idle -args -long
+	cd test/integration && $(GO_SUITE) -v -p 1 -timeout 60m ./scale ./idle -args -long
 
 .PHONY: test-talos
 test-talos: local-repository $(if $(SMOKE),,test-histories) ## Run test-histories, and the suite on real Talos nodes in containers where there can be Docker. SMOKE=1 takes one node only.
-	cd test/stack && $(GO_TEST) -v -count=1 -timeout 3h ./talos -args -real -ginkgo.v -ginkgo.timeout=2h50m $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(RECORD),-record)
+	cd test/stack && $(GO_SUITE) -v -timeout 3h ./talos -args -real -ginkgo.v -ginkgo.timeout=2h50m $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(RECORD),-record)
 
 # The first revision at which the suite has run in a cluster. Providers are upgraded
 # from it; empty leaves that out.
@@ -124,16 +128,16 @@ UPGRADE_FROM ?= 45df26a1b064e7c69fc4f8787ad0f4d49e6c8535
 
 .PHONY: test-e2e
 test-e2e: local-repository ## Run the suite in a cluster: the providers in kind, real Talos nodes in Docker and in Pods. ONLY=<label filter>, UPGRADE_FROM=<git revision of an older release>.
-	cd test/e2e && $(GO_TEST) -v -count=1 -timeout 8h . -args -kind -ginkgo.v -ginkgo.timeout=7h30m $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(UPGRADE_FROM),-upgrade-from=$(UPGRADE_FROM))
+	cd test/e2e && $(GO_SUITE) -v -timeout 8h . -args -kind -ginkgo.v -ginkgo.timeout=7h30m $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(UPGRADE_FROM),-upgrade-from=$(UPGRADE_FROM))
 
 .PHONY: test-histories
 test-histories: ## Play 10000 histories of the control plane's decision, and 500 of etcd on the model and on real etcd.
-	$(GO_TEST) -count=1 ./controlplane/internal/rollout -args -histories=10000
-	cd test/etcdhistory && $(GO_TEST) -v -count=1 -timeout 40m . -args -histories=500
+	$(GO_SUITE) ./controlplane/internal/rollout -args -histories=10000
+	cd test/etcdhistory && $(GO_SUITE) -v -timeout 40m . -args -histories=500
 
 .PHONY: test-faults
 test-faults: local-repository ## Run the fault matrix.
-	cd test/integration && $(GO_TEST) -v -count=1 -timeout 60m ./faults -args -cells=154
+	cd test/integration && $(GO_SUITE) -v -timeout 60m ./faults -args -cells=154
 
 .PHONY: test-quick-start
 test-quick-start: local-repository ## Type the commands of docs/quick-start.md, in Docker.
