@@ -13,6 +13,9 @@ TOOL := go -C test/tools tool
 OUT := out
 ROOT := $(CURDIR)
 GO_TEST := go test $(if $(RACE),-race)
+# Suites build the programs that they start while they run. Go does not know about
+# these when it looks for a result that it has already.
+GO_SUITE := $(GO_TEST) -count=1
 
 # What the providers are called in component files and images.
 NAME_bootstrap := bootstrap
@@ -26,7 +29,7 @@ NAME_infrastructure := infrastructure
 
 .PHONY: help
 help: ## Show this list.
-	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*##/ {printf "  %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*##"} /^##@/ {printf "\n%s\n", substr($$0, 5)} /^[a-z0-9-]+:.*##/ {printf "  %-27s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: clean
 clean: ## Remove what was built here; the cache of built parts stays.
@@ -73,6 +76,7 @@ verify-modules:
 .PHONY: verify-documents
 verify-documents:
 	@go test ./config/ ./docs/ ./templates/
+	@go -C test/alerts test -count=1 ./...
 
 ##@ Lint
 
@@ -87,38 +91,65 @@ lint: ## Run golangci-lint on all modules.
 
 .PHONY: test
 test: local-repository ## Run the tests of rungs 1 and 2. RACE=1 looks for data races.
-	@set -e; for module in $(filter-out test/integration,$(MODULES)); do echo "test $$module"; (cd $$module && $(GO_TEST) -timeout 40m ./...); done
-	cd test/integration && $(GO_TEST) ./world
-	@$(MAKE) --no-print-directory -j2 test-integration-restarts test-integration-rest
+	@set -e; for module in $(filter-out test/integration,$(MODULES)); do echo "test $$module"; \
+		case $$module in test/*) run='$(GO_SUITE)';; *) run='$(GO_TEST)';; esac; (cd $$module && $$run -timeout 40m ./...); done
+	cd test/integration && $(GO_SUITE) ./world
+	@$(MAKE) --no-print-directory -j2 test-integration-rest test-integration-restarts test-integration-containers
 
-# Tests that restart the managers have a management cluster of their own, so that
-# the others need not wait for them.
+# Tests that restart the managers, and those of machines in Pods, have management
+# clusters of their own, so that the others need not wait for them.
 RESTARTS := '^TestManagers'
 
 .PHONY: test-integration-restarts
 test-integration-restarts:
-	cd test/integration && RACE=$(RACE) $(GO_TEST) -v -timeout 40m -run $(RESTARTS) .
+	cd test/integration && RACE=$(RACE) $(GO_SUITE) -v -timeout 40m -run $(RESTARTS) .
 
 .PHONY: test-integration-rest
 test-integration-rest:
-	cd test/integration && RACE=$(RACE) $(GO_TEST) -v -timeout 40m -skip $(RESTARTS) .
+	cd test/integration && RACE=$(RACE) $(GO_SUITE) -v -timeout 40m -skip $(RESTARTS) .
+
+# Machines in Pods need a management cluster that runs Pods. Most of the time they
+# are waited for.
+.PHONY: test-integration-containers
+test-integration-containers: ## Run the part of the tests that is about machines in Pods.
+	cd test/integration && RACE=$(RACE) $(GO_SUITE) -v -timeout 40m ./containers
 
 .PHONY: test-scale
 test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what the managers do when there is nothing to do.
-	cd test/integration && $(GO_TEST) -v -count=1 -p 1 -timeout 60m ./scale ./idle -args -long
+	cd test/integration && $(GO_SUITE) -v -p 1 -timeout 60m ./scale ./idle -args -long
 
 .PHONY: test-talos
 test-talos: local-repository $(if $(SMOKE),,test-histories) ## Run test-histories, and the suite on real Talos nodes in containers where there can be Docker. SMOKE=1 takes one node only.
-	cd test/stack && $(GO_TEST) -v -count=1 -timeout 3h ./talos -args -real -ginkgo.v -ginkgo.timeout=2h50m $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(RECORD),-record)
+	cd test/stack && $(GO_SUITE) -v -timeout 3h ./talos -args -real -ginkgo.v -ginkgo.timeout=2h50m $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(RECORD),-record)
+
+# The first revision at which the suite has run in a cluster. Providers are upgraded
+# from it; empty leaves that out.
+UPGRADE_FROM ?= 45df26a1b064e7c69fc4f8787ad0f4d49e6c8535
+
+.PHONY: test-e2e
+test-e2e: local-repository ## Run the suite in a cluster: the providers in kind, real Talos nodes in Docker and in Pods. ONLY=<label filter>, UPGRADE_FROM=<git revision of an older release>.
+	cd test/e2e && $(GO_SUITE) -v -timeout 8h . -args -kind -ginkgo.v -ginkgo.timeout=7h30m $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(UPGRADE_FROM),-upgrade-from=$(UPGRADE_FROM))
 
 .PHONY: test-histories
 test-histories: ## Play 10000 histories of the control plane's decision, and 500 of etcd on the model and on real etcd.
-	$(GO_TEST) -count=1 ./controlplane/internal/rollout -args -histories=10000
-	cd test/etcdhistory && $(GO_TEST) -v -count=1 -timeout 40m . -args -histories=500
+	$(GO_SUITE) ./controlplane/internal/rollout -args -histories=10000
+	cd test/etcdhistory && $(GO_SUITE) -v -timeout 40m . -args -histories=500
 
 .PHONY: test-faults
 test-faults: local-repository ## Run the fault matrix.
-	cd test/integration && $(GO_TEST) -v -count=1 -timeout 60m ./faults -args -cells=154
+	cd test/integration && $(GO_SUITE) -v -timeout 60m ./faults -args -cells=154
+
+.PHONY: test-quick-start
+test-quick-start: local-repository ## Type the commands of docs/quick-start.md, in Docker.
+	cd test/stack && go test -v -count=1 -timeout 1h -run TestQuickStart ./quickstart -args -type-page
+
+.PHONY: test-tilt
+test-tilt: ## Have the real Tilt evaluate the Tiltfile, and make a new manager of a saved file. Tilt is built with a C compiler.
+	cd test/stack && go test -v -count=1 -timeout 30m ./dev -args -tilt
+
+.PHONY: test-dev
+test-dev: ## Go through the development loop of docs/development.md, in Docker, and say how long its steps take.
+	cd test/stack && go test -v -count=1 -timeout 2h -run TestTheDailyLoop ./dev -args -loop
 
 .PHONY: bench-main
 bench-main: local-repository ## Measure the main job beside its floor, on real nodes where there can be Docker, and the managers. FLEET=sim, ROUNDS=1.
@@ -127,8 +158,24 @@ bench-main: local-repository ## Measure the main job beside its floor, on real n
 ##@ Develop
 
 .PHONY: demo
-demo: local-repository ## Build a Kubernetes cluster out of Talos machines, scale it and give the machines back. FLEET=sim, KEEP=1.
+demo: local-repository ## Build a Kubernetes cluster in Pods, scale it, roll it and take it away. MODE=metal: out of Talos machines. FLEET=sim, KEEP=1.
 	cd test/stack && go run ./cmd/stack demo
+
+.PHONY: dev-up
+dev-up: local-repository ## Raise a management cluster in kind with everything installed, which stays until dev-down. Needs root.
+	cd test/stack && go run ./cmd/stack dev-up
+
+.PHONY: dev-down
+dev-down: ## Take down what dev-up has raised.
+	cd test/stack && go run ./cmd/stack dev-down
+
+.PHONY: tilt-up
+tilt-up: ## Put every saved file into the cluster of dev-up. TILT=tilt takes your own Tilt, which has a web interface.
+	cd test/stack && go run ./cmd/stack tilt up $(if $(TILT),,--legacy)
+
+.PHONY: tilt-ci
+tilt-ci: ## Build all managers and put them into the cluster of dev-up, once.
+	cd test/stack && go run ./cmd/stack tilt ci
 
 ##@ Build and release
 

@@ -32,7 +32,8 @@ const (
 // wantKind is what the contract and the design say about a kind.
 type wantKind struct {
 	folder, group, version, shortName string
-	// status tells that the kind has a status subresource; templates have none.
+	// status tells that the kind has a status subresource; of the templates only that
+	// of machines has one, for autoscaling from zero.
 	status bool
 	// scale tells that kubectl scale works on it.
 	scale bool
@@ -50,7 +51,7 @@ func wantKinds() map[string]wantKind {
 		"TalosCluster":              {folder: "infrastructure", group: infrastructureGroup, version: "v1alpha1", shortName: "tc", status: true},
 		"TalosClusterTemplate":      {folder: "infrastructure", group: infrastructureGroup, version: "v1alpha1", shortName: "tct"},
 		"TalosMachine":              {folder: "infrastructure", group: infrastructureGroup, version: "v1alpha1", shortName: "tm", status: true},
-		"TalosMachineTemplate":      {folder: "infrastructure", group: infrastructureGroup, version: "v1alpha1", shortName: "tmt"},
+		"TalosMachineTemplate":      {folder: "infrastructure", group: infrastructureGroup, version: "v1alpha1", shortName: "tmt", status: true},
 		"TalosHost":                 {folder: "infrastructure", group: infrastructureGroup, version: "v1alpha1", shortName: "th", status: true, inventory: true},
 	}
 }

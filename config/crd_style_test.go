@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -41,8 +42,8 @@ func problems(path string, field apiextensionsv1.JSONSchemaProps) []string {
 		}
 	}
 	for name, below := range field.Properties {
-		if name == "matchExpressions" {
-			continue // A label selector is Kubernetes' own type.
+		if slices.Contains([]string{"matchExpressions", "tolerations", "topologySpreadConstraints"}, name) {
+			continue // These are Kubernetes' own types.
 		}
 		if below.Description == "" {
 			found = append(found, path+"."+name+": no description")

@@ -2,7 +2,6 @@
 package docs
 
 import (
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -16,25 +15,16 @@ import (
 // heading of that file.
 func TestLinksLeadSomewhere(t *testing.T) {
 	g := NewWithT(t)
-	pages := []string{filepath.Join("..", "README.md")}
-	g.Expect(filepath.WalkDir(".", func(path string, entry fs.DirEntry, err error) error {
-		if err == nil && !entry.IsDir() && filepath.Ext(path) == ".md" {
-			pages = append(pages, path)
-		}
-		return err
-	})).To(Succeed())
 	link := regexp.MustCompile(`\]\(([^)\s]+)\)`)
-	for _, page := range pages {
-		text, err := os.ReadFile(page)
-		g.Expect(err).NotTo(HaveOccurred())
-		for _, match := range link.FindAllStringSubmatch(string(text), -1) {
+	for page, text := range allPages(g) {
+		for _, match := range link.FindAllStringSubmatch(text, -1) {
 			if strings.Contains(match[1], "://") {
 				continue
 			}
 			path, fragment, _ := strings.Cut(match[1], "#")
-			target := page
+			target := filepath.Join("..", page)
 			if path != "" {
-				target = filepath.Join(filepath.Dir(page), path)
+				target = filepath.Join(filepath.Dir(target), path)
 			}
 			g.Expect(target).To(Or(BeAnExistingFile(), BeADirectory()), "link %s in %s", match[1], page)
 			if fragment != "" {

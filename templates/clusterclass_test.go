@@ -25,10 +25,13 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
-const (
-	topologyTemplate = "cluster-template-topology.yaml"
-	classFile        = "clusterclass-talos.yaml"
-)
+const topologyTemplate = "cluster-template-topology.yaml"
+
+// classes are the files of the ClusterClasses that we ship, by the templates of
+// Clusters of them.
+func classes() map[string]string {
+	return map[string]string{topologyTemplate: "clusterclass-talos.yaml", containerTopologyTemplate: "clusterclass-talos-container.yaml"}
+}
 
 // class is a ClusterClass with its templates, by kind and name.
 type class struct {
@@ -36,9 +39,9 @@ type class struct {
 	templates map[string]*unstructured.Unstructured
 }
 
-// readClass reads the ClusterClass that we ship.
-func readClass(g Gomega) class {
-	text, err := os.ReadFile(classFile)
+// readClass reads a ClusterClass that we ship.
+func readClass(g Gomega, file string) class {
+	text, err := os.ReadFile(file)
 	g.Expect(err).NotTo(HaveOccurred())
 	read := class{templates: map[string]*unstructured.Unstructured{}}
 	for manifest := range strings.SplitSeq(string(text), "\n---\n") {
@@ -54,10 +57,10 @@ func readClass(g Gomega) class {
 	return read
 }
 
-// readTopology is the Cluster that the template makes.
-func readTopology(g Gomega, contract string) *clusterv1.Cluster {
+// readTopology is the Cluster that a template makes.
+func readTopology(g Gomega, template, contract string) *clusterv1.Cluster {
 	cluster := &clusterv1.Cluster{}
-	g.Expect(yaml.UnmarshalStrict([]byte(generate(g, all(g)[topologyTemplate], values(contract))), cluster)).To(Succeed())
+	g.Expect(yaml.UnmarshalStrict([]byte(generate(g, all(g)[template], values(contract))), cluster)).To(Succeed())
 	return cluster
 }
 
@@ -154,39 +157,61 @@ func as[T any](g Gomega, template *unstructured.Unstructured) T {
 	return read
 }
 
-// TestTheClassTakesNoVariablesOfClusterctl (CL7): what clusterctl would replace is
+// TestTheClassTakesNoVariablesOfClusterctl: what clusterctl would replace is
 // not there, and a namespace neither.
 func TestTheClassTakesNoVariablesOfClusterctl(t *testing.T) {
-	g := NewWithT(t)
-	text, err := os.ReadFile(classFile)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(string(text)).NotTo(ContainSubstring("$"))
-	g.Expect(string(text)).NotTo(ContainSubstring("namespace:"))
-	g.Expect(classFile).To(Equal("clusterclass-"+readClass(g).Name+".yaml"), "clusterctl looks for it by its name")
-	g.Expect(readTopology(g, "v1.13").Spec.Topology.ClassRef.Name).To(Equal(readClass(g).Name))
-	g.Expect(readTopology(g, "v1.13").Spec.Topology.ClassRef.Namespace).To(Equal("default"), "it is the Cluster's when nobody says otherwise")
+	for template, file := range classes() {
+		t.Run(file, func(t *testing.T) {
+			g := NewWithT(t)
+			text, err := os.ReadFile(file)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(string(text)).NotTo(ContainSubstring("${"))
+			g.Expect(string(text)).NotTo(ContainSubstring("namespace:"))
+			g.Expect(file).To(Equal("clusterclass-"+readClass(g, file).Name+".yaml"), "clusterctl looks for it by its name")
+			g.Expect(readTopology(g, template, "v1.13").Spec.Topology.ClassRef.Name).To(Equal(readClass(g, file).Name))
+			g.Expect(readTopology(g, template, "v1.13").Spec.Topology.ClassRef.Namespace).To(Equal("default"), "it is the Cluster's when nobody says otherwise")
+		})
+	}
 }
 
 // TestVariablesOfTheClassAreListedAndUsed: the header lists each variable, each is
 // used by a patch, and the topology template gives known ones.
 func TestVariablesOfTheClassAreListedAndUsed(t *testing.T) {
-	g, of := NewWithT(t), readClass(NewWithT(t))
-	text, err := os.ReadFile(classFile)
-	g.Expect(err).NotTo(HaveOccurred())
-	header, _, _ := strings.Cut(string(text), "\napiVersion")
-	patches, err := json.Marshal(of.Spec.Patches)
-	g.Expect(err).NotTo(HaveOccurred())
-	known := map[string]bool{}
-	for _, variable := range of.Spec.Variables {
-		known[variable.Name] = true
-		g.Expect(header).To(MatchRegexp(`(?m)^#   ` + variable.Name + ` `))
-		g.Expect(string(patches)).To(ContainSubstring(`"variable":"` + variable.Name + `"`))
+	for template, file := range classes() {
+		t.Run(file, func(t *testing.T) {
+			g, of := NewWithT(t), readClass(NewWithT(t), file)
+			text, err := os.ReadFile(file)
+			g.Expect(err).NotTo(HaveOccurred())
+			header, _, _ := strings.Cut(string(text), "\napiVersion")
+			patches, err := json.Marshal(of.Spec.Patches)
+			g.Expect(err).NotTo(HaveOccurred())
+			known := map[string]bool{}
+			for _, variable := range of.Spec.Variables {
+				known[variable.Name] = true
+				g.Expect(header).To(MatchRegexp(`(?m)^#   ` + variable.Name + ` `))
+				g.Expect(string(patches)).To(ContainSubstring(`"variable":"` + variable.Name + `"`))
+			}
+			for _, listed := range regexp.MustCompile(`(?m)^#   (\w+) `).FindAllStringSubmatch(header, -1) {
+				g.Expect(known).To(HaveKey(listed[1]), "%s is listed, but not known", listed[1])
+			}
+			for _, variable := range readTopology(g, template, "v1.13").Spec.Topology.Variables {
+				g.Expect(known).To(HaveKey(variable.Name))
+			}
+		})
 	}
-	for _, listed := range regexp.MustCompile(`(?m)^#   (\w+) `).FindAllStringSubmatch(header, -1) {
-		g.Expect(known).To(HaveKey(listed[1]), "%s is listed, but not known", listed[1])
-	}
-	for _, variable := range readTopology(g, "v1.13").Spec.Topology.Variables {
-		g.Expect(known).To(HaveKey(variable.Name))
+}
+
+// allVariables are those that the topology templates do not give, or give another
+// value, by their names.
+func allVariables() map[string]string {
+	const patches = `{name: controlPlanePatches, value: ["machine: {sysctls: {vm.swappiness: \"1\"}}"]},
+		{name: workerPatches, value: ["machine: {sysctls: {vm.swappiness: \"2\"}}"]}]`
+
+	return map[string]string{
+		topologyTemplate: `[{name: talosRelease, value: {version: v1.13.9, image: "example.com/installer:v1.13.9"}},
+			{name: controlPlaneHostSelector, value: {matchLabels: {role: control-plane}}}, ` + patches,
+		containerTopologyTemplate: `[{name: controlPlaneResources, value: {limits: {memory: 4Gi}}},
+			{name: workerResources, value: {requests: {cpu: "1"}, limits: {memory: 5Gi}}}, ` + patches,
 	}
 }
 
@@ -195,47 +220,44 @@ func TestVariablesOfTheClassAreListedAndUsed(t *testing.T) {
 func TestTheClassMakesWhatTalosAccepts(t *testing.T) {
 	bundle, err := secrets.NewBundle(time.Unix(1<<30, 0), "v1.13", nil)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	for _, contract := range []string{"v1.12", "v1.13", "v1.14"} {
-		for with, more := range map[string]string{
-			"the template's variables": "[]",
-			"all variables": `[{name: talosRelease, value: {version: v1.13.9, image: "example.com/installer:v1.13.9"}},
-				{name: controlPlaneHostSelector, value: {matchLabels: {role: control-plane}}},
-				{name: controlPlanePatches, value: ["machine: {sysctls: {vm.swappiness: \"1\"}}"]},
-				{name: workerPatches, value: ["machine: {sysctls: {vm.swappiness: \"2\"}}"]}]`,
-		} {
-			t.Run(contract+" with "+with, func(t *testing.T) {
-				g := NewWithT(t)
-				of, topology := readClass(g), readTopology(g, contract)
-				var added []clusterv1.ClusterVariable
-				g.Expect(yaml.UnmarshalStrict([]byte(more), &added)).To(Succeed())
-				made := of.patched(g, append(topology.Spec.Topology.Variables, added...))
-				expectPatched(g, made, contract, len(added) > 0)
-				rendered := func(role configgen.Role, spec bootstrapv1.TalosConfigSpec) string {
-					out, err := configgen.Render(configgen.Input{
-						Role: role, Contract: spec.TalosVersion, ClusterName: topology.Name, Endpoint: "https://192.0.2.1:6443", KubernetesVersion: topology.Spec.Topology.Version,
-						PodCIDRs: topology.Spec.ClusterNetwork.Pods.CIDRBlocks, ServiceCIDRs: topology.Spec.ClusterNetwork.Services.CIDRBlocks,
-						ServiceDomain: topology.Spec.ClusterNetwork.ServiceDomain, Secrets: bundle.Machinery(), StrategicPatches: spec.StrategicPatches, Hostname: "demo-abcde",
-					})
-					g.Expect(err).NotTo(HaveOccurred())
-					return string(out)
-				}
-				controlPlane := rendered(configgen.RoleControlPlane, as[controlplanev1.TalosControlPlaneTemplate](g, made[1]).Spec.Template.Spec.TalosConfigSpec)
-				worker := rendered(configgen.RoleWorker, as[bootstrapv1.TalosConfigTemplate](g, made[3]).Spec.Template.Spec)
-				g.Expect(strings.Contains(controlPlane, "vm.swappiness")).To(Equal(len(added) > 0))
-				g.Expect(strings.Contains(worker, "vm.swappiness")).To(Equal(len(added) > 0))
-			})
+	expect := map[string]func(Gomega, []*unstructured.Unstructured, bool){topologyTemplate: expectPatchedHosts, containerTopologyTemplate: expectPatchedPods}
+	for template, file := range classes() {
+		for _, contract := range []string{"v1.12", "v1.13", "v1.14"} {
+			for with, more := range map[string]string{"the template's variables": "[]", "all variables": allVariables()[template]} {
+				t.Run(file+" "+contract+" with "+with, func(t *testing.T) {
+					g := NewWithT(t)
+					of, topology := readClass(g, file), readTopology(g, template, contract)
+					var added []clusterv1.ClusterVariable
+					g.Expect(yaml.UnmarshalStrict([]byte(more), &added)).To(Succeed())
+					made := of.patched(g, append(topology.Spec.Topology.Variables, added...))
+					expect[template](g, made, len(added) > 0)
+					controlPlane := as[controlplanev1.TalosControlPlaneTemplate](g, made[1]).Spec.Template.Spec.TalosConfigSpec
+					worker := as[bootstrapv1.TalosConfigTemplate](g, made[3]).Spec.Template.Spec
+					for role, spec := range map[configgen.Role]bootstrapv1.TalosConfigSpec{configgen.RoleControlPlane: controlPlane, configgen.RoleWorker: worker} {
+						g.Expect(spec.TalosVersion).To(Equal(contract))
+						g.Expect(strings.Contains(rendered(g, bundle, role, topology, spec), "vm.swappiness")).To(Equal(len(added) > 0))
+					}
+				})
+			}
 		}
 	}
 }
 
-// expectPatched looks at what the variables become.
-func expectPatched(g Gomega, made []*unstructured.Unstructured, contract string, all bool) {
+// rendered is the configuration of a machine of a topology.
+func rendered(g Gomega, bundle *secrets.Bundle, role configgen.Role, topology *clusterv1.Cluster, spec bootstrapv1.TalosConfigSpec) string {
+	out, err := configgen.Render(configgen.Input{
+		Role: role, Contract: spec.TalosVersion, ClusterName: topology.Name, Endpoint: "https://192.0.2.1:6443", KubernetesVersion: topology.Spec.Topology.Version,
+		PodCIDRs: topology.Spec.ClusterNetwork.Pods.CIDRBlocks, ServiceCIDRs: topology.Spec.ClusterNetwork.Services.CIDRBlocks,
+		ServiceDomain: topology.Spec.ClusterNetwork.ServiceDomain, Secrets: bundle.Machinery(), StrategicPatches: spec.StrategicPatches, Hostname: "demo-abcde",
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	return string(out)
+}
+
+// expectPatchedHosts looks at what the variables become.
+func expectPatchedHosts(g Gomega, made []*unstructured.Unstructured, all bool) {
 	infra := as[infrav1.TalosClusterTemplate](g, made[0])
 	g.Expect(infra.Spec.Template.Spec.ControlPlaneEndpoint).To(Equal(clusterv1.APIEndpoint{Host: "lb.example.com", Port: 6443}))
-	controlPlane := as[controlplanev1.TalosControlPlaneTemplate](g, made[1])
-	g.Expect(controlPlane.Spec.Template.Spec.TalosConfigSpec.TalosVersion).To(Equal(contract))
-	config := as[bootstrapv1.TalosConfigTemplate](g, made[3])
-	g.Expect(config.Spec.Template.Spec.TalosVersion).To(Equal(contract))
 	controlPlaneMachine, worker := as[infrav1.TalosMachineTemplate](g, made[2]), as[infrav1.TalosMachineTemplate](g, made[4])
 	g.Expect(worker.Spec.Template.Spec.Metal.HostSelector.MatchLabels).To(Equal(map[string]string{"role": "worker", "size": "large"}))
 	release, labels := infrav1.TalosReleaseSpec{}, BeEmpty()

@@ -31,8 +31,8 @@ func values(contract string) map[string]string {
 	}
 }
 
-// variable is one of a template, whose default may be another one.
-var variable = regexp.MustCompile(`\$\{([A-Z_]+)(:=((?:[^${}]|\$\{[A-Z_]+\})*))?\}`)
+// variable is one of a template, whose default may be made of another one.
+var variable = regexp.MustCompile(`\$\{([A-Z_]+)(:=((?:[^${}]|\$\{[A-Z_]+(?::=[^${}]*)?\})*))?\}`)
 
 // generate replaces the variables of a template, as clusterctl does.
 func generate(g Gomega, template string, values map[string]string) string {
@@ -55,7 +55,7 @@ type cluster struct {
 	workers      clusterv1.MachineDeployment
 	config       bootstrapv1.TalosConfigTemplate
 	machines     []infrav1.TalosMachineTemplate
-	check        clusterv1.MachineHealthCheck
+	checks       []clusterv1.MachineHealthCheck
 }
 
 // parse reads manifests and refuses fields that do not exist.
@@ -82,7 +82,8 @@ func parse(g Gomega, manifests string) cluster {
 			made.machines = append(made.machines, infrav1.TalosMachineTemplate{})
 			into = &made.machines[len(made.machines)-1]
 		case "MachineHealthCheck":
-			into = &made.check
+			made.checks = append(made.checks, clusterv1.MachineHealthCheck{})
+			into = &made.checks[len(made.checks)-1]
 		}
 		g.Expect(into).NotTo(BeNil(), "kind %q", kind.Kind)
 		g.Expect(yaml.UnmarshalStrict([]byte(manifest), into)).To(Succeed(), kind.Kind)
@@ -95,7 +96,8 @@ func parse(g Gomega, manifests string) cluster {
 func all(g Gomega) map[string]string {
 	files, err := filepath.Glob("cluster-template*.yaml")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(files).To(ConsistOf("cluster-template.yaml", "cluster-template-metal.yaml", "cluster-template-metal-vip.yaml", topologyTemplate))
+	g.Expect(files).To(ConsistOf("cluster-template.yaml", "cluster-template-metal.yaml", "cluster-template-metal-vip.yaml", topologyTemplate,
+		containerTemplate, containerTopologyTemplate))
 	found := map[string]string{}
 	for _, file := range files {
 		text, err := os.ReadFile(file)
@@ -117,6 +119,9 @@ func TestVariablesAreListedInTheHeader(t *testing.T) {
 			if strings.TrimSpace(match[3]) != "" {
 				g.Expect(header).To(ContainSubstring("(default: "+match[3]+")"), "%s in %s", match[1], file)
 			}
+			for _, inner := range variable.FindAllStringSubmatch(match[3], -1) {
+				used[inner[1]] = true
+			}
 		}
 		for _, listed := range regexp.MustCompile(`(?m)^#   ([A-Z_]+) `).FindAllStringSubmatch(header, -1) {
 			g.Expect(used).To(HaveKey(listed[1]), "%s is listed in %s, but not used", listed[1], file)
@@ -134,7 +139,7 @@ func TestTemplatesMakeWhatTalosAccepts(t *testing.T) {
 	bundle, err := secrets.NewBundle(time.Unix(1<<30, 0), "v1.13", nil)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	for file, text := range all(NewWithT(t)) {
-		if file == topologyTemplate {
+		if file == topologyTemplate || file == containerTopologyTemplate {
 			continue
 		}
 		for _, contract := range []string{"v1.12", "v1.13", "v1.14"} {
@@ -142,6 +147,11 @@ func TestTemplatesMakeWhatTalosAccepts(t *testing.T) {
 				g := NewWithT(t)
 				made := parse(g, generate(g, edited(text, contract), values(contract)))
 				expectOneCluster(g, made)
+				if file == containerTemplate {
+					expectPods(g, made)
+				} else {
+					expectHosts(g, made)
+				}
 				for role, spec := range map[configgen.Role]bootstrapv1.TalosConfigSpec{
 					configgen.RoleControlPlane: made.controlPlane.Spec.TalosConfigSpec,
 					configgen.RoleWorker:       made.config.Spec.Template.Spec,
@@ -168,15 +178,20 @@ func edited(text, contract string) string {
 func expectOneCluster(g Gomega, made cluster) {
 	g.Expect(made.cluster.Spec.InfrastructureRef.Name).To(Equal(made.infra.Name))
 	g.Expect(made.cluster.Spec.ControlPlaneRef.Name).To(Equal(made.controlPlane.Name))
-	g.Expect(made.infra.Spec.ControlPlaneEndpoint.IsValid()).To(BeTrue())
 	g.Expect(made.machines).To(HaveLen(2))
 	g.Expect(made.machines[0].Name).To(Equal(made.controlPlane.Spec.MachineTemplate.Spec.InfrastructureRef.Name))
-	g.Expect(made.machines[0].Spec.Template.Spec.Metal.HostSelector.MatchLabels).To(BeEmpty())
 	g.Expect(made.machines[1].Name).To(Equal(made.workers.Spec.Template.Spec.InfrastructureRef.Name))
-	g.Expect(made.machines[1].Spec.Template.Spec.Metal.HostSelector.MatchLabels).To(Equal(map[string]string{"role": "worker", "size": "large"}))
 	g.Expect(made.config.Name).To(Equal(made.workers.Spec.Template.Spec.Bootstrap.ConfigRef.Name))
-	g.Expect(made.check.Spec.Selector.MatchLabels).To(HaveKeyWithValue(clusterv1.MachineDeploymentNameLabel, made.workers.Name))
-	g.Expect(made.check.Spec.Checks.NodeStartupTimeoutSeconds).To(HaveValue(BeNumerically(">", 600)), "a host may take longer than ten minutes")
+	workers := made.checks[len(made.checks)-1]
+	g.Expect(workers.Spec.Selector.MatchLabels).To(HaveKeyWithValue(clusterv1.MachineDeploymentNameLabel, made.workers.Name))
+	g.Expect(workers.Spec.Checks.NodeStartupTimeoutSeconds).To(HaveValue(BeNumerically(">", 600)), "a machine may take longer than ten minutes")
+}
+
+func expectHosts(g Gomega, made cluster) {
+	g.Expect(made.infra.Spec.ControlPlaneEndpoint.IsValid()).To(BeTrue())
+	g.Expect(made.checks).To(HaveLen(1))
+	g.Expect(made.machines[0].Spec.Template.Spec.Metal.HostSelector.MatchLabels).To(BeEmpty())
+	g.Expect(made.machines[1].Spec.Template.Spec.Metal.HostSelector.MatchLabels).To(Equal(map[string]string{"role": "worker", "size": "large"}))
 }
 
 // expectRendered renders the configuration, which ends with Talos' own validation.

@@ -18,6 +18,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/internal/controllers"
 	"github.com/capi-talos/capi-talos/bootstrap/internal/webhooks"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/recorder"
 )
 
 // Options are what the provider needs from its manager.
@@ -64,7 +65,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		APIReader:           mgr.GetAPIReader(),
 		SecretCachingClient: options.SecretCachingClient,
 		Clock:               options.Clock,
-		Recorder:            mgr.GetEventRecorder("talosconfig-controller"),
+		Recorder:            recorder.New(mgr, "talosconfig-controller"),
 		WatchFilterValue:    options.WatchFilterValue,
 	}
 	if err := reconciler.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: options.Concurrency}); err != nil {

@@ -2,7 +2,11 @@
 package main
 
 import (
+	"bufio"
+	"cmp"
 	"context"
+	"os"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -16,15 +20,22 @@ import (
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
-// defaultProbeInterval is that of the provider.
-const defaultProbeInterval = 10 * time.Second
+const (
+	// defaultProbeInterval is that of the provider.
+	defaultProbeInterval = 10 * time.Second
+	// resolvConf is where the kubelet tells a Pod how to look up names.
+	resolvConf = "/etc/resolv.conf"
+)
 
 func main() {
 	probeInterval := pflag.Duration("host-probe-interval", defaultProbeInterval,
 		"How often a machine is looked at that nobody has claimed, or that does not answer.")
+	clusterDomain := pflag.String("cluster-domain", "",
+		"The DNS domain of the management cluster, which is in the certificates of control planes in Pods; empty means the one that the manager's own Pod looks names up in, else cluster.local.")
 	startup.Main(startup.Program{
-		Name:        "capt-infrastructure-manager",
-		AddToScheme: setup.AddToScheme,
+		Name:          "capt-infrastructure-manager",
+		AddToScheme:   setup.AddToScheme,
+		CacheByObject: setup.CacheByObject(),
 		Setup: func(ctx context.Context, mgr ctrl.Manager, env startup.Environment) error {
 			return setup.SetupWithManager(ctx, mgr, setup.Options{
 				WatchFilterValue:    env.WatchFilterValue,
@@ -32,7 +43,35 @@ func main() {
 				ProbeInterval:       *probeInterval,
 				Dialer:              env.Dialer,
 				SecretCachingClient: env.SecretCachingClient,
+				ClusterDomain:       cmp.Or(*clusterDomain, ownDomain(resolvConf)),
 			})
 		},
 	})
+}
+
+// ownDomain is the DNS domain of the cluster that the manager runs in, from its
+// resolver configuration: a Pod searches svc.<domain>. It is empty outside a cluster.
+func ownDomain(path string) string {
+	file, err := os.Open(path) //nolint:gosec // G304: a constant, and a file of the test.
+	if err != nil {
+		return ""
+	}
+	defer func() { _ = file.Close() }()
+	domain := ""
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) == 0 || fields[0] != "search" {
+			continue
+		}
+		// The last search line counts.
+		domain = ""
+		for _, searched := range fields[1:] {
+			if of, isServices := strings.CutPrefix(searched, "svc."); isServices {
+				domain = strings.TrimSuffix(of, ".")
+				break
+			}
+		}
+	}
+
+	return domain
 }

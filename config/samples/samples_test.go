@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -19,8 +20,8 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
-// TestEachKindHasASample: each kind of ours has one sample, with fields of that
-// kind only, and the kustomization lists it.
+// TestEachKindHasASample: each kind of ours has a sample, with fields of that kind
+// only, no two have the same name, and the kustomization lists them.
 func TestEachKindHasASample(t *testing.T) {
 	g, scheme := NewWithT(t), runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme, infrav1.AddToScheme} {
@@ -28,7 +29,7 @@ func TestEachKindHasASample(t *testing.T) {
 	}
 	files, err := filepath.Glob("*.yaml")
 	g.Expect(err).NotTo(HaveOccurred())
-	found, listed := map[schema.GroupVersionKind]int{}, []string{}
+	found, listed := map[schema.GroupVersionKind][]string{}, []string{}
 	for _, file := range files {
 		if file == "kustomization.yaml" {
 			continue
@@ -42,7 +43,10 @@ func TestEachKindHasASample(t *testing.T) {
 			object, err := scheme.New(kind.GroupVersionKind())
 			g.Expect(err).NotTo(HaveOccurred(), file)
 			g.Expect(yaml.UnmarshalStrict(document, object)).To(Succeed(), file)
-			found[kind.GroupVersionKind()]++
+			named, isNamed := object.(metav1.Object)
+			g.Expect(isNamed).To(BeTrue(), file)
+			g.Expect(found[kind.GroupVersionKind()]).NotTo(ContainElement(named.GetName()), file)
+			found[kind.GroupVersionKind()] = append(found[kind.GroupVersionKind()], named.GetName())
 		}
 	}
 	for _, group := range []schema.GroupVersion{bootstrapv1.GroupVersion, controlplanev1.GroupVersion, infrav1.GroupVersion} {
@@ -50,7 +54,7 @@ func TestEachKindHasASample(t *testing.T) {
 			if of.PkgPath() == "k8s.io/apimachinery/pkg/apis/meta/v1" || isList(kind) {
 				continue
 			}
-			g.Expect(found[group.WithKind(kind)]).To(Equal(1), "samples of %s", kind)
+			g.Expect(found[group.WithKind(kind)]).NotTo(BeEmpty(), "samples of %s", kind)
 		}
 	}
 	kustomization := struct{ Resources []string }{}

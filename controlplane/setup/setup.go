@@ -22,6 +22,7 @@ import (
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/recorder"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/controllers"
@@ -93,8 +94,8 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		options.Concurrency = defaultConcurrency
 	}
 
-	recorder := metrics.New()
-	if err := recorder.Register(options.Metrics); err != nil {
+	counts := metrics.New()
+	if err := counts.Register(options.Metrics); err != nil {
 		return err
 	}
 	reconciler := &controllers.Reconciler{
@@ -107,8 +108,8 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		Prober:              health.HTTPProber{},
 		Clock:               options.Clock,
 		Random:              options.Random,
-		Recorder:            mgr.GetEventRecorder("taloscontrolplane-controller"),
-		Metrics:             recorder,
+		Recorder:            recorder.New(mgr, "taloscontrolplane-controller"),
+		Metrics:             counts,
 		WatchFilterValue:    options.WatchFilterValue,
 	}
 	if err := reconciler.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: options.Concurrency}); err != nil {

@@ -21,9 +21,11 @@ import (
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/recorder"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/container"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/controllers"
@@ -61,11 +63,15 @@ type Options struct {
 	Metrics prometheus.Registerer
 	// SecretCachingClient reads Secrets from the cache. It is required.
 	SecretCachingClient client.Client
+	// ClusterDomain is the DNS domain of the management cluster; empty means
+	// cluster.local.
+	ClusterDomain string
 }
 
 const (
 	defaultConcurrency   = 10
 	defaultProbeInterval = 10 * time.Second
+	defaultClusterDomain = "cluster.local"
 )
 
 // AddToScheme adds the kinds that the provider reads and writes.
@@ -96,7 +102,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		return err
 	}
 	for _, webhook := range []interface{ SetupWebhookWithManager(ctrl.Manager) error }{
-		&webhooks.TalosCluster{}, &webhooks.TalosClusterTemplate{}, &webhooks.TalosMachine{}, &webhooks.TalosMachineTemplate{},
+		&webhooks.TalosCluster{}, &webhooks.TalosClusterTemplate{}, &webhooks.TalosMachine{Manager: user}, &webhooks.TalosMachineTemplate{},
 		&webhooks.TalosHost{Reader: mgr.GetAPIReader(), Manager: user},
 	} {
 		if err := webhook.SetupWebhookWithManager(mgr); err != nil {
@@ -123,6 +129,9 @@ func (o *Options) setDefaults() {
 	if o.ProbeInterval == 0 {
 		o.ProbeInterval = defaultProbeInterval
 	}
+	if o.ClusterDomain == "" {
+		o.ClusterDomain = defaultClusterDomain
+	}
 }
 
 func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) error {
@@ -130,42 +139,62 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 	follower := follow.New(ctx, options.Dialer, controllers.TalosMachineOf)
 	hostFollower := follow.New(ctx, options.Dialer, controllers.HostOf)
 	contacts := contact.NewLog(options.Clock)
-	if err := registerMetrics(ctx, mgr, options, contacts, hostFollower, follower); err != nil {
+	counts := metrics.NewCounts()
+	if err := registerMetrics(ctx, mgr, options, contacts, counts, hostFollower, follower); err != nil {
 		return err
 	}
 	concurrency := controller.Options{MaxConcurrentReconciles: options.Concurrency}
 
-	clusters := &controllers.ClusterReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), WatchFilterValue: options.WatchFilterValue}
+	clusters := &controllers.ClusterReconciler{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterDomain: options.ClusterDomain, WatchFilterValue: options.WatchFilterValue,
+	}
 	if err := clusters.SetupWithManager(ctx, mgr, concurrency); err != nil {
 		return err
 	}
-	machines := &controllers.MachineReconciler{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(),
-		Metal: &metal.Machines{
-			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
-			Contacts: contacts, Lookout: lookout.New(follower, options.Clock),
-			Clock: options.Clock, Random: options.Random, Recorder: mgr.GetEventRecorder("talosmachine-controller"),
-			ProbeInterval: options.ProbeInterval,
-		},
-		Changes:          follower.Events(),
-		WatchFilterValue: options.WatchFilterValue,
-	}
+	machines := machineReconciler(mgr, options, store, contacts, counts, follower)
 	if err := machines.SetupWithManager(ctx, mgr, concurrency); err != nil {
 		return err
 	}
 	hosts := &controllers.HostReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
-		Clock: options.Clock, Random: options.Random, Recorder: mgr.GetEventRecorder("taloshost-controller"),
-		Contacts: contacts, Lookout: lookout.New(hostFollower, options.Clock), Changes: hostFollower.Events(),
+		Clock: options.Clock, Random: options.Random, Recorder: recorder.New(mgr, "taloshost-controller"),
+		Contacts: contacts, Counts: counts, Lookout: lookout.New(hostFollower, options.Clock), Changes: hostFollower.Events(),
 		ProbeInterval: options.ProbeInterval, WatchFilterValue: options.WatchFilterValue,
 	}
+	if err := hosts.SetupWithManager(ctx, mgr, concurrency); err != nil {
+		return err
+	}
+	templates := &controllers.MachineTemplateReconciler{Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), WatchFilterValue: options.WatchFilterValue}
 
-	return hosts.SetupWithManager(ctx, mgr, concurrency)
+	return templates.SetupWithManager(ctx, mgr, concurrency)
+}
+
+// machineReconciler is the controller of TalosMachines, with both ways of getting one.
+func machineReconciler(
+	mgr ctrl.Manager, options Options, store *credentials.Store, contacts *contact.Log, counts *metrics.Counts, follower *follow.Follower,
+) *controllers.MachineReconciler {
+	events := recorder.New(mgr, "talosmachine-controller")
+
+	return &controllers.MachineReconciler{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(),
+		Metal: &metal.Machines{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
+			Contacts: contacts, Counts: counts, Lookout: lookout.New(follower, options.Clock),
+			Clock: options.Clock, Random: options.Random, Recorder: events, ProbeInterval: options.ProbeInterval,
+		},
+		Container: &container.Machines{
+			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
+			Lookout: lookout.New(follower, options.Clock), ClusterDomain: options.ClusterDomain,
+			Clock: options.Clock, Random: options.Random, Recorder: events, ProbeInterval: options.ProbeInterval,
+		},
+		Changes:          follower.Events(),
+		WatchFilterValue: options.WatchFilterValue,
+	}
 }
 
 // registerMetrics registers the metrics of hosts. The machine of a host has answered
 // just now while it is watched; else when it was last asked.
-func registerMetrics(ctx context.Context, mgr ctrl.Manager, options Options, contacts *contact.Log, hosts, machines *follow.Follower) error {
+func registerMetrics(ctx context.Context, mgr ctrl.Manager, options Options, contacts *contact.Log, counts *metrics.Counts, hosts, machines *follow.Follower) error {
 	list := func() []infrav1.TalosHost {
 		found := &infrav1.TalosHostList{}
 		if err := mgr.GetClient().List(ctx, found); err != nil {
@@ -182,7 +211,7 @@ func registerMetrics(ctx context.Context, mgr ctrl.Manager, options Options, con
 		return contacts.Last(key)
 	}
 
-	return metrics.NewHosts(list, answered).Register(options.Metrics)
+	return metrics.NewHosts(list, answered, counts).Register(options.Metrics)
 }
 
 // whoAmI asks which user the manager is.

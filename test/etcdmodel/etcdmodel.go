@@ -313,3 +313,21 @@ func (c *Cluster) mayRemove(asked, member Member) error {
 func (c *Cluster) index(id uint64) int {
 	return slices.IndexFunc(c.members, func(member Member) bool { return member.ID == id })
 }
+
+// Readdress changes where the peers of a member reach it. Talos has it done when
+// the address of a node has changed, before etcd is started: by the other members,
+// which need a quorum for it, or alone where the member is the only voter.
+func (c *Cluster) Readdress(id uint64, peerURL string) error {
+	i := c.index(id)
+	if i < 0 {
+		return ErrMemberNotFound
+	}
+	if voters, _ := c.voters(); c.leader == 0 && (voters > 1 || c.members[i].Learner) {
+		return ErrNoLeader
+	}
+	if slices.ContainsFunc(c.members, func(other Member) bool { return other.ID != id && other.PeerURL == peerURL }) {
+		return ErrPeerURLExists
+	}
+	c.members[i].PeerURL = peerURL
+	return nil
+}

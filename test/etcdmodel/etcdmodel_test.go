@@ -212,3 +212,21 @@ func TestQuorumSurvivesEveryChangeThatIsAllowed(t *testing.T) {
 		}
 	}
 }
+
+// TestAMemberMoves: another address needs a quorum without the member, unless it is
+// alone, and is never that of another one.
+func TestAMemberMoves(t *testing.T) {
+	g := NewWithT(t)
+	_, cluster, ids := grown(g, 3)
+	cluster.Stop(ids[2])
+	g.Expect(cluster.Readdress(ids[2], "https://n1")).To(MatchError(etcdmodel.ErrPeerURLExists))
+	g.Expect(cluster.Readdress(ids[2], "https://moved")).To(Succeed())
+	g.Expect(cluster.Members()[2].PeerURL).To(Equal("https://moved"))
+	g.Expect(cluster.Readdress(0, "https://none")).To(MatchError(etcdmodel.ErrMemberNotFound))
+	cluster.Stop(ids[1])
+	g.Expect(cluster.Readdress(ids[2], "https://again")).To(MatchError(etcdmodel.ErrNoLeader))
+
+	_, alone, ids := grown(g, 1)
+	alone.Stop(ids[0])
+	g.Expect(alone.Readdress(ids[0], "https://moved")).To(Succeed())
+}

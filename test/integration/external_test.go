@@ -16,7 +16,7 @@ import (
 	"github.com/capi-talos/capi-talos/test/stack/management"
 )
 
-// TestExternallyManagedTalosClusterIsLeftAlone (IC6): no finalizer, no status, no
+// TestExternallyManagedTalosClusterIsLeftAlone: no finalizer, no status, no
 // write at all; who manages it writes the status, and the cluster comes up.
 func TestExternallyManagedTalosClusterIsLeftAlone(t *testing.T) {
 	t.Parallel()

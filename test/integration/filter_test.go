@@ -16,7 +16,7 @@ import (
 	"github.com/capi-talos/capi-talos/test/stack/management"
 )
 
-// TestManagersOfOneNamespace (G11): with --namespace our managers act there, and
+// TestManagersOfOneNamespace: with --namespace our managers act there, and
 // nowhere else.
 func TestManagersOfOneNamespace(t *testing.T) {
 	const mine, others = "this-namespace", "other-namespace"
@@ -35,7 +35,7 @@ func TestManagersOfOneNamespace(t *testing.T) {
 	expectWiped(t, machines, hosts...)
 }
 
-// TestManagersOfOneWatchFilter (G11): with --watch-filter our managers act on what
+// TestManagersOfOneWatchFilter: with --watch-filter our managers act on what
 // has the label, and on nothing else. A cluster all of whose objects have it comes
 // up.
 func TestManagersOfOneWatchFilter(t *testing.T) {

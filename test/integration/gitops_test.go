@@ -41,22 +41,26 @@ var (
 // field of the user's has become ours.
 func TestAppliedTwiceThereIsNoDifference(t *testing.T) {
 	t.Parallel()
-	for source, manifests := range map[string]func(*testing.T, string) []byte{
-		"samples": samples,
-		"flavor-default": func(t *testing.T, namespace string) []byte {
+	ofFlavor := func(name string, variables map[string]string) func(*testing.T, string) []byte {
+		return func(t *testing.T, namespace string) []byte {
 			t.Helper()
-			return flavor(t, namespace, "", map[string]string{"CONTROL_PLANE_ENDPOINT_HOST": "lb.example.com"})
-		},
-		"flavor-topology": func(t *testing.T, namespace string) []byte {
-			t.Helper()
-			return flavor(t, namespace, "topology", map[string]string{"CONTROL_PLANE_ENDPOINT_HOST": "lb.example.com"})
-		},
-		"flavor-metal-vip": func(t *testing.T, namespace string) []byte {
-			t.Helper()
-			return flavor(t, namespace, "metal-vip", map[string]string{
-				"CONTROL_PLANE_VIP": "192.0.2.1", "CONTROL_PLANE_VIP_LINK": "eno1", "CONTROL_PLANE_SUBNET": "192.0.2.0/24",
-			})
-		},
+			return flavor(t, namespace, name, variables)
+		}
+	}
+	endpoint := map[string]string{"CONTROL_PLANE_ENDPOINT_HOST": "lb.example.com"}
+	for source, tt := range map[string]struct {
+		manifests func(*testing.T, string) []byte
+		// ends is where it ends for now: no host fits, and nobody schedules Pods.
+		ends string
+	}{
+		"samples":         {samples, infrav1.NoHostFitsReason},
+		"flavor-default":  {ofFlavor("", endpoint), infrav1.NoHostFitsReason},
+		"flavor-topology": {ofFlavor("topology", endpoint), infrav1.NoHostFitsReason},
+		"flavor-metal-vip": {ofFlavor("metal-vip", map[string]string{
+			"CONTROL_PLANE_VIP": "192.0.2.1", "CONTROL_PLANE_VIP_LINK": "eno1", "CONTROL_PLANE_SUBNET": "192.0.2.0/24",
+		}), infrav1.NoHostFitsReason},
+		"flavor-container":          {ofFlavor("container", nil), infrav1.PodNotScheduledReason},
+		"flavor-container-topology": {ofFlavor("container-topology", nil), infrav1.PodNotScheduledReason},
 	} {
 		for way, apply := range map[string]applying{"server": serverSide, "client": clientSide} {
 			t.Run(source+" "+way+" side", func(t *testing.T) {
@@ -64,11 +68,10 @@ func TestAppliedTwiceThereIsNoDifference(t *testing.T) {
 				namespace := source + "-" + way
 				createNamespace(t, namespace)
 				forgetHosts(t, namespace)
-				repository := newRepository(t, namespace, apply, manifests(t, namespace))
+				repository := newRepository(t, namespace, apply, tt.manifests(t, namespace))
 				repository.apply(t)
-				// No host fits, so this is where it ends for now.
 				NewWithT(t).Eventually(func(g Gomega) {
-					everyMachine(infrav1.HostClaimedCondition, infrav1.NoHostFitsReason)(t.Context(), g, namespace)
+					everyMachine(infrav1.HostClaimedCondition, tt.ends)(t.Context(), g, namespace)
 					for _, machine := range append(machinesOf(t.Context(), g, namespace, true), machinesOf(t.Context(), g, namespace, false)...) {
 						g.Expect(machine.Spec.Bootstrap.DataSecretName).NotTo(BeNil(), machine.Name)
 					}

@@ -78,10 +78,13 @@ func (b *boot) run(ctx context.Context) (next order, err error) {
 	var configuration []byte
 	b.sim.look(func() { b.settings, configuration = b.machine.disk.settings, b.machine.disk.configuration })
 	if b.settings == nil {
-		if next, err = b.maintenance(ctx); err != nil || next.apply == nil {
-			return next, err
+		configuration = b.machine.run.UserData
+		if len(configuration) == 0 {
+			if next, err = b.maintenance(ctx); err != nil || next.apply == nil {
+				return next, err
+			}
+			configuration = next.apply
 		}
-		configuration = next.apply
 		taken, err := b.parse(ctx, configuration)
 		if err != nil {
 			return order{}, err

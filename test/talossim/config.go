@@ -3,6 +3,7 @@ package talossim
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"net/url"
 	"strings"
 
@@ -24,10 +25,14 @@ type settings struct {
 	talosCA pair
 	// kubernetesCA is that of the API server; a worker has no key.
 	kubernetesCA pair
-	// etcd tells etcd clusters apart.
-	etcd     string
-	endpoint *url.URL
-	apiPort  int
+	// etcd tells etcd clusters apart, and etcdSubnets choose the address at which
+	// its peers reach it.
+	etcd        string
+	etcdSubnets []string
+	// addresses are those that it is to have on its links.
+	addresses []netip.Addr
+	endpoint  *url.URL
+	apiPort   int
 	// apiSANs and talosSANs are more names for the certificates of both APIs.
 	apiSANs, talosSANs []string
 	// installDisk is the path of the disk to install on; empty when it is
@@ -57,7 +62,7 @@ func (b *boot) parse(ctx context.Context, raw []byte) (*settings, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := known(cfg, b.sim.options.TalosVersion); err != nil {
+	if err := known(cfg, b.machine.release()); err != nil {
 		return nil, err
 	}
 	if cfg.RawV1Alpha1() == nil {
@@ -88,6 +93,7 @@ func read(cfg config.Provider) *settings {
 	}
 	if s.controlPlane {
 		s.etcd = string(cfg.Cluster().Etcd().CA().Crt)
+		s.etcdSubnets, s.addresses = cfg.Cluster().Etcd().AdvertisedSubnets(), linkAddresses(cfg)
 		if api := cfg.K8sAPIServerConfig(); api != nil {
 			s.apiSANs = api.CertSANs()
 			if api.APIPort() != 0 {

@@ -30,7 +30,7 @@ const (
 )
 
 func (m *Machine) url(port int) string {
-	return "https://" + net.JoinHostPort(m.spec.Address, strconv.Itoa(port))
+	return "https://" + net.JoinHostPort(m.etcdAddress(), strconv.Itoa(port))
 }
 
 // runEtcd starts etcd, and what needs it. stop ends both.
@@ -102,11 +102,11 @@ func (b *boot) etcdOnce(ctx context.Context) {
 // now. The lock is held.
 func (b *boot) etcdReady() bool {
 	m := b.machine
-	if m.faults.DeadEtcd || m.faults.StuckBooting || m.etcd == etcdFinished {
+	if m.faults.DeadEtcd || m.faults.StuckBooting || m.etcd == etcdFinished || m.etcdAddress() == "" {
 		return false
 	}
 	if _, found := b.sim.etcd.Data(m.spec.Name); found {
-		return true
+		return m.found()
 	}
 	return !m.faults.Parted && b.sim.etcd.Join(b.settings.etcd, m.spec.Name, b.settings.hostname, m.url(peerPort)) == nil
 }

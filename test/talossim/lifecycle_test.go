@@ -52,6 +52,8 @@ func TestFromMaintenanceToANodeAndBack(t *testing.T) {
 			w.Expect(admin.EtcdDataExists(t.Context())).To(BeTrue())
 			w.Expect(admin.EtcdMembers(t.Context())).To(ConsistOf(And(HaveField("Hostname", "m1"), HaveField("Learner", false))))
 			w.Expect(admin.StaticPods(t.Context())).To(And(HaveLen(3), HaveEach(HaveField("Ready", true))))
+			w.Expect(w.secure(cp, secrets.RoleReader).Manifests(t.Context())).To(ConsistOf(And(HaveKeyWithValue("kind", "DaemonSet"),
+				HaveKeyWithValue("spec", HaveKey("template")))), "neither Secrets nor what the user has made")
 			w.Expect(admin.Addresses(t.Context())).To(Equal([]string{cp.Spec().Address}))
 			w.Expect(admin.Hostname(t.Context())).To(Equal("m1"))
 			w.Expect(w.asksAPI(cp, "/readyz")).To(Equal(http.StatusOK))

@@ -40,6 +40,11 @@ type Machine struct {
 	trustd bool
 	// raised is the alarm of its etcd; nil when there is none.
 	raised *raised
+	// run is the present run of a hosted machine, end ends it (nil when there is
+	// none), and ended is closed when it has.
+	run   Run
+	end   context.CancelFunc
+	ended chan struct{}
 
 	// node is held while Kubernetes is told of the node.
 	node sync.Mutex
@@ -71,8 +76,13 @@ type order struct {
 	blank bool
 }
 
-// Spec is what the machine is made of.
-func (m *Machine) Spec() MachineSpec { return m.spec }
+// Spec is what the machine is made of. A hosted one has the address of its present
+// run.
+func (m *Machine) Spec() MachineSpec {
+	m.sim.mu.Lock()
+	defer m.sim.mu.Unlock()
+	return m.spec
+}
 
 // Boots counts the times of power-on. A configuration taken by a container does
 // not boot it anew.

@@ -1,6 +1,7 @@
 package talossim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -32,7 +33,7 @@ func types() []meta.ResourceWithRD {
 		&block.Disk{}, &block.DiscoveredVolume{}, &block.SystemDisk{}, &block.VolumeConfig{}, &block.VolumeStatus{},
 		&config.MachineConfig{}, &config.MachineType{},
 		&hardware.MemoryModule{}, &hardware.Processor{}, &hardware.SystemInformation{},
-		&k8s.NodeIP{}, &k8s.Nodename{}, &k8s.NodeStatus{}, &k8s.StaticPodStatus{},
+		&k8s.Manifest{}, &k8s.NodeIP{}, &k8s.Nodename{}, &k8s.NodeStatus{}, &k8s.StaticPodStatus{},
 		&network.AddressStatus{}, &network.HostnameStatus{}, &network.LinkStatus{}, &network.NodeAddress{},
 		&runtime.MachineStatus{}, &runtime.PlatformMetadata{},
 		&secrets.OSRoot{},
@@ -75,7 +76,7 @@ func newResources(ctx context.Context, m *Machine) (*resources, error) {
 	if personality == Container {
 		// Who runs the container names it; other machines have no name yet.
 		name := network.NewHostnameStatus(network.NamespaceName, network.HostnameID)
-		name.TypedSpec().Hostname = spec.Name
+		name.TypedSpec().Hostname = cmp.Or(m.run.Hostname, spec.Name)
 		made = append(made, name)
 	}
 	made = append(made, addresses(spec.Address)...)
@@ -192,6 +193,9 @@ func (r *resources) setNode(ctx context.Context, s *settings, address string) {
 	root.TypedSpec().IssuingCA, root.TypedSpec().CertSANDNSNames = &s.talosCA, s.talosSANs
 	for _, res := range []resource.Resource{name, nodename, nodeIP, kind, root, config.NewMachineConfig(s.provider)} {
 		r.put(ctx, res)
+	}
+	if s.controlPlane {
+		r.setManifests(ctx, s.kubelet)
 	}
 }
 

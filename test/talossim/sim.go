@@ -62,6 +62,10 @@ type Options struct {
 	Delays Delays
 	// Clock makes them pass; nil means the real one.
 	Clock clock.Clock
+	// RoutesTo are the addresses of the machines at which arrives what is sent to an
+	// address and port that no machine has itself: those behind a Service. Nil
+	// means that there are none. It must not call the fleet.
+	RoutesTo func(address string, port int) []string
 }
 
 // Sim is a fleet. Its methods may be called at any time.
@@ -112,6 +116,10 @@ type MachineSpec struct {
 	// Disks are its disks, none for a container; empty means one of 100 GiB at
 	// /dev/vda.
 	Disks []Disk
+	// Hosted tells that somebody runs the machine as a container: it is off before
+	// Start and after its end, gets its address each time, and whoever runs it has
+	// its volumes. Only containers are.
+	Hosted bool
 }
 
 // Disk is a disk of a machine.
@@ -130,10 +138,12 @@ func defaultDisk() Disk {
 	return Disk{Path: "/dev/vda", SizeBytes: size, Model: "talossim"}
 }
 
-// Add powers a machine on. It boots on its own; errors are about the
-// specification alone.
+// Add powers a machine on, unless it is hosted. It boots on its own; errors are
+// about the specification alone.
 func (s *Sim) Add(spec MachineSpec) (*Machine, error) {
-	if _, err := netip.ParseAddr(spec.Address); err != nil {
+	if spec.Hosted {
+		spec.Address = ""
+	} else if _, err := netip.ParseAddr(spec.Address); err != nil {
 		return nil, fmt.Errorf("adding machine %s: %w", spec.Name, err)
 	}
 	if _, err := net.ParseMAC(spec.MAC); err != nil {
@@ -151,13 +161,15 @@ func (s *Sim) Add(spec MachineSpec) (*Machine, error) {
 		return nil, errors.New("adding a machine: the fleet is closed")
 	}
 	for _, other := range s.machines {
-		if other.spec.Address == spec.Address || other.spec.Name == spec.Name {
+		if other.spec.Name == spec.Name || !spec.Hosted && other.spec.Address == spec.Address {
 			return nil, fmt.Errorf("adding machine %s: %s has its name or address", spec.Name, other.spec.Name)
 		}
 	}
 	m := &Machine{sim: s, spec: spec}
 	s.machines = append(s.machines, m)
-	s.lives.Go(func() { m.live(s.ctx) })
+	if !spec.Hosted {
+		s.lives.Go(func() { m.live(s.ctx) })
+	}
 	return m, nil
 }
 

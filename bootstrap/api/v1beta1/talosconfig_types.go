@@ -58,13 +58,14 @@ type ConfigPatch struct {
 	// +kubebuilder:validation:Pattern=`^/`
 	Path string `json:"path,omitempty"`
 
-	// from is the JSON pointer that move and copy take the value from.
+	// from is the JSON pointer that move and copy take the value from. Other
+	// operations need none.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=1024
 	From string `json:"from,omitempty"`
 
-	// value is the value of add, replace and test.
+	// value is the value of add, replace and test. Other operations need none.
 	// +optional
 	Value *apiextensionsv1.JSON `json:"value,omitempty"`
 }
@@ -74,8 +75,9 @@ type ConfigPatch struct {
 type TalosConfigSpec struct {
 	// generateType is the role for which the configuration is generated:
 	// controlplane, worker, or none to pass data through. In a
-	// TalosControlPlane it defaults to controlplane. The former type init is
-	// refused: use controlplane, the control plane provider bootstraps etcd.
+	// TalosControlPlane it defaults to controlplane, else it must be set. The
+	// former type init is refused: use controlplane, the control plane provider
+	// bootstraps etcd.
 	// +optional
 	GenerateType GenerateType `json:"generateType,omitempty"`
 
@@ -96,7 +98,7 @@ type TalosConfigSpec struct {
 	Data string `json:"data,omitempty"`
 
 	// configPatches are RFC 6902 operations on the generated v1alpha1 document
-	// alone, applied first and in order.
+	// alone, applied first and in order. By default there are none.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -104,7 +106,8 @@ type TalosConfigSpec struct {
 	ConfigPatches []ConfigPatch `json:"configPatches,omitempty"`
 
 	// strategicPatches are Talos strategic merge patches, each of one or more
-	// YAML documents, applied after configPatches and in order.
+	// YAML documents, applied after configPatches and in order. By default there
+	// are none.
 	// +optional
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1
@@ -113,7 +116,8 @@ type TalosConfigSpec struct {
 	// +kubebuilder:validation:items:MaxLength=262144
 	StrategicPatches []string `json:"strategicPatches,omitempty"`
 
-	// hostname says how the machine gets its host name.
+	// hostname says how the machine gets its host name. By default a control plane
+	// machine has that of its Machine, and a worker that of its platform.
 	// +optional
 	Hostname HostnameSpec `json:"hostname,omitempty,omitzero"`
 }

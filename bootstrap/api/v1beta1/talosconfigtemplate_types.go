@@ -7,7 +7,8 @@ import (
 
 // TalosConfigTemplateResource is the TalosConfig that a template makes.
 type TalosConfigTemplateResource struct {
-	// metadata is the metadata of the TalosConfigs made from the template.
+	// metadata holds the labels and annotations of the TalosConfigs made from the
+	// template. By default there are none.
 	// +optional
 	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"`
 
@@ -18,7 +19,7 @@ type TalosConfigTemplateResource struct {
 
 // TalosConfigTemplateSpec is the desired state of a TalosConfigTemplate.
 type TalosConfigTemplateSpec struct {
-	// template is the TalosConfig to make.
+	// template is the TalosConfig to make. It is immutable.
 	// +required
 	Template TalosConfigTemplateResource `json:"template,omitempty,omitzero"`
 }

@@ -161,6 +161,9 @@ func load(data []byte) (coreconfig.Provider, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := checkKeys(cfg); err != nil {
+		return nil, err
+	}
 	if typeOf(cfg) == machine.TypeInit {
 		return nil, errInit
 	}

@@ -97,6 +97,16 @@ func TestBrokenPatchesAreNamed(t *testing.T) {
 			func(in *configgen.Input) { in.StrategicPatches = []string{"machine:\n  nope: 1\n"} },
 			`strategicPatches[0] line 1 does not apply`,
 		},
+		"a key of the kubelet's configuration that is no text": {
+			func(in *configgen.Input) {
+				in.StrategicPatches = []string{"machine:\n  kubelet:\n    extraConfig:\n      a: {1: b}\n"}
+			}, `strategicPatches[0] does not apply: it has a key that is no text`,
+		},
+		"a date in the kubelet's configuration": {
+			func(in *configgen.Input) {
+				in.StrategicPatches = []string{"machine:\n  kubelet:\n    extraConfig:\n      a: 2026-01-02\n"}
+			}, `put those below what is handed on to Kubernetes into quotes (cannot deep copy time.Time)`,
+		},
 		"a control plane host name": {
 			func(in *configgen.Input) {
 				in.StrategicPatches = []string{"machine:\n  network:\n    hostname: mine\n"}

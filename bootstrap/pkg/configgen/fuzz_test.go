@@ -1,6 +1,7 @@
 package configgen_test
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"sync"
@@ -63,6 +64,24 @@ func expectWhole(t *testing.T, in configgen.Input, rendered []byte, err error) {
 	}
 }
 
+// expectPodTwice holds of a machine in a Pod: what it has got already it gets
+// once.
+func expectPodTwice(t *testing.T, in configgen.Input, rendered []byte) {
+	t.Helper()
+	once, err := configgen.Overlay(rendered, pod())
+	expectWhole(t, in, once, err)
+	if err != nil {
+		return
+	}
+	twice, err := configgen.Overlay(once, pod())
+	if err != nil {
+		t.Fatalf("refused the second time: %v", err)
+	}
+	if !bytes.Equal(once, twice) {
+		t.Fatalf("overlaid twice it is another configuration:\n%s\nonce:\n%s", twice, once)
+	}
+}
+
 func FuzzStrategicPatch(f *testing.F) {
 	for _, user := range userPatches {
 		for _, patch := range user.patches {
@@ -78,7 +97,8 @@ func FuzzStrategicPatch(f *testing.F) {
 	for _, patch := range []string{
 		"machine:\n  $patch: delete\n", "machine: null\ncluster: null\n", "apiVersion: v1alpha1\nkind: HostnameConfig\n$patch: delete\n",
 		"[{\"op\": \"remove\", \"path\": \"/machine\"}]", "machine: &a {network: *a}\n", "---\n---\n", "machine:\n  network:\n    interfaces:\n      - null\n",
-		"machine: {kubelet: {extraArgs: {a: [b, c]}}}", "cluster: {controlPlane: null}", "apiVersion: v1alpha1\nkind: KubeletConfig\n$patch: delete\n",
+		"machine: {kubelet: {extraArgs: {a: [b, c]}}}", "machine: {kubelet: {extraConfig: {systemReserved: {cpu: 1}}, nodeIP: null}}", "cluster: {etcd: {subnet: 10.0.0.0/8}, apiServer: null}",
+		"apiVersion: v1alpha1\nkind: LinkConfig\nname: lo\n", "machine: {network: {interfaces: [{interface: lo, cidr: 10.9.9.9/32}]}}", "apiVersion: v1alpha1\nkind: KubeNodeConfig\n$patch: delete\n", "cluster: {controlPlane: null}", "apiVersion: v1alpha1\nkind: KubeletConfig\n$patch: delete\n",
 	} {
 		f.Add(byte(2), patch)
 		f.Add(byte(0x80), patch)
@@ -106,6 +126,7 @@ func FuzzStrategicPatch(f *testing.F) {
 			host.StrategicPatches, host.Container = nil, choice&0x40 != 0
 			overlaid, err = configgen.Overlay(rendered, host)
 			expectWhole(t, in, overlaid, err)
+			expectPodTwice(t, in, rendered)
 		}
 	})
 }

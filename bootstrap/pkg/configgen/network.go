@@ -112,11 +112,7 @@ func (n *staticNetwork) addDevice(section *v1alpha1.NetworkConfig) error { //nol
 	}
 	device.DeviceAddresses = n.Addresses
 	if n.gateway.IsValid() {
-		everywhere := "0.0.0.0/0"
-		if n.gateway.Is6() {
-			everywhere = "::/0"
-		}
-		device.DeviceRoutes = []*v1alpha1.Route{{RouteNetwork: everywhere, RouteGateway: n.Gateway}}
+		device.DeviceRoutes = []*v1alpha1.Route{{RouteNetwork: every(n.gateway), RouteGateway: n.Gateway}}
 	}
 	return nil
 }

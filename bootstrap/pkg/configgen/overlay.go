@@ -3,6 +3,7 @@ package configgen
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/siderolabs/talos/pkg/machinery/cel"
@@ -10,14 +11,10 @@ import (
 	coreconfig "github.com/siderolabs/talos/pkg/machinery/config"
 	"github.com/siderolabs/talos/pkg/machinery/config/container"
 	"github.com/siderolabs/talos/pkg/machinery/config/types/k8s"
-	"github.com/siderolabs/talos/pkg/machinery/config/types/meta"
 	"github.com/siderolabs/talos/pkg/machinery/config/types/runtime"
 	"github.com/siderolabs/talos/pkg/machinery/config/types/v1alpha1"
+	corev1 "k8s.io/api/core/v1"
 )
-
-// providerIDArgument is the kubelet's flag that puts the provider ID on the
-// Node.
-const providerIDArgument = "provider-id"
 
 // HostOverlay is what only the host knows.
 type HostOverlay struct {
@@ -35,6 +32,25 @@ type HostOverlay struct {
 	Network *StaticNetwork
 	// Container tells that Talos runs in a container: nothing is installed.
 	Container bool
+	// EtcdAddress is an address that leads to etcd of the machine for as long as
+	// the machine lives, whatever addresses it has in between, such as that of a
+	// Service; the zero value is none. It is put on the loopback link, and etcd
+	// tells the other members this address alone and listens at all addresses of
+	// its family, whatever advertisedSubnets, listenSubnets and subnet of
+	// cluster.etcd say. It never is the address of the Node: it is excluded from
+	// the subnets that are stated for that, else from those that Talos chooses
+	// from by itself. Refused are an address in the cluster's own networks, and
+	// arguments of etcd that state its address. Workers ignore it.
+	EtcdAddress netip.Addr
+	// SystemReserved is what the kubelet keeps back of the node's resources: cpu,
+	// memory, ephemeral-storage or pid. What the configuration itself reserves
+	// of a resource stays; where it reserves nothing, Talos' defaults hold for
+	// what is not named here. Empty changes nothing.
+	SystemReserved corev1.ResourceList
+	// EndpointNames are the DNS names and addresses by which the control plane
+	// endpoint is reached. They are added to the names in the certificate of the
+	// API server, not to those of the Talos API. Workers ignore them.
+	EndpointNames []string
 	// Release is the Talos release that will read the configuration, such as
 	// v1.13.9: what it does not know is refused. Empty judges by none.
 	Release string
@@ -70,39 +86,14 @@ func Overlay(configuration []byte, host HostOverlay) ([]byte, error) {
 		return nil, err
 	}
 	cfg = patched.last()
-	for _, step := range []func(coreconfig.Provider, HostOverlay) (coreconfig.Provider, error){setProviderID, setInstall, setNetwork} {
+	for _, step := range []func(coreconfig.Provider, HostOverlay) (coreconfig.Provider, error){
+		setProviderID, setInstall, setNetwork, setEtcdAddress, setSystemReserved, setEndpointNames,
+	} {
 		if cfg, err = step(cfg, host); err != nil {
 			return nil, &InvalidError{Err: err}
 		}
 	}
 	return patched.finish(cfg)
-}
-
-func setProviderID(cfg coreconfig.Provider, host HostOverlay) (coreconfig.Provider, error) {
-	if host.ProviderID == "" {
-		return cfg, nil
-	}
-	value := meta.NewArgValue(host.ProviderID, nil)
-	if has[*k8s.KubeletConfigV1Alpha1](cfg) {
-		return container.PatchDocument(cfg, func(document *k8s.KubeletConfigV1Alpha1) error {
-			if document.KubeletArgs == nil {
-				document.KubeletArgs = meta.Args{}
-			}
-			document.KubeletArgs[providerIDArgument] = value
-			return nil
-		})
-	}
-	return cfg.PatchV1Alpha1(func(document *v1alpha1.Config) error {
-		if document.MachineConfig.MachineKubelet == nil { //nolint:staticcheck // The form before 1.14.
-			document.MachineConfig.MachineKubelet = &v1alpha1.KubeletConfig{} //nolint:staticcheck // As above.
-		}
-		kubelet := document.MachineConfig.MachineKubelet //nolint:staticcheck // As above.
-		if kubelet.KubeletExtraArgs == nil {             //nolint:staticcheck // As above.
-			kubelet.KubeletExtraArgs = meta.Args{} //nolint:staticcheck // As above.
-		}
-		kubelet.KubeletExtraArgs[providerIDArgument] = value //nolint:staticcheck // As above.
-		return nil
-	})
 }
 
 func has[D coreconfigDocument](cfg coreconfig.Provider) bool {

@@ -21,6 +21,9 @@ var (
 	errHostnameOfControlPlane = errors.New("it sets the host name of a control plane machine, which must be the name of its Machine; remove it from the patch")
 	// errType: what a machine is to be is known to more than its configuration.
 	errType = errors.New("it changes machine.type, which generateType or data decides; remove it from the patch")
+	// errKey: Kubernetes' own configurations are JSON, and the machinery panics where it
+	// copies what JSON does not have.
+	errKey = errors.New("it has a key that is no text, or a value such as a date; put those below what is handed on to Kubernetes into quotes")
 	// errJSONPatch says that an RFC 6902 patch stands among the others.
 	errJSONPatch = errors.New("it is a JSON patch; use configPatches for those")
 )
@@ -49,6 +52,9 @@ func (p *patching) last() coreconfig.Provider { return p.states[len(p.states)-1]
 
 // add takes what came of a patch, unless it changes what is not the user's.
 func (p *patching) add(name patchName, patched coreconfig.Provider) error {
+	if err := checkKeys(patched); err != nil {
+		return name.fault(err)
+	}
 	before := p.last()
 	if typeOf(patched) != typeOf(before) {
 		return name.fault(errType)
@@ -58,6 +64,20 @@ func (p *patching) add(name patchName, patched coreconfig.Provider) error {
 		return name.fault(errHostnameOfControlPlane)
 	}
 	p.states, p.patches = append(p.states, patched), append(p.patches, name)
+	return nil
+}
+
+// checkKeys finds keys and values with which a configuration cannot be copied. Only
+// the machinery knows which of its fields take any, so it is asked: its panic names a
+// type, and nothing of the content.
+func checkKeys(cfg coreconfig.Provider) (err error) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			err = fmt.Errorf("%w (%v)", errKey, cause)
+		}
+	}()
+	_ = cfg.Clone()
+
 	return nil
 }
 

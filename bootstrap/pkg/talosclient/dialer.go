@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -47,6 +48,8 @@ const (
 // Pool is the Dialer of the managers. It keeps one connection per node and
 // credentials; Close ends them all.
 type Pool struct {
+	observers []grpc.DialOption
+
 	mu    sync.Mutex
 	conns map[poolKey]*conn
 }
@@ -58,9 +61,21 @@ type poolKey struct {
 	credentials [sha256.Size]byte
 }
 
+// Option changes what New makes.
+type Option func(*Pool)
+
+// WithMetrics has metrics count all calls over the connections of the pool.
+func WithMetrics(metrics *Metrics) Option {
+	return func(pool *Pool) { pool.observers = append(pool.observers, metrics.dialOptions()...) }
+}
+
 // New returns an empty pool.
-func New() *Pool {
-	return &Pool{conns: map[poolKey]*conn{}}
+func New(options ...Option) *Pool {
+	pool := &Pool{conns: map[poolKey]*conn{}}
+	for _, option := range options {
+		option(pool)
+	}
+	return pool
 }
 
 // Maintenance implements Dialer. These connections are not pooled: each one is
@@ -68,7 +83,7 @@ func New() *Pool {
 func (p *Pool) Maintenance(ctx context.Context, address, fingerprint string) (Node, error) {
 	verifier := &anonymousVerifier{want: fingerprint}
 	//nolint:gosec // G402: a machine in maintenance mode has a self-signed certificate; anonymousVerifier pins it.
-	c, err := open(address, &tls.Config{
+	c, err := p.open(address, &tls.Config{
 		MinVersion:         tls.VersionTLS12,
 		InsecureSkipVerify: true,
 		VerifyConnection:   verifier.verify,
@@ -95,7 +110,7 @@ func (p *Pool) Secure(ctx context.Context, address string, creds Credentials) (N
 
 	if !found {
 		var err error
-		if c, err = openSecure(address, creds); err != nil {
+		if c, err = p.openSecure(address, creds); err != nil {
 			return nil, fmt.Errorf("connecting to the Talos API of %s: %w", address, err)
 		}
 	}
@@ -155,11 +170,11 @@ func (c *conn) close() {
 	_ = c.transport.Close()
 }
 
-func open(address string, config *tls.Config, pin *pin) (*conn, error) {
+func (p *Pool) open(address string, config *tls.Config, pin *pin) (*conn, error) {
 	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
 		Enable: true, Idle: tcpKeepaliveIdle, Interval: tcpKeepaliveEvery, Count: tcpKeepaliveCount,
 	}}
-	transport, err := grpc.NewClient("passthrough:///"+net.JoinHostPort(address, strconv.Itoa(Port)),
+	options := append(slices.Clone(p.observers),
 		grpc.WithContextDialer(func(ctx context.Context, target string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", target)
 		}),
@@ -170,6 +185,7 @@ func open(address string, config *tls.Config, pin *pin) (*conn, error) {
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: keepaliveInterval, Timeout: connectTimeout}),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectTimeout}),
 	)
+	transport, err := grpc.NewClient("passthrough:///"+net.JoinHostPort(address, strconv.Itoa(Port)), options...)
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +201,7 @@ func open(address string, config *tls.Config, pin *pin) (*conn, error) {
 	}, nil
 }
 
-func openSecure(address string, creds Credentials) (*conn, error) {
+func (p *Pool) openSecure(address string, creds Credentials) (*conn, error) {
 	roots := x509.NewCertPool()
 	if !roots.AppendCertsFromPEM(creds.CA) {
 		return nil, errors.New("the CA of the credentials is no PEM certificate")
@@ -196,7 +212,7 @@ func openSecure(address string, creds Credentials) (*conn, error) {
 	}
 
 	pin := &pin{}
-	return open(address, &tls.Config{
+	return p.open(address, &tls.Config{
 		MinVersion:   tls.VersionTLS12,
 		RootCAs:      roots,
 		Certificates: []tls.Certificate{cert},

@@ -43,6 +43,7 @@ type talos struct {
 	machine.UnimplementedMachineServiceServer
 	resources state.State
 	ls        error
+	reset     func() error
 	entries   []*machine.FileInfo
 }
 
@@ -65,6 +66,10 @@ func (s *talos) ApplyConfiguration(context.Context, *machine.ApplyConfigurationR
 
 func (s *talos) Bootstrap(context.Context, *machine.BootstrapRequest) (*machine.BootstrapResponse, error) {
 	return nil, status.Error(codes.AlreadyExists, "etcd data directory is not empty")
+}
+
+func (s *talos) Reset(context.Context, *machine.ResetRequest) (*machine.ResetResponse, error) {
+	return nil, s.reset()
 }
 
 // authority signs the certificates of one test.

@@ -301,6 +301,31 @@ func (n *node) StaticPods(ctx context.Context) ([]StaticPod, error) {
 	return pods, nil
 }
 
+// manifestController renders Talos' own manifests; those of the user come from other
+// controllers (internal/app/machined/pkg/controllers/k8s/manifest.go).
+const manifestController = "k8s.ManifestController"
+
+// Manifests implements Node.
+func (n *node) Manifests(ctx context.Context) ([]map[string]any, error) {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	var objects []map[string]any
+	err := each(ctx, n.COSI, func(res *k8s.Manifest) {
+		if res.Metadata().Owner() != manifestController {
+			return
+		}
+		for _, item := range res.TypedSpec().Items {
+			if item.Object["kind"] != "Secret" {
+				objects = append(objects, item.Object)
+			}
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("listing the built-in manifests: %w", err)
+	}
+	return objects, nil
+}
+
 // each calls fn for every resource of one type; a type that the node does not
 // know counts as none.
 func each[T generic.ResourceWithRD](ctx context.Context, from state.State, fn func(T)) error {

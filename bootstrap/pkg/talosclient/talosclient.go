@@ -128,6 +128,11 @@ type Node interface {
 	Services(ctx context.Context) ([]Service, error)
 	// StaticPods are the static Pods of this node as its kubelet reports them.
 	StaticPods(ctx context.Context) ([]StaticPod, error)
+	// Manifests are the Kubernetes objects that Talos itself brings into a cluster
+	// (kube-proxy, CoreDNS, Flannel and what they need), as this control plane
+	// node renders them: without Secrets, and without those of the user. Talos
+	// makes what is missing of them, and never changes one that is there.
+	Manifests(ctx context.Context) ([]map[string]any, error)
 
 	// Close gives the connection back.
 	Close() error

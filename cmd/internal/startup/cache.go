@@ -1,6 +1,7 @@
 package startup
 
 import (
+	"maps"
 	"slices"
 	"strings"
 
@@ -14,7 +15,8 @@ import (
 // controllers read from the cache; of all others only the metadata is kept.
 var readSecrets = []string{"-kubeconfig", "-ca", "-talos", "-talosconfig", "-talos-admin"}
 
-// cacheOptions are Cluster API's own but for the Secrets whose data is kept.
+// cacheOptions are Cluster API's own but for the Secrets whose data is kept, and for
+// what a program says.
 func cacheOptions(scheme *runtime.Scheme, program Program, opts *options) cache.Options {
 	cached := setup.ManagerCacheOptions(scheme, program.Name, opts.namespace, opts.syncPeriod)
 	for object, byObject := range cached.ByObject {
@@ -23,6 +25,7 @@ func cacheOptions(scheme *runtime.Scheme, program Program, opts *options) cache.
 			cached.ByObject[object] = byObject
 		}
 	}
+	maps.Copy(cached.ByObject, program.CacheByObject)
 	return cached
 }
 

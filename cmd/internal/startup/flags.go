@@ -27,23 +27,28 @@ const (
 
 // options are the command line of a manager.
 type options struct {
-	leaderElect    bool
-	leaseDuration  time.Duration
-	renewDeadline  time.Duration
-	retryPeriod    time.Duration
-	namespace      string
-	watchFilter    string
-	concurrency    int
-	qps            float32
-	burst          int
-	clusterQPS     float32
-	clusterBurst   int
-	syncPeriod     time.Duration
-	webhookPort    int
-	webhookCertDir string
-	healthAddress  string
-	manager        flags.ManagerOptions
-	logs           *logs.Options
+	leaderElect         bool
+	leaseDuration       time.Duration
+	renewDeadline       time.Duration
+	retryPeriod         time.Duration
+	namespace           string
+	watchFilter         string
+	profilerAddress     string
+	contentionProfiling bool
+	concurrency         int
+	clusterConcurrency  int
+	qps                 float32
+	burst               int
+	clusterQPS          float32
+	clusterBurst        int
+	syncPeriod          time.Duration
+	webhookPort         int
+	webhookCertDir      string
+	webhookCertName     string
+	webhookKeyName      string
+	healthAddress       string
+	manager             flags.ManagerOptions
+	logs                *logs.Options
 }
 
 func (o *options) addTo(fs *pflag.FlagSet) {
@@ -57,13 +62,18 @@ func (o *options) addTo(fs *pflag.FlagSet) {
 	fs.DurationVar(&o.retryPeriod, "leader-elect-retry-period", defaultRetryPeriod, "How long to wait between two tries to take or renew the lease.")
 	fs.StringVar(&o.namespace, "namespace", "", "The one namespace to watch; empty means all.")
 	fs.StringVar(&o.watchFilter, "watch-filter", "", "Only objects whose label "+clusterv1.WatchLabel+" has this value are reconciled; empty means all.")
+	fs.StringVar(&o.profilerAddress, "profiler-address", "", "The address of a profiler without authentication, for example localhost:6060; empty means none. The diagnostics endpoint has one with authentication.")
+	fs.BoolVar(&o.contentionProfiling, "contention-profiling", false, "Let profiles tell where goroutines block.")
 	fs.IntVar(&o.concurrency, "concurrency", defaultConcurrency, "How many objects of one kind are reconciled at the same time.")
+	fs.IntVar(&o.clusterConcurrency, "clustercache-concurrency", defaultConcurrency, "How many workload clusters are connected to at the same time.")
 	fs.Float32Var(&o.qps, "kube-api-qps", defaultQPS, "Queries per second to the management cluster's API server.")
 	fs.IntVar(&o.burst, "kube-api-burst", defaultBurst, "Queries in one burst to the management cluster's API server.")
 	fs.Float32Var(&o.clusterQPS, "clustercache-client-qps", defaultClusterQPS, "Queries per second to the API server of one workload cluster.")
 	fs.IntVar(&o.clusterBurst, "clustercache-client-burst", defaultClusterBurst, "Queries in one burst to the API server of one workload cluster.")
 	fs.DurationVar(&o.syncPeriod, "sync-period", defaultSyncPeriod, "The longest time between two reconciles of an object.")
 	fs.IntVar(&o.webhookPort, "webhook-port", defaultWebhookPort, "The port of the webhook server.")
-	fs.StringVar(&o.webhookCertDir, "webhook-cert-dir", "/tmp/k8s-webhook-server/serving-certs/", "The folder of the webhook server's tls.crt and tls.key.")
+	fs.StringVar(&o.webhookCertDir, "webhook-cert-dir", "/tmp/k8s-webhook-server/serving-certs/", "The folder of the webhook server's certificate and key.")
+	fs.StringVar(&o.webhookCertName, "webhook-cert-name", "tls.crt", "The file of the webhook server's certificate.")
+	fs.StringVar(&o.webhookKeyName, "webhook-key-name", "tls.key", "The file of the webhook server's key.")
 	fs.StringVar(&o.healthAddress, "health-addr", ":9440", "The address of the health endpoint.")
 }

@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	goruntime "runtime"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -16,15 +17,18 @@ import (
 	cliflag "k8s.io/component-base/cli/flag"
 	logsv1 "k8s.io/component-base/logs/api/v1"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/core/setup"
 	"sigs.k8s.io/cluster-api/util/apiwarnings"
 	"sigs.k8s.io/cluster-api/util/flags"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
@@ -56,6 +60,9 @@ type Program struct {
 	Name string
 	// NeedsClusterCache asks for connections to workload clusters.
 	NeedsClusterCache bool
+	// CacheByObject says what the cache holds of kinds of which only a part is read;
+	// nil means all.
+	CacheByObject map[client.Object]cache.ByObject
 	// AddToScheme adds the kinds of the provider.
 	AddToScheme func(*runtime.Scheme) error
 	// Setup registers controllers and webhooks.
@@ -90,12 +97,19 @@ func run(ctx context.Context, program Program, opts *options) error {
 		return fmt.Errorf("reading the log flags: %w", err)
 	}
 	ctrl.SetLogger(klog.Background())
+	if opts.contentionProfiling {
+		goruntime.SetBlockProfileRate(1)
+	}
 
 	mgr, err := newManager(program, opts)
 	if err != nil {
 		return err
 	}
-	pool := talosclient.New()
+	calls := talosclient.NewMetrics(clock.RealClock{})
+	if err := calls.Register(ctrlmetrics.Registry); err != nil {
+		return err
+	}
+	pool := talosclient.New(talosclient.WithMetrics(calls))
 	defer pool.Close()
 
 	env, err := newEnvironment(ctx, program, opts, mgr, pool)
@@ -151,10 +165,13 @@ func newManager(program Program, opts *options) (ctrl.Manager, error) {
 		RenewDeadline:              &opts.renewDeadline,
 		RetryPeriod:                &opts.retryPeriod,
 		HealthProbeBindAddress:     opts.healthAddress,
+		PprofBindAddress:           opts.profilerAddress,
 		Metrics:                    *metricsOptions,
 		Cache:                      cacheOptions(scheme, program, opts),
 		Client:                     setup.ManagerClientOptions(),
-		WebhookServer:              webhook.NewServer(webhook.Options{Port: opts.webhookPort, CertDir: opts.webhookCertDir, TLSOpts: tlsOptions}),
+		WebhookServer: webhook.NewServer(webhook.Options{
+			Port: opts.webhookPort, CertDir: opts.webhookCertDir, CertName: opts.webhookCertName, KeyName: opts.webhookKeyName, TLSOpts: tlsOptions,
+		}),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("creating the manager: %w", err)
@@ -181,7 +198,7 @@ func newEnvironment(ctx context.Context, program Program, opts *options, mgr ctr
 		Cache:            setup.ClusterCacheCacheOptions(),
 		Client:           setup.ClusterCacheClientOptions(program.Name, opts.clusterQPS, opts.clusterBurst),
 		WatchFilterValue: opts.watchFilter,
-	}, controller.Options{MaxConcurrentReconciles: opts.concurrency})
+	}, controller.Options{MaxConcurrentReconciles: opts.clusterConcurrency})
 	if err != nil {
 		return Environment{}, fmt.Errorf("creating the cluster cache: %w", err)
 	}

@@ -73,6 +73,17 @@ const (
 	// (see RemediationRecord). It belongs to the provider.
 	RemediationInProgressAnnotation = "controlplane.cluster.x-k8s.io/remediation-in-progress"
 
+	// ManifestsAnnotation is the record on a TalosControlPlane of the Kubernetes
+	// version of Talos' own manifests in the cluster: kube-proxy, CoreDNS, Flannel
+	// and what they need. It belongs to the provider; with any other value than
+	// spec.version, which a person may set, they are applied once more.
+	ManifestsAnnotation = "controlplane.cluster.x-k8s.io/talos-manifests"
+
+	// SkipManifestsAnnotation is put on a TalosControlPlane by a person who sees to
+	// Talos' own manifests in the cluster: the provider leaves them alone. Its value
+	// does not matter.
+	SkipManifestsAnnotation = "controlplane.cluster.x-k8s.io/talos-skip-manifests"
+
 	// RemediationForAnnotation is the record on a control plane Machine of the
 	// remediation that it is the replacement of. Its value is a JSON object (see
 	// RemediationRecord). It belongs to the provider.

@@ -79,6 +79,11 @@ const (
 	// ForeignMachinesReason says that the Cluster has control plane Machines
 	// that do not belong to this TalosControlPlane; nothing is done then.
 	ForeignMachinesReason = "ForeignMachines"
+
+	// InfrastructureMismatchReason says that the infrastructure template makes
+	// machines in Pods for a TalosCluster of a control plane on metal, or the
+	// reverse; no Machine is made then.
+	InfrastructureMismatchReason = "InfrastructureMismatch"
 )
 
 // Condition CertificatesAvailable of a TalosControlPlane and its reasons.
@@ -125,6 +130,30 @@ const (
 	// CertificatesExpiryUnknownReason says that the CAs cannot be read; the
 	// condition CertificatesAvailable says why.
 	CertificatesExpiryUnknownReason = "ExpiryUnknown"
+)
+
+// Condition ManifestsUpToDate of a TalosControlPlane and its reasons.
+const (
+	// ManifestsUpToDateCondition is true when Talos' own manifests in the cluster
+	// (kube-proxy, CoreDNS, Flannel and what they need) are those of spec.version.
+	ManifestsUpToDateCondition = "ManifestsUpToDate"
+
+	// ManifestsUpToDateReason says that they are.
+	ManifestsUpToDateReason = clusterv1.UpToDateReason
+
+	// ManifestsWaitingReason says that they follow once all control plane Machines
+	// are of that version.
+	ManifestsWaitingReason = "WaitingForRollout"
+
+	// ManifestsNotAppliedReason says that the API server of the cluster has refused
+	// one of them, or could not be asked; it is tried again.
+	ManifestsNotAppliedReason = "NotApplied"
+
+	// ManifestsSkippedReason says that a person wants them left alone.
+	ManifestsSkippedReason = "Skipped"
+
+	// ManifestsUnknownReason says that there is no cluster yet.
+	ManifestsUnknownReason = "NotInitialized"
 )
 
 // Condition EtcdClusterHealthy of a TalosControlPlane and its reasons.

@@ -85,7 +85,8 @@ type TalosControlPlaneSpec struct {
 	// +optional
 	Remediation TalosControlPlaneRemediationSpec `json:"remediation,omitempty,omitzero"`
 
-	// etcd controls how the provider treats etcd members.
+	// etcd controls how the provider treats etcd members. By default a departing
+	// one may be silent for 120 seconds.
 	// +optional
 	Etcd TalosControlPlaneEtcdSpec `json:"etcd,omitempty,omitzero"`
 
@@ -120,7 +121,8 @@ type TalosControlPlaneMachineTemplateSpec struct {
 	// readinessGates are further conditions of a Machine that must be true for
 	// it to be Ready. The provider always adds its own: APIServerPodHealthy,
 	// ControllerManagerPodHealthy, SchedulerPodHealthy, EtcdPodHealthy and
-	// EtcdMemberHealthy. Changes reach existing Machines in place.
+	// EtcdMemberHealthy. By default there are no others. Changes reach existing
+	// Machines in place.
 	// +optional
 	// +listType=map
 	// +listMapKey=conditionType
@@ -128,8 +130,8 @@ type TalosControlPlaneMachineTemplateSpec struct {
 	// +kubebuilder:validation:MaxItems=32
 	ReadinessGates []clusterv1.MachineReadinessGate `json:"readinessGates,omitempty"`
 
-	// deletion holds the time limits for the deletion of a Machine. Changes
-	// reach existing Machines in place.
+	// deletion holds the time limits for the deletion of a Machine. By default
+	// draining and detaching have none. Changes reach existing Machines in place.
 	// +optional
 	Deletion TalosControlPlaneMachineTemplateDeletionSpec `json:"deletion,omitempty,omitzero"`
 
@@ -194,7 +196,8 @@ type TalosControlPlaneRolloutStrategy struct {
 	// +required
 	Type TalosControlPlaneRolloutStrategyType `json:"type,omitempty"`
 
-	// rollingUpdate holds the settings of the type RollingUpdate.
+	// rollingUpdate holds the settings of the type RollingUpdate. Defaults to a
+	// maxSurge of 1.
 	// +optional
 	RollingUpdate TalosControlPlaneRolloutStrategyRollingUpdate `json:"rollingUpdate,omitempty,omitzero"`
 }
@@ -272,8 +275,8 @@ type TalosControlPlaneStatus struct {
 	// conditions are the observations of the control plane's present state.
 	// Known types are Available, Initialized, CertificatesAvailable,
 	// CertificatesExpiring, EtcdClusterHealthy, ControlPlaneComponentsHealthy,
-	// MachinesReady, MachinesUpToDate, RollingOut, ScalingUp, ScalingDown,
-	// Remediating, Deleting and Paused.
+	// MachinesReady, MachinesUpToDate, ManifestsUpToDate, RollingOut, ScalingUp,
+	// ScalingDown, Remediating, Deleting and Paused.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

@@ -33,7 +33,8 @@ type TalosControlPlaneTemplateResource struct {
 // version and the reference to the infrastructure.
 // +kubebuilder:validation:MinProperties=1
 type TalosControlPlaneTemplateResourceSpec struct {
-	// machineTemplate describes the control plane Machines.
+	// machineTemplate describes the control plane Machines. By default nothing is
+	// added to what the topology says.
 	// +optional
 	MachineTemplate TalosControlPlaneTemplateMachineTemplate `json:"machineTemplate,omitempty,omitzero"`
 
@@ -57,7 +58,8 @@ type TalosControlPlaneTemplateResourceSpec struct {
 	// +optional
 	Remediation TalosControlPlaneRemediationSpec `json:"remediation,omitempty,omitzero"`
 
-	// etcd controls how the provider treats etcd members.
+	// etcd controls how the provider treats etcd members. By default a departing
+	// one may be silent for 120 seconds.
 	// +optional
 	Etcd TalosControlPlaneEtcdSpec `json:"etcd,omitempty,omitzero"`
 
@@ -96,7 +98,8 @@ type TalosControlPlaneTemplateMachineTemplateSpec struct {
 	// +kubebuilder:validation:MaxItems=32
 	ReadinessGates []clusterv1.MachineReadinessGate `json:"readinessGates,omitempty"`
 
-	// deletion holds the time limits for the deletion of a Machine.
+	// deletion holds the time limits for the deletion of a Machine. By default
+	// draining and detaching have none.
 	// +optional
 	Deletion TalosControlPlaneMachineTemplateDeletionSpec `json:"deletion,omitempty,omitzero"`
 

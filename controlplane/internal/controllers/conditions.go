@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 
@@ -44,9 +45,18 @@ func setInitializedCondition(s *scope) {
 // explain says why a step failed, if the words stay the same from pass to
 // pass: a refusal of the management cluster. All else is in the log.
 func explain(err error) string {
+	var joined interface{ Unwrap() []error }
 	switch {
 	case err == nil:
 		return ""
+	case errors.As(err, &joined):
+		var explained []string
+		for _, one := range joined.Unwrap() {
+			if words := explain(one); !slices.Contains(explained, words) {
+				explained = append(explained, words)
+			}
+		}
+		return strings.Join(explained, "; ")
 	case apierrors.IsConflict(err):
 		return "somebody has changed an object meanwhile"
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsNotFound(err), apierrors.IsBadRequest(err):

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -46,7 +47,13 @@ func (r *Reconciler) reconcileDecision(ctx context.Context, s *scope) (ctrl.Resu
 	r.observe(s)
 	r.stopUnwantedLeaves(s)
 	s.effectErr = r.carryOut(ctx, s)
-	if s.effectErr != nil {
+	switch {
+	case s.effectErr == nil:
+	case s.decision.Action == rollout.ApplyManifests && !apierrors.IsConflict(s.effectErr):
+		// Nothing waits for it: the generation is observed, and nodes are looked at as
+		// often as ever. Its condition tells.
+		ctrl.LoggerFrom(ctx).Error(s.effectErr, "Failed to apply the built-in manifests of Talos")
+	default:
 		return ctrl.Result{}, s.effectErr
 	}
 	if s.decision.Action == rollout.RecordBootstrapIntent {
@@ -92,6 +99,8 @@ func (r *Reconciler) carryOut(ctx context.Context, s *scope) error {
 		return r.releaseHook(ctx, s)
 	case rollout.TakeSnapshot:
 		return r.takeSnapshot(ctx, s)
+	case rollout.ApplyManifests:
+		return r.applyManifests(ctx, s)
 	default:
 		return nil
 	}

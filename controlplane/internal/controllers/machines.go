@@ -76,6 +76,7 @@ func (r *Reconciler) reconcileInfrastructureTemplate(ctx context.Context, s *sco
 	if err != nil {
 		return fmt.Errorf("reading the infrastructure machine template: %w", err)
 	}
+	s.template = template
 	updated := template.DeepCopy()
 	updated.SetOwnerReferences(util.EnsureOwnerRef(updated.GetOwnerReferences(), metav1.OwnerReference{
 		APIVersion: clusterv1.GroupVersion.String(),

@@ -3,6 +3,7 @@ package controllers
 import (
 	"sync"
 
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/controlplane/internal/etcd"
@@ -62,8 +63,11 @@ func shownEtcd(s *scope) metrics.Etcd {
 	voters := judged.Voters()
 	found := metrics.Etcd{
 		Answering: len(judged.Answering), Silent: voters - len(judged.Answering), Learners: len(judged.Members) - voters,
-		QuorumMargin: len(judged.Answering) - etcd.Majority(voters),
-		Alarms:       map[string]int{}, DatabaseSizes: map[string]int64{},
+		Alarms: map[string]int{}, DatabaseSizes: map[string]int64{},
+	}
+	// Before that there is no quorum that could be lost: nobody is to be woken.
+	if intent := s.intent(); s.initialized() || (intent != nil && intent.Bootstrapped) {
+		found.QuorumMargin = ptr.To(len(judged.Answering) - etcd.Majority(voters))
 	}
 	for _, alarm := range judged.Alarms {
 		found.Alarms[alarm.Name]++

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
@@ -58,10 +59,15 @@ type scope struct {
 	recalled bool
 	// apiServer is what answers at the endpoint.
 	apiServer health.APIServerState
+	// template is the infrastructure machine template; nil when there is none.
+	template *unstructured.Unstructured
+	// misfit says why Machines of the template could not be part of the control
+	// plane; empty when they could, or none is to be made.
+	misfit string
 	// outdated says by the name of the Machine why it is not up to date.
 	outdated map[string][]string
 
-	// intentWiped tells that the host in the bootstrap intent was wiped.
+	// intentWiped tells that nothing is left of the machine in the bootstrap intent.
 	intentWiped bool
 	// snapshot is the state of the snapshot that is wanted before a risk.
 	snapshot rollout.SnapshotState

@@ -31,6 +31,7 @@ func ownedConditions() []string {
 		controlplanev1.MachinesReadyCondition,
 		controlplanev1.MachinesUpToDateCondition,
 		controlplanev1.RollingOutCondition,
+		controlplanev1.ManifestsUpToDateCondition,
 		controlplanev1.ScalingUpCondition,
 		controlplanev1.ScalingDownCondition,
 		controlplanev1.RemediatingCondition,
@@ -50,7 +51,7 @@ func (r *Reconciler) reconcileStatus(ctx context.Context, s *scope, helper *patc
 		setVersions(s)
 	}
 	r.setInitialized(ctx, s)
-	errs = append(errs, r.forgetNextMachine(ctx, s), r.forgetRemediation(ctx, s))
+	errs = append(errs, r.forgetNextMachine(ctx, s), r.forgetRemediation(ctx, s), r.rememberManifests(ctx, s))
 	setConditions(ctx, s, reconcileErr)
 	r.setExpiringCondition(s)
 
@@ -143,6 +144,7 @@ func setConditions(ctx context.Context, s *scope, reconcileErr error) {
 	setMachinesReadyCondition(ctx, s)
 	setMachinesUpToDateCondition(ctx, s)
 	setRollingOutCondition(s)
+	setManifestsCondition(s)
 	setScalingConditions(s)
 	setRemediatingCondition(s)
 	setDeletingCondition(s, reconcileErr)

@@ -60,6 +60,8 @@ type world struct {
 	clock  *clocktesting.FakePassiveClock
 	random *rand.Rand
 	events *events.FakeRecorder
+	// workload is the API server of the cluster.
+	workload client.Client
 
 	// killAt is the number of the write at which the manager dies; 0 is never.
 	killAt int
@@ -119,6 +121,7 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		objects = []client.Object{newCluster(), newControlPlane()}
 	}
 	objects = append(objects, newTemplate(), newCRD(templateGVK), newCRD(infraMachineGVK), newCRD(bootstrapv1.GroupVersion.WithKind("TalosConfig")))
+	w.workload = newWorkload()
 	w.client = fake.NewClientBuilder().
 		WithScheme(testScheme(t)).
 		WithObjects(objects...).
@@ -196,6 +199,7 @@ func (w *world) manager() *Reconciler {
 		Client: w.client, APIReader: w.client, SecretCachingClient: w.client,
 		Dialer: mortalDialer{Dialer: w.dialer, world: w}, Prober: w.prober, Follower: follow.New(w.t.Context(), w.dialer, MachineOf),
 		Clock: w.clock, Random: w.random, Recorder: w.events,
+		ClusterCache: workloadCache{client: w.workload},
 	}
 	r.init(w.t.Context())
 

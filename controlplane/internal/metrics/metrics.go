@@ -101,8 +101,9 @@ func families() map[string]family {
 type Etcd struct {
 	// Answering and Silent are numbers of voting members, Learners of the others.
 	Answering, Silent, Learners int
-	// QuorumMargin is how many voting members may be lost.
-	QuorumMargin int
+	// QuorumMargin is how many voting members may be lost; nil while there never was
+	// a quorum to lose.
+	QuorumMargin *int
 	// Alarms counts alarms by kind.
 	Alarms map[string]int
 	// DatabaseSizes are sizes in bytes by the name of the Machine.
@@ -112,7 +113,11 @@ type Etcd struct {
 // SetEtcd shows the state of etcd.
 func (r *Recorder) SetEtcd(of ControlPlane, etcd Etcd) {
 	r.set(of, etcdMembers, numbers(map[string]int{"answering": etcd.Answering, "silent": etcd.Silent, "learner": etcd.Learners}))
-	r.set(of, etcdQuorumMargin, []sample{{value: float64(etcd.QuorumMargin)}})
+	var margin []sample
+	if etcd.QuorumMargin != nil {
+		margin = []sample{{value: float64(*etcd.QuorumMargin)}}
+	}
+	r.set(of, etcdQuorumMargin, margin)
 	r.set(of, etcdAlarms, numbers(etcd.Alarms))
 	r.set(of, etcdDatabaseSize, numbers(etcd.DatabaseSizes))
 }

@@ -129,7 +129,7 @@ func TestEtcdMachinesAndDecisionsAreShown(t *testing.T) {
 	g.Expect(recorder.Register(registry)).To(Succeed())
 
 	recorder.SetEtcd(controlPlane("one"), metrics.Etcd{
-		Answering: 2, Silent: 1, QuorumMargin: 0, Alarms: map[string]int{"NOSPACE": 1}, DatabaseSizes: map[string]int64{"one-a": 4096},
+		Answering: 2, Silent: 1, QuorumMargin: new(int), Alarms: map[string]int{"NOSPACE": 1}, DatabaseSizes: map[string]int64{"one-a": 4096},
 	})
 	recorder.SetMachines(controlPlane("one"), map[string]int{"wanted": 3})
 	recorder.CountDecision(controlPlane("one"), "Stable")
@@ -145,4 +145,5 @@ func TestEtcdMachinesAndDecisionsAreShown(t *testing.T) {
 	}))
 	recorder.SetEtcd(controlPlane("one"), metrics.Etcd{})
 	g.Expect(gathered(t, registry)).NotTo(HaveKey(ContainSubstring("NOSPACE")))
+	g.Expect(gathered(t, registry)).NotTo(HaveKey(ContainSubstring("quorum_margin")))
 }

@@ -90,9 +90,7 @@ func decideTarget(facts Facts) *Decision {
 	target := bootstrapTarget(facts.staying())
 	switch {
 	case target == nil:
-		return &Decision{Action: WaitForOverride, Reason: controlplanev1.EtcdDataLostReason,
-			Message: "All control plane Machines wait to join an etcd cluster, and there is none; to begin a new one, name a Machine in the annotation " +
-				controlplanev1.BootstrapOverrideAnnotation}
+		return decideNoTarget(facts)
 	case facts.Intent == nil && !facts.Initialized:
 		return &Decision{Action: RecordBootstrapIntent, Machine: target.Name, Reason: controlplanev1.WaitingForEtcdReason,
 			Message: "Bootstrapping etcd on Machine " + target.Name}
@@ -110,11 +108,29 @@ func decideTarget(facts Facts) *Decision {
 
 	if facts.IntentWiped {
 		return &Decision{Action: RecordBootstrapIntent, Machine: target.Name, Reason: controlplanev1.WaitingForEtcdReason,
-			Message: "Bootstrapping etcd on Machine " + target.Name + ", because the host of Machine " + facts.Intent.Name + " was wiped"}
+			Message: "Bootstrapping etcd on Machine " + target.Name + ", because nothing is left of Machine " + facts.Intent.Name}
 	}
 
+	return intentElsewhere(*facts.Intent)
+}
+
+// decideNoTarget is about Machines that are all held back, and of which none may take
+// the place of the first.
+func decideNoTarget(facts Facts) *Decision {
+	if facts.Intent != nil && !facts.Initialized {
+		return intentElsewhere(*facts.Intent)
+	}
+
+	return &Decision{Action: WaitForOverride, Reason: controlplanev1.EtcdDataLostReason,
+		Message: "All control plane Machines wait to join an etcd cluster, and there is none; to begin a new one, name a Machine in the annotation " +
+			controlplanev1.BootstrapOverrideAnnotation}
+}
+
+// intentElsewhere waits for a person, because nobody knows what is left of the
+// Machine in the intent.
+func intentElsewhere(intent controlplanev1.BootstrapIntent) *Decision {
 	return &Decision{Action: WaitForOverride, Reason: controlplanev1.BootstrapIntentOfOtherMachineReason,
-		Message: "etcd was to be bootstrapped on Machine " + facts.Intent.Name + ", which is not there any more; to bootstrap it elsewhere, name a Machine in the annotation " +
+		Message: "etcd was to be bootstrapped on Machine " + intent.Name + ", which is not there any more; to bootstrap it elsewhere, name a Machine in the annotation " +
 			controlplanev1.BootstrapOverrideAnnotation}
 }
 

@@ -102,6 +102,9 @@ func TestRemediationIsRefused(t *testing.T) {
 		"while another is deleted": {func(f *Facts) {
 			f.Machines[2].Deleting = true
 		}, controlplanev1.MachineRemediationDeferredReason, "is being deleted"},
+		"while no replacement would fit": {func(f *Facts) {
+			f.Misfit = "the template is of the other kind"
+		}, controlplanev1.MachineRemediationDeferredReason, "of the other kind"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, facts := NewWithT(t), three(tc.change)
@@ -112,6 +115,32 @@ func TestRemediationIsRefused(t *testing.T) {
 			g.Expect(verdict.Remediate).To(BeFalse())
 			g.Expect(verdict.Reason).To(Equal(tc.reason))
 			g.Expect(verdict.Message).To(ContainSubstring(tc.says))
+		})
+	}
+}
+
+// TestALostFirstMachineIsRemediated: before the control plane is initialized, those
+// that are held back do not stand in the way; others do.
+func TestALostFirstMachineIsRemediated(t *testing.T) {
+	lost := func(facts *Facts) {
+		facts.Machines[0].Unhealthy, facts.Machines[0].Answers, facts.Replicas = true, false, 3
+	}
+	for name, tc := range map[string]struct {
+		facts Facts
+		want  bool
+	}{
+		"the only one":                          {ready(lost), true},
+		"beside one that is held":               {ready(lost, second()), true},
+		"after the intent was recorded":         {ready(lost, intent("cp-a", "talos://a", false), second()), true},
+		"not beside one with a configuration":   {ready(lost, second(func(m *MachineFacts) { m.Held = false })), false},
+		"not beside one that goes and may have": {ready(lost, second(func(m *MachineFacts) { m.Held, m.Deleting, m.Hook = false, true, HookGone })), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, verdict := NewWithT(t), Verdicts(tc.facts)["cp-a"]
+			g.Expect(verdict.Remediate).To(Equal(tc.want), verdict.Message)
+			if !tc.want {
+				g.Expect(verdict.Reason).To(Equal(controlplanev1.MachineRemediationDeferredReason))
+			}
 		})
 	}
 }

@@ -4,7 +4,10 @@
 package rollout
 
 import (
+	"slices"
+
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 )
 
 // Action names what is to be done, or waited for.
@@ -68,6 +71,9 @@ const (
 	RecordInitialized Action = "RecordInitialized"
 	// WaitForAPIServer waits for the API server to answer for the first time.
 	WaitForAPIServer Action = "WaitForAPIServer"
+	// ApplyManifests brings Talos' own manifests in the cluster to the version of the
+	// Machines.
+	ApplyManifests Action = "ApplyManifests"
 	// Stable means that there is nothing to do.
 	Stable Action = "Stable"
 	// Refuse means that nothing is done, because the situation is not one that
@@ -111,8 +117,8 @@ func Decide(facts Facts) Decision {
 // decides. docs/kinds/taloscontrolplane.md has them as a table.
 func rules() []func(Facts) *Decision {
 	return []func(Facts) *Decision{
-		decideCluster, decideFirst, decideUse, decideStrangers, decideDepartures, decideRemediation, decideCertificates, decideEtcd,
-		decideReplicas, decideNodes,
+		decideCluster, decideFirst, decideUse, decideStrangers, decideDepartures, decideRemediation, decideNewFirst, decideCertificates,
+		decideEtcd, decideReplicas, decideNodes, decideManifests,
 	}
 }
 
@@ -145,12 +151,43 @@ func decideCluster(facts Facts) *Decision {
 
 // decideFirst is about the first Machine.
 func decideFirst(facts Facts) *Decision {
-	if len(facts.Machines) == 0 {
+	switch {
+	case len(facts.Machines) > 0:
+		return nil
+	case facts.Misfit != "":
+		return &Decision{Action: Refuse, Reason: controlplanev1.InfrastructureMismatchReason,
+			Message: "No Machine is created: " + facts.Misfit}
+	default:
 		return &Decision{Action: CreateMachine, Reason: controlplanev1.WaitingForMachineReason,
 			Message: "Creating the first control plane Machine"}
 	}
+}
 
-	return nil
+// decideNewFirst is about Machines that are all held back, because the first is gone
+// before there was a cluster: one of them takes its place. Where nothing is known of
+// what was, or was to be, bootstrapped on the first, none does (design D7).
+func decideNewFirst(facts Facts) *Decision {
+	begun := slices.ContainsFunc(facts.Machines, func(machine MachineFacts) bool { return !machine.Held })
+	serves := facts.APIServer != health.APIServerSilent && facts.APIServer != health.APIServerUnknown
+	staying := facts.staying()
+	if begun || serves || len(staying) == 0 || facts.Initialized || facts.Override != "" || (facts.Intent != nil && !facts.IntentWiped) {
+		return nil
+	}
+
+	return &Decision{Action: HandOver, Machine: staying[0].Name, Reason: controlplanev1.WaitingForMachineReason,
+		Message: "Handing Machine " + staying[0].Name + " its configuration, in place of the first Machine, which is gone"}
+}
+
+// decideManifests is about Talos' own manifests in the cluster: they follow once all
+// Machines are as wanted.
+func decideManifests(facts Facts) *Decision {
+	behind := func(machine MachineFacts) bool { return machine.Outdated || machine.Deleting || machine.Held }
+	if !facts.ManifestsPending || facts.VersionPending || facts.APIServer != health.APIServerReady || slices.ContainsFunc(facts.Machines, behind) {
+		return nil
+	}
+
+	return &Decision{Action: ApplyManifests, Reason: controlplanev1.InitializedReason,
+		Message: "Bringing kube-proxy, CoreDNS and the like to the version of the control plane"}
 }
 
 // decideCertificates is about the secrets without which no node can be asked.

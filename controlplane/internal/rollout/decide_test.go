@@ -49,6 +49,9 @@ func intent(name, providerID string, bootstrapped bool) func(*Facts) {
 	}
 }
 
+// pending are built-in manifests of another version.
+func pending(facts *Facts) { facts.ManifestsPending = true }
+
 func TestDecide(t *testing.T) {
 	for name, tc := range map[string]struct {
 		facts Facts
@@ -100,6 +103,11 @@ func TestDecide(t *testing.T) {
 		"waits for the API server": {
 			ready(running, func(f *Facts) { f.Initialized = false; f.APIServer = health.APIServerNotReady }), WaitForAPIServer},
 		"is stable": {ready(running), Stable},
+		"brings the built-in manifests to the version":  {ready(running, pending), ApplyManifests},
+		"leaves them while a Machine is outdated":       {ready(running, pending, func(f *Facts) { f.Machines[0].Outdated = true }), Stable},
+		"leaves them while another version is coming":   {ready(running, pending, func(f *Facts) { f.VersionPending = true }), Stable},
+		"leaves them while no API server answers":       {ready(running, pending, func(f *Facts) { f.APIServer = health.APIServerNotReady }), Stable},
+		"leaves them while Machines are missing":        {ready(running, pending, func(f *Facts) { f.Replicas = 3 }), CreateMachine},
 		"is stable also when the API server went away":  {ready(running, func(f *Facts) { f.APIServer = health.APIServerSilent }), Stable},
 		"waits for a running node that became silent":   {ready(running, func(f *Facts) { f.Machines[0].Answers = false; f.Machines[0].EtcdData = health.EtcdDataUnknown }), WaitForMachine},
 		"waits for a member that lost its leader":       {ready(running, func(f *Facts) { f.Machines[0].MemberProblem = "no leader" }), WaitForEtcd},

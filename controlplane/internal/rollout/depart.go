@@ -99,11 +99,9 @@ func decideReturned(facts Facts, machine MachineFacts, decide func(Action, strin
 	if !facts.Initialized || !known {
 		return wait("Cluster API and the infrastructure provider to let it go")
 	}
-	for _, other := range facts.Machines {
-		// Its host may be another Machine's by now, and so its address.
-		if other.Name != machine.Name && other.mayHaveAnyMember() {
-			return wait("the node of Machine " + other.Name + " to tell which etcd member is its")
-		}
+	// Its host may be another Machine's by now, and so its address.
+	if other, doubt := facts.mayHaveAnyMember(machine.Name); doubt {
+		return wait("the node of Machine " + other.Name + " to tell which etcd member is its")
 	}
 	if problems := facts.Etcd.RemovalProblems(member.ID); len(problems) > 0 {
 		return wait(prefixed("etcd: ", problems)...)

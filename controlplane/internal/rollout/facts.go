@@ -84,7 +84,8 @@ type MachineFacts struct {
 	// MemberID is the ID of the node's etcd member, as the node said now or when
 	// it last did; 0 when it never did.
 	MemberID uint64
-	// Addresses are the hosts of peer URLs that can only be the Machine's.
+	// Addresses are the hosts of peer URLs that can only be the Machine's; empty
+	// while nobody knows at which its etcd is.
 	Addresses []string
 	// MemberProblem says in a sentence why the node's etcd member is not up;
 	// empty when it is.
@@ -116,9 +117,13 @@ type MachineFacts struct {
 // joined, and its node never said so. One that says that it has no data has none but
 // at its own address.
 func (m MachineFacts) mayHaveAnyMember() bool {
-	hasNone := m.Answers && m.EtcdData == health.EtcdDataAbsent && len(m.Addresses) > 0
+	return m.Configured && m.MemberID == 0 && !m.isEmpty()
+}
 
-	return m.Configured && m.MemberID == 0 && !hasNone
+// isEmpty tells that the node says that it has no etcd data, and that it is known
+// where its etcd would be: a node is listed as a learner before it has data.
+func (m MachineFacts) isEmpty() bool {
+	return m.Answers && m.EtcdData == health.EtcdDataAbsent && len(m.Addresses) > 0
 }
 
 // joined tells that the Machine's etcd member votes and follows the leader.
@@ -158,6 +163,9 @@ type Facts struct {
 	// ForeignMachines tells that the Cluster has control plane Machines that
 	// do not belong to this control plane.
 	ForeignMachines bool
+	// Misfit says in words why a Machine made now could not be part of this control
+	// plane; empty when it could.
+	Misfit string
 	// Replicas is the wanted number of Machines.
 	Replicas int32
 	// RollingUpdate tells that outdated Machines are replaced; else somebody
@@ -172,8 +180,8 @@ type Facts struct {
 	Initialized bool
 	// Intent is the recorded bootstrap intent; nil when there is none.
 	Intent *controlplanev1.BootstrapIntent
-	// IntentWiped tells that the host of the Machine in the intent was wiped, and
-	// that this was proven.
+	// IntentWiped tells that nothing is left of the Machine in the intent: its host
+	// is proven wiped, or its Pod and data are gone.
 	IntentWiped bool
 	// Override is the name of the Machine that a person allows for a new
 	// bootstrap; empty when there is none.
@@ -194,6 +202,9 @@ type Facts struct {
 	// Snapshot is the state of the snapshot that is wanted before a rollout or a
 	// scale down.
 	Snapshot SnapshotState
+	// ManifestsPending tells that Talos' own manifests in the cluster are those of
+	// another version.
+	ManifestsPending bool
 	// Remediation is about the remediation of Machines.
 	Remediation RemediationFacts
 }
@@ -212,18 +223,31 @@ func (f Facts) leaving() []MachineFacts {
 // by their address. Nothing is known while any may be the member of a Machine that
 // never told which one is its.
 func (f Facts) strangers() []etcd.Member {
-	if slices.ContainsFunc(f.Machines, MachineFacts.mayHaveAnyMember) {
+	if _, doubt := f.mayHaveAnyMember(""); doubt {
 		return nil
 	}
 
 	return f.membersOfNone(f.Machines)
 }
 
-// membersOfNone are the members that belong to none of these Machines.
+// mayHaveAnyMember is a Machine, of those of another name, of which nobody knows which
+// member is its; false when there is none.
+func (f Facts) mayHaveAnyMember(besides string) (MachineFacts, bool) {
+	i := slices.IndexFunc(f.Machines, func(machine MachineFacts) bool { return machine.Name != besides && machine.mayHaveAnyMember() })
+	if i < 0 {
+		return MachineFacts{}, false
+	}
+
+	return f.Machines[i], true
+}
+
+// membersOfNone are the members that belong to none of these Machines. What is at the
+// address of one that is held back was left behind there, and would keep it from
+// joining: etcd takes an address once.
 func (f Facts) membersOfNone(machines []MachineFacts) []etcd.Member {
 	return slices.DeleteFunc(slices.Clone(f.Etcd.Members), func(member etcd.Member) bool {
 		return slices.ContainsFunc(machines, func(machine MachineFacts) bool {
-			return machine.MemberID == member.ID || member.IsAt(machine.Addresses)
+			return machine.MemberID == member.ID || !machine.Held && member.IsAt(machine.Addresses)
 		})
 	})
 }
@@ -252,7 +276,8 @@ func (f Facts) member(machine MachineFacts) (etcd.Member, bool) {
 func (f Facts) onlyLearnerLeft(machine MachineFacts) (etcd.Member, bool) {
 	others := slices.DeleteFunc(slices.Clone(f.Machines), func(other MachineFacts) bool { return other.Name == machine.Name })
 	left := f.membersOfNone(others)
-	if !machine.mayHaveAnyMember() || slices.ContainsFunc(others, MachineFacts.mayHaveAnyMember) || len(left) != 1 || !left[0].Learner {
+	_, doubt := f.mayHaveAnyMember(machine.Name)
+	if doubt || !machine.mayHaveAnyMember() || len(left) != 1 || !left[0].Learner {
 		return etcd.Member{}, false
 	}
 
@@ -278,7 +303,7 @@ func (f Facts) hasNoMember(machine MachineFacts) bool {
 		return false
 	}
 
-	return machine.MemberID != 0 || (machine.Answers && machine.EtcdData == health.EtcdDataAbsent) ||
+	return machine.MemberID != 0 || machine.isEmpty() ||
 		!slices.ContainsFunc(f.Etcd.Members, func(member etcd.Member) bool { return !f.belongsToOther(member, machine) })
 }
 

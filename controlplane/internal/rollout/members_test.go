@@ -39,10 +39,13 @@ func TestALearnerOfNobodyIsRemovedFirst(t *testing.T) {
 		facts Facts
 		want  Action
 	}{
-		"while all are well":                       {three(learns), RemoveMember},
-		"while another goes":                       {three(learns, func(f *Facts) { f.Machines[1].Deleting, f.Machines[1].Hook = true, HookDue }), RemoveMember},
-		"while another is to be mended":            {three(learns, func(f *Facts) { f.Machines[1].Unhealthy, f.Machines[1].Answers = true, false }), RemoveMember},
-		"while another waits to join":              {three(learns, fourth(empty)), RemoveMember},
+		"while all are well":            {three(learns), RemoveMember},
+		"while another goes":            {three(learns, func(f *Facts) { f.Machines[1].Deleting, f.Machines[1].Hook = true, HookDue }), RemoveMember},
+		"while another is to be mended": {three(learns, func(f *Facts) { f.Machines[1].Unhealthy, f.Machines[1].Answers = true, false }), RemoveMember},
+		"while another waits to join":   {three(learns, fourth(empty)), RemoveMember},
+		"at the address of one that is held back": {three(learns, fourth(empty, func(m *MachineFacts) {
+			m.Addresses, m.Held, m.Configured = []string{"192.0.2.9"}, true, false
+		})), RemoveMember},
 		"not while it may be a Machine's":          {three(learns, fourth()), WaitForPreflight},
 		"not when it is at a Machine's address":    {three(learns, fourth(empty, func(m *MachineFacts) { m.Addresses = []string{"192.0.2.9"} })), WaitForPreflight},
 		"not when nobody knows where a Machine is": {three(learns, fourth(empty, func(m *MachineFacts) { m.Addresses = nil })), WaitForPreflight},

@@ -76,8 +76,8 @@ func judgeRemediation(facts Facts, machine MachineFacts) Verdict {
 		return Verdict{Reason: controlplanev1.MachineCannotBeRemediatedReason, Message: message}
 	}
 	switch {
-	case !facts.Initialized && len(facts.Machines) > 1:
-		return later("The control plane is not initialized")
+	case !facts.Initialized && facts.othersBegan(machine):
+		return later("The control plane is not initialized, and other Machines have, or may have, their configuration")
 	case !facts.Initialized:
 		return Verdict{Remediate: true, Record: record}
 	case len(facts.Machines) == 1:
@@ -103,9 +103,18 @@ func judgeRemediation(facts Facts, machine MachineFacts) Verdict {
 	return Verdict{Remediate: true, Record: record}
 }
 
-// awaitsOther says which other Machine is waited for before a Machine whose member
-// is well is remediated; empty when there is none.
+// othersBegan tells that another Machine has, or may have, a configuration, and so may
+// hold data. One that is held back does not count: it waits for this very Machine.
+func (f Facts) othersBegan(machine MachineFacts) bool {
+	return slices.ContainsFunc(f.Machines, func(other MachineFacts) bool { return other.Name != machine.Name && !other.Held })
+}
+
+// awaitsOther says what is waited for, mostly another Machine, before a Machine whose
+// member is well is remediated; empty when there is nothing.
 func (f Facts) awaitsOther(machine MachineFacts) string {
+	if f.Misfit != "" {
+		return "No replacement can be made: " + f.Misfit
+	}
 	if f.awaitsReplacement(machine) {
 		return "The replacement of Machine " + f.Remediation.InProgress.Machine + " is not there yet"
 	}

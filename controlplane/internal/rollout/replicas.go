@@ -19,12 +19,9 @@ func decideReplicas(facts Facts) *Decision {
 		limit += int(facts.MaxSurge)
 	}
 	if held := slices.IndexFunc(staying, func(machine MachineFacts) bool { return machine.Held }); held >= 0 {
-		if len(staying) > limit || rolling && staying[held].Outdated {
-			return &Decision{Action: DeleteMachine, Machine: staying[held].Name, Reason: controlplanev1.WaitingForMachineReason,
-				Message: "Deleting Machine " + staying[held].Name + ", which has not joined and is not wanted any more"}
-		}
-		if len(staying) >= int(facts.Replicas) || len(preflight(facts, "")) > 0 {
-			return decideJoin(facts, staying[held])
+		unwanted := len(staying) > limit || rolling && staying[held].Outdated && facts.Misfit == ""
+		if decision := decideHeld(facts, staying[held], unwanted); decision != nil {
+			return decision
 		}
 	}
 	switch {
@@ -32,6 +29,20 @@ func decideReplicas(facts Facts) *Decision {
 		return decideCreation(facts, rolling && len(staying) >= int(facts.Replicas))
 	case len(staying) > limit, rolling:
 		return decideDeletion(facts, rolling)
+	default:
+		return nil
+	}
+}
+
+// decideHeld is about a Machine that has not joined: it goes when it is unwanted, and
+// waits while others can be made that are missing.
+func decideHeld(facts Facts, machine MachineFacts, unwanted bool) *Decision {
+	switch {
+	case unwanted:
+		return &Decision{Action: DeleteMachine, Machine: machine.Name, Reason: controlplanev1.WaitingForMachineReason,
+			Message: "Deleting Machine " + machine.Name + ", which has not joined and is not wanted any more"}
+	case len(facts.staying()) >= int(facts.Replicas), facts.Misfit != "", len(preflight(facts, "")) > 0:
+		return decideJoin(facts, machine)
 	default:
 		return nil
 	}
@@ -59,7 +70,7 @@ func decideCreation(facts Facts, surge bool) *Decision {
 	if surge {
 		doing = "The rollout"
 	}
-	if problems := preflight(facts, ""); len(problems) > 0 {
+	if problems := append(preflight(facts, ""), misfit(facts)...); len(problems) > 0 {
 		return blocked("", doing, problems)
 	}
 	if surge {
@@ -81,6 +92,9 @@ func decideDeletion(facts Facts, rolling bool) *Decision {
 	}
 	victim := pickVictim(facts)
 	problems := preflight(facts, victim.Name)
+	if rolling { // Else its replacement could not be made.
+		problems = append(problems, misfit(facts)...)
+	}
 	if member, has := facts.member(victim); has {
 		problems = append(problems, prefixed("etcd: ", facts.Etcd.RemovalProblems(member.ID))...)
 	} else if !facts.hasNoMember(victim) {
@@ -161,6 +175,15 @@ func isNoObstacle(facts Facts, machine MachineFacts, victim string) bool {
 	default:
 		return false
 	}
+}
+
+// misfit says what speaks against the creation of Machines of any kind.
+func misfit(facts Facts) []string {
+	if facts.Misfit == "" {
+		return nil
+	}
+
+	return []string{facts.Misfit}
 }
 
 // machineProblems says what is wrong with a Machine.

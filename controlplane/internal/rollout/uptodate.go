@@ -81,8 +81,9 @@ func Differences(wanted Wanted, found Found) ([]string, error) {
 }
 
 // identityFields are the fields of an infrastructure machine that come after it
-// was made: what it is, not what it was made from.
-func identityFields() []string { return []string{"providerID", "failureDomain"} }
+// was made: what it is, not what it was made from. The latter two are those of
+// TalosMachine.
+func identityFields() []string { return []string{"providerID", "failureDomain", "hostRef", "pod"} }
 
 // sameTemplate tells whether an infrastructure machine is as the wanted template
 // would make it: from that template, or from one with the same content.

@@ -35,14 +35,14 @@ func newWebhook(t *testing.T, objects ...client.Object) *TalosControlPlane {
 	return &TalosControlPlane{Trials: trials, Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()}
 }
 
-func newTemplate(release string) *unstructured.Unstructured {
+func newTemplate(way, release string) *unstructured.Unstructured {
 	template := &unstructured.Unstructured{Object: map[string]any{
 		"apiVersion": "infrastructure.cluster.x-k8s.io/v1alpha1", "kind": "TalosMachineTemplate",
 		"metadata": map[string]any{"namespace": "fleet", "name": "one"},
 	}}
 	if release != "" {
 		template.Object["spec"] = map[string]any{"template": map[string]any{"spec": map[string]any{
-			"metal": map[string]any{"talos": map[string]any{"version": release}},
+			way: map[string]any{"talos": map[string]any{"version": release}},
 		}}}
 	}
 
@@ -122,14 +122,16 @@ func TestBadInputKubernetesThatTheTalosReleaseDoesNotRun(t *testing.T) {
 		"a template that is not here": {"-", "v1.99.0", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var objects []client.Object
-			if tc.release != "-" {
-				objects = append(objects, newTemplate(tc.release))
+			for _, way := range []string{"metal", "container"} {
+				var objects []client.Object
+				if tc.release != "-" {
+					objects = append(objects, newTemplate(way, tc.release))
+				}
+				controlPlane := valid()
+				controlPlane.Spec.Version = tc.version
+				_, err := newWebhook(t, objects...).ValidateCreate(t.Context(), controlPlane)
+				expect(NewWithT(t), err, tc.want)
 			}
-			controlPlane := valid()
-			controlPlane.Spec.Version = tc.version
-			_, err := newWebhook(t, objects...).ValidateCreate(t.Context(), controlPlane)
-			expect(NewWithT(t), err, tc.want)
 		})
 	}
 }

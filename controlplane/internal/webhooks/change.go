@@ -79,13 +79,15 @@ func (w *TalosControlPlane) validateRelease(ctx context.Context, controlPlane *c
 	if err != nil {
 		return nil, fmt.Errorf("reading the infrastructure machine template: %w", err)
 	}
-	release, _, err := unstructured.NestedString(template.Object, "spec", "template", "spec", "metal", "talos", "version")
-	if err != nil || release == "" {
-		return nil, nil //nolint:nilerr // The kind of another vendor.
-	}
-	if err := versions.Supports(release, controlPlane.Spec.Version); err != nil {
-		return field.ErrorList{field.Invalid(field.NewPath("spec", "version"), controlPlane.Spec.Version, fmt.Sprintf(
-			"%v; TalosMachineTemplate %s states that release in spec.template.spec.metal.talos.version", err, ref.Name))}, nil
+	for _, way := range []string{"metal", "container"} {
+		release, _, err := unstructured.NestedString(template.Object, "spec", "template", "spec", way, "talos", "version")
+		if err != nil || release == "" {
+			continue // It is made in the other way, states none, or is the kind of another vendor.
+		}
+		if err := versions.Supports(release, controlPlane.Spec.Version); err != nil {
+			return field.ErrorList{field.Invalid(field.NewPath("spec", "version"), controlPlane.Spec.Version, fmt.Sprintf(
+				"%v; TalosMachineTemplate %s states that release in spec.template.spec.%s.talos.version", err, ref.Name, way))}, nil
+		}
 	}
 
 	return nil, nil

@@ -6,7 +6,8 @@ const (
 	TalosClusterFinalizer = "infrastructure.cluster.x-k8s.io/taloscluster"
 
 	// TalosMachineFinalizer keeps a TalosMachine until its host is released, or
-	// was silent for the time that the release policy allows.
+	// was silent for the time that the release policy allows, or until its Pod and
+	// the data of that are gone.
 	TalosMachineFinalizer = "infrastructure.cluster.x-k8s.io/talosmachine"
 
 	// TalosHostFinalizer keeps a TalosHost until the machine behind it is wiped.
@@ -41,7 +42,8 @@ const (
 	MoveLabel = "clusterctl.cluster.x-k8s.io/move"
 
 	// BlockMoveAnnotation makes clusterctl wait before it moves. It is on a
-	// TalosHost during the hand-over and during the release.
+	// TalosHost during the hand-over and during the release, and on a TalosMachine
+	// in a Pod, which cannot be moved.
 	BlockMoveAnnotation = "clusterctl.cluster.x-k8s.io/block-move"
 
 	// DeleteForMoveAnnotation is what clusterctl puts on the source objects of
@@ -57,4 +59,50 @@ const (
 
 	// ProviderIDPrefix begins the provider IDs that the provider mints.
 	ProviderIDPrefix = "talos://"
+)
+
+const (
+	// TalosPodFinalizer keeps the Pod of a machine until the provider has seen that
+	// it ended, so that none goes unseen.
+	TalosPodFinalizer = "infrastructure.cluster.x-k8s.io/talospod"
+
+	// EtcdServiceSuffix ends the name of the Service that gives etcd of a control
+	// plane machine in a Pod its lasting address.
+	EtcdServiceSuffix = "-etcd"
+
+	// UserDataSecretSuffix ends the name of the Secret with the configuration that a
+	// Pod starts with.
+	UserDataSecretSuffix = "-userdata"
+
+	// UserDataKey is the key of that Secret: the configuration as base64 text.
+	UserDataKey = "userdata"
+
+	// DataClaimSuffix ends the name of the volume claim of a machine in a Pod.
+	DataClaimSuffix = "-data"
+
+	// EndpointServiceSuffix ends the name of the Service that a TalosCluster makes
+	// for its control plane, after the name of the TalosCluster.
+	EndpointServiceSuffix = "-control-plane"
+
+	// ControlPlaneBudgetSuffix ends the name of the PodDisruptionBudget of the control
+	// plane, after the name of the TalosCluster.
+	ControlPlaneBudgetSuffix = "-control-plane"
+
+	// MachineLabel is on the Pod of a TalosMachine, and is its name.
+	MachineLabel = "infrastructure.cluster.x-k8s.io/talosmachine"
+
+	// NetworkOverlapAllowedAnnotation is put on a TalosCluster by a person who knows
+	// that a network of the cluster that overlaps one of the management cluster does
+	// no harm. Its value does not matter.
+	NetworkOverlapAllowedAnnotation = "infrastructure.cluster.x-k8s.io/talos-allow-network-overlap"
+
+	// GoneMachinesAnnotation is the record on a TalosCluster of the control plane
+	// machines in Pods of which nothing is left: their provider IDs (see
+	// GoneMachines). It is written before the TalosMachine goes, and only while the
+	// cluster is not known to be initialized: by it the control plane provider knows
+	// that etcd may be bootstrapped on another machine. It belongs to the provider.
+	GoneMachinesAnnotation = "infrastructure.cluster.x-k8s.io/talos-gone"
+
+	// MaxGoneMachines is how many provider IDs GoneMachinesAnnotation holds at most.
+	MaxGoneMachines = 32
 )

@@ -34,7 +34,8 @@ const (
 
 // Condition HostClaimed of a TalosMachine and its reasons.
 const (
-	// HostClaimedCondition is true when the TalosMachine has a TalosHost.
+	// HostClaimedCondition is true when the TalosMachine has a TalosHost, or its
+	// Pod a node.
 	HostClaimedCondition = "HostClaimed"
 
 	// HostClaimedReason says that the host is claimed.

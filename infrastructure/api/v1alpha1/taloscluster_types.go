@@ -5,11 +5,81 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 )
 
+// DefaultControlPlaneServicePort is used when
+// spec.container.controlPlaneService.port is not set.
+const DefaultControlPlaneServicePort = int32(6443)
+
+// ControlPlaneServiceType is how the Service of a control plane is reached.
+// +kubebuilder:validation:Enum=ClusterIP;NodePort;LoadBalancer
+type ControlPlaneServiceType string
+
+const (
+	// ControlPlaneServiceClusterIP is reached inside the management cluster.
+	ControlPlaneServiceClusterIP ControlPlaneServiceType = "ClusterIP"
+	// ControlPlaneServiceNodePort is also reached at each node of the management
+	// cluster.
+	ControlPlaneServiceNodePort ControlPlaneServiceType = "NodePort"
+	// ControlPlaneServiceLoadBalancer is reached at a load balancer, whose address
+	// is the endpoint.
+	ControlPlaneServiceLoadBalancer ControlPlaneServiceType = "LoadBalancer"
+)
+
+// TalosClusterContainerSpec says what is made for a cluster whose control plane
+// runs in Pods of the management cluster.
+type TalosClusterContainerSpec struct {
+	// controlPlaneService is the Service at which the API servers of the cluster are
+	// reached. By default its type is ClusterIP and its port 6443.
+	// +optional
+	ControlPlaneService ControlPlaneServiceSpec `json:"controlPlaneService,omitempty,omitzero"`
+}
+
+// ControlPlaneServiceSpec says what the Service of a control plane is like.
+// +kubebuilder:validation:MinProperties=1
+// +kubebuilder:validation:XValidation:rule="!has(self.loadBalancerClass) || (has(self.type) && self.type == 'LoadBalancer')",message="loadBalancerClass needs type LoadBalancer"
+// +kubebuilder:validation:XValidation:rule="!has(self.type) || self.type != 'LoadBalancer' || !has(oldSelf.type) || oldSelf.type != 'LoadBalancer' || (has(self.loadBalancerClass) == has(oldSelf.loadBalancerClass) && (!has(self.loadBalancerClass) || self.loadBalancerClass == oldSelf.loadBalancerClass))",message="loadBalancerClass cannot be changed while type is LoadBalancer: a Service keeps its load balancer"
+type ControlPlaneServiceSpec struct {
+	// type is how the Service is reached: ClusterIP, NodePort or LoadBalancer. Of a
+	// LoadBalancer the endpoint is the address of the load balancer, else it is
+	// the cluster IP. Defaults to ClusterIP.
+	// +optional
+	Type ControlPlaneServiceType `json:"type,omitempty"`
+
+	// port is the port of the Service and of the endpoint. It cannot be changed once
+	// the endpoint is set. Defaults to 6443.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	Port *int32 `json:"port,omitempty"`
+
+	// annotations are put on the Service, for the controller of the load balancer.
+	// By default there are none.
+	// +optional
+	// +kubebuilder:validation:MinProperties=1
+	// +kubebuilder:validation:MaxProperties=64
+	Annotations map[string]string `json:"annotations,omitempty"`
+
+	// loadBalancerClass names the load balancer that is to serve the Service. It
+	// cannot be changed while type is LoadBalancer. By default the cluster's own does.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=316
+	LoadBalancerClass string `json:"loadBalancerClass,omitempty"`
+}
+
 // TalosClusterSpec defines the desired state of a TalosCluster.
+// +kubebuilder:validation:XValidation:rule="!has(self.container) || !has(self.controlPlaneEndpoint) || self.controlPlaneEndpoint.?port.orValue(0) == self.container.?controlPlaneService.?port.orValue(6443)",message="controlPlaneEndpoint.port must be container.controlPlaneService.port (6443 by default), at which the Service is reached"
 type TalosClusterSpec struct {
+	// container has the provider make a Service for the control plane of the
+	// cluster, whose machines run in Pods; controlPlaneEndpoint is set from it.
+	// By default the endpoint is the user's, and the control plane runs on metal.
+	// Workers may be of either kind.
+	// +optional
+	Container *TalosClusterContainerSpec `json:"container,omitempty"`
+
 	// controlPlaneEndpoint is the host and port at which the API server of the
 	// cluster is reached: a load balancer, a DNS name or a Talos virtual IP that
-	// the user provides. It can be set once; without it the cluster waits.
+	// the user provides; where container is set, the provider sets it. It can be
+	// set once; without it the cluster waits.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="has(self.host) && has(self.port)",message="host and port must both be set"
 	ControlPlaneEndpoint clusterv1.APIEndpoint `json:"controlPlaneEndpoint,omitempty,omitzero"`
@@ -43,7 +113,8 @@ type TalosClusterStatus struct {
 	Initialization TalosClusterInitializationStatus `json:"initialization,omitempty,omitzero"`
 
 	// failureDomains are the failure domains of all TalosHosts of the
-	// namespace, free or not.
+	// namespace, free or not; where the control plane runs in Pods, the zones of
+	// the nodes of the management cluster.
 	// +optional
 	// +listType=map
 	// +listMapKey=name
@@ -66,7 +137,7 @@ type TalosClusterStatus struct {
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp",description="Time since creation"
 
 // TalosCluster is the infrastructure of a cluster on machines that run Talos
-// Linux: its endpoint and the failure domains of the hosts.
+// Linux: its endpoint and its failure domains.
 type TalosCluster struct {
 	metav1.TypeMeta `json:",inline"`
 
@@ -76,6 +147,7 @@ type TalosCluster struct {
 
 	// spec is the desired state.
 	// +required
+	// +kubebuilder:validation:XValidation:rule="has(self.container) == has(oldSelf.container)",message="container cannot be added or removed: a cluster is made with one kind of control plane"
 	// +kubebuilder:validation:XValidation:rule="!has(oldSelf.controlPlaneEndpoint) || (has(self.controlPlaneEndpoint) && self.controlPlaneEndpoint == oldSelf.controlPlaneEndpoint)",message="controlPlaneEndpoint is immutable once it is set"
 	Spec TalosClusterSpec `json:"spec,omitempty,omitzero"`
 

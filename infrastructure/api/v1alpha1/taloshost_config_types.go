@@ -12,14 +12,16 @@ type HostIdentity struct {
 	UUID string `json:"uuid,omitempty"`
 
 	// serialNumber is the SMBIOS serial number. Where it is set the machine must
-	// have the same; it does not identify a machine by itself.
+	// have the same; it does not identify a machine by itself. By default it is
+	// not looked at.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	SerialNumber string `json:"serialNumber,omitempty"`
 
 	// macAddresses are hardware addresses of the machine's links. They identify
-	// a machine without a usable UUID, which must have all of them.
+	// a machine without a usable UUID, which must have all of them. By default there
+	// are none.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1
@@ -35,13 +37,15 @@ type HostIdentity struct {
 // and VLANs belong into strategicPatches.
 // +kubebuilder:validation:XValidation:rule="has(self.interface) != has(self.macAddress)",message="exactly one of interface and macAddress must be set"
 type HostNetwork struct {
-	// interface is the name of the link, for example eno1.
+	// interface is the name of the link, for example eno1. Exactly one of interface
+	// and macAddress is set.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=15
 	Interface string `json:"interface,omitempty"`
 
-	// macAddress is the permanent hardware address of the link.
+	// macAddress is the permanent hardware address of the link, for example
+	// 52:54:00:12:34:56.
 	// +optional
 	// +kubebuilder:validation:MinLength=17
 	// +kubebuilder:validation:MaxLength=17
@@ -89,12 +93,13 @@ type HostInstall struct {
 	// +kubebuilder:validation:XValidation:rule="self.startsWith('/dev/')",message="must be a path below /dev"
 	Disk string `json:"disk,omitempty"`
 
-	// diskSelector selects the disk to install on by what it is.
+	// diskSelector selects the disk to install on by what it is; exactly one disk must
+	// fit. By default there is none.
 	// +optional
 	DiskSelector HostDiskSelector `json:"diskSelector,omitempty,omitzero"`
 
 	// image is the installer image. By default it is the one of the
-	// TalosMachine, else of the machine configuration.
+	// TalosMachine, else of the machine configuration, else the official one.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -120,40 +125,43 @@ const (
 // HostDiskSelector selects a disk by what it is: all that is set must match.
 // +kubebuilder:validation:MinProperties=1
 type HostDiskSelector struct {
-	// model is a pattern of the disk's model, in which * stands for anything.
+	// model is a pattern of the disk's model, in which * stands for anything. By
+	// default any fits.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Model string `json:"model,omitempty"`
 
-	// serial is a pattern of the disk's serial number.
+	// serial is a pattern of the disk's serial number. By default any fits.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	Serial string `json:"serial,omitempty"`
 
-	// wwid is a pattern of the disk's WWID.
+	// wwid is a pattern of the disk's WWID. By default any fits.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	WWID string `json:"wwid,omitempty"`
 
-	// busPath is a pattern of the disk's bus path.
+	// busPath is a pattern of the disk's bus path. By default any fits.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	BusPath string `json:"busPath,omitempty"`
 
-	// type is the kind of the disk.
+	// type is the kind of the disk: HDD, SSD, NVMe or SD. By default any fits.
 	// +optional
 	Type HostDiskType `json:"type,omitempty"`
 
-	// minSizeGiB is the smallest size of the disk, in GiB.
+	// minSizeGiB is the smallest size of the disk, in GiB. By default there is no
+	// limit.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	MinSizeGiB *int32 `json:"minSizeGiB,omitempty"`
 
-	// maxSizeGiB is the largest size of the disk, in GiB.
+	// maxSizeGiB is the largest size of the disk, in GiB. By default there is no
+	// limit.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	MaxSizeGiB *int32 `json:"maxSizeGiB,omitempty"`

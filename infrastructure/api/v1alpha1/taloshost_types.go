@@ -90,7 +90,7 @@ type TalosHostSpec struct {
 	Network HostNetwork `json:"network,omitempty,omitzero"`
 
 	// install says where and what is installed. It goes before the machine
-	// configuration.
+	// configuration, which says it by default.
 	// +optional
 	Install HostInstall `json:"install,omitempty,omitzero"`
 

@@ -52,12 +52,12 @@ const (
 
 // TalosMachineSpec defines the desired state of a TalosMachine. It is a union:
 // exactly one way of getting a machine is set.
-// +kubebuilder:validation:XValidation:rule="has(self.metal)",message="metal must be set"
+// +kubebuilder:validation:XValidation:rule="has(self.metal) != has(self.container)",message="exactly one of metal and container must be set"
 type TalosMachineSpec struct {
 	// providerID identifies the machine and its Node. It is set by the provider
-	// at the claim, as "talos://<uuid>" or the provider ID that the TalosHost
-	// names, and never changes after the host was claimed. It is part of the
-	// Cluster API contract.
+	// before the host is claimed or the Pod is made, as "talos://<uuid>" or the
+	// provider ID that the TalosHost names, and never changes from then on. It is
+	// part of the Cluster API contract.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -68,10 +68,22 @@ type TalosMachineSpec struct {
 	// +optional
 	HostRef TalosMachineHostReference `json:"hostRef,omitempty,omitzero"`
 
+	// pod is what must not be forgotten of the Pod of this machine. It is set by the
+	// provider.
+	// +optional
+	Pod TalosMachinePod `json:"pod,omitempty,omitzero"`
+
 	// metal takes a TalosHost: a machine, physical or virtual, that somebody
-	// else has booted into the maintenance mode of Talos.
+	// else has booted into the maintenance mode of Talos. Exactly one of metal and
+	// container is set.
 	// +optional
 	Metal *TalosMachineMetalSpec `json:"metal,omitempty"`
+
+	// container runs the Talos image in a Pod of the management cluster, in the
+	// namespace and with the name of this object. The namespace must allow
+	// privileged Pods.
+	// +optional
+	Container *TalosMachineContainerSpec `json:"container,omitempty"`
 }
 
 // TalosMachineHostReference names the TalosHost of a TalosMachine.
@@ -117,7 +129,8 @@ type TalosMachineMetalSpec struct {
 	// +kubebuilder:validation:Maximum=86400
 	ReleaseTimeoutSeconds *int32 `json:"releaseTimeoutSeconds,omitempty"`
 
-	// talos is the Talos release to install.
+	// talos is the Talos release to install. By default it is the one that the host
+	// has booted.
 	// +optional
 	Talos TalosReleaseSpec `json:"talos,omitempty,omitzero"`
 }
@@ -125,16 +138,19 @@ type TalosMachineMetalSpec struct {
 // TalosReleaseSpec names a Talos release.
 // +kubebuilder:validation:MinProperties=1
 type TalosReleaseSpec struct {
-	// version is the Talos release, for example v1.13.9. By default it is the
-	// release that the host runs in maintenance mode.
+	// version is the Talos release, for example v1.13.9. On metal it is by default
+	// the release that the host runs in maintenance mode; in a container it is
+	// required.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	// +kubebuilder:validation:XValidation:rule="self.matches('^v(0|[1-9][0-9]*)[.](0|[1-9][0-9]*)[.](0|[1-9][0-9]*)([-+].+)?$')",message="must be a semantic version with the prefix v, for example v1.13.9"
 	Version string `json:"version,omitempty"`
 
-	// image is the installer image. By default it is the one of the machine
-	// configuration; install.image of a TalosHost goes before it.
+	// image is the image of that release. On metal it is the installer image, by
+	// default the one of the machine configuration, else the official one of the
+	// version; install.image of a TalosHost goes before it. In a container it is
+	// the Talos image, by default the official one of the version.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -173,7 +189,8 @@ type TalosMachineStatus struct {
 	// +optional
 	Addresses clusterv1.MachineAddresses `json:"addresses,omitempty"`
 
-	// failureDomain is the failure domain of the host.
+	// failureDomain is the failure domain of the host, or the zone of the node on
+	// which the Pod runs.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
@@ -202,7 +219,8 @@ type TalosMachineStatus struct {
 // +kubebuilder:printcolumn:name="Paused",type="string",JSONPath=`.status.conditions[?(@.type=="Paused")].status`,description="Reconciliation is paused",priority=10
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp",description="Time since creation"
 
-// TalosMachine is the infrastructure of one Machine: a claim on a TalosHost.
+// TalosMachine is the infrastructure of one Machine: a claim on a TalosHost, or a
+// Pod.
 type TalosMachine struct {
 	metav1.TypeMeta `json:",inline"`
 
@@ -259,14 +277,18 @@ type TalosMachineTemplateResource struct {
 
 	// spec is the specification of the TalosMachine.
 	// +required
-	// +kubebuilder:validation:XValidation:rule="!has(self.providerID) && !has(self.hostRef)",message="providerID and hostRef belong to the provider and must not be set in a template"
+	// +kubebuilder:validation:XValidation:rule="!has(self.providerID) && !has(self.hostRef) && !has(self.pod)",message="providerID, hostRef and pod belong to the provider and must not be set in a template"
 	Spec TalosMachineSpec `json:"spec,omitempty,omitzero"`
 }
 
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=talosmachinetemplates,shortName=tmt,scope=Namespaced,categories=cluster-api
 // +kubebuilder:storageversion
+// +kubebuilder:subresource:status
 // +kubebuilder:metadata:labels=cluster.x-k8s.io/v1beta2=v1alpha1
+// +kubebuilder:printcolumn:name="CPU",type="string",JSONPath=".status.capacity.cpu",description="CPU of a Node made from it",priority=10
+// +kubebuilder:printcolumn:name="Memory",type="string",JSONPath=".status.capacity.memory",description="Memory of a Node made from it",priority=10
+// +kubebuilder:printcolumn:name="Paused",type="string",JSONPath=`.status.conditions[?(@.type=="Paused")].status`,description="Reconciliation is paused",priority=10
 // +kubebuilder:printcolumn:name="Age",type="date",JSONPath=".metadata.creationTimestamp",description="Time since creation"
 
 // TalosMachineTemplate is a template of TalosMachines.
@@ -280,6 +302,10 @@ type TalosMachineTemplate struct {
 	// spec is the desired state.
 	// +required
 	Spec TalosMachineTemplateSpec `json:"spec,omitempty,omitzero"`
+
+	// status is what a Node made from the template will be like.
+	// +optional
+	Status TalosMachineTemplateStatus `json:"status,omitempty,omitzero"`
 }
 
 // +kubebuilder:object:root=true

@@ -21,8 +21,8 @@ type Machines interface {
 	// Delete gives the machine back. It tells Released once nothing is left to
 	// wait for.
 	Delete(ctx context.Context, scope *Scope) (Deletion, ctrl.Result, error)
-	// Forget ends what is open for a TalosMachine that does not exist any more.
-	Forget(key client.ObjectKey)
+	// Gone ends what is open for a TalosMachine that does not exist any more.
+	Gone(ctx context.Context, key client.ObjectKey) error
 }
 
 // Deletion tells how far a deletion is.
@@ -39,6 +39,9 @@ const (
 type Scope struct {
 	// Cluster is the Cluster of the TalosMachine; nil only in a deletion.
 	Cluster *clusterv1.Cluster
+	// TalosCluster is the infrastructure of the Cluster; nil when that is of another
+	// kind, or not there.
+	TalosCluster *infrav1.TalosCluster
 	// Machine is the owner of the TalosMachine; nil only in a deletion.
 	Machine *clusterv1.Machine
 	// TalosMachine is what is reconciled.

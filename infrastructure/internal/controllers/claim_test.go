@@ -8,6 +8,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 )
 
 func TestTwoMachinesWantOneHost(t *testing.T) {
@@ -41,6 +43,7 @@ func TestTwoMachinesWantOneHost(t *testing.T) {
 	g.Expect(w.machine("a").Spec.ProviderID).NotTo(Equal(w.machine("b").Spec.ProviderID))
 	g.Expect(metals[0].Applied()).To(HaveLen(1))
 	g.Expect(metals[1].Applied()).To(HaveLen(1))
+	g.Expect(m.counts.Claims(testNamespace, metrics.ClaimClaimed)).To(Equal(2))
 }
 
 func TestAHostThatIsTakenInTheLastMomentIsNotTakenAgain(t *testing.T) {
@@ -59,6 +62,8 @@ func TestAHostThatIsTakenInTheLastMomentIsNotTakenAgain(t *testing.T) {
 	g.Expect(w.machine("a").Spec.HostRef).To(BeZero())
 	g.Expect(conditions.Get(w.machine("a"), infrav1.HostClaimedCondition).Reason).To(Equal(infrav1.NoHostFitsReason))
 	g.Expect(metal.Applied()).To(BeEmpty())
+	g.Expect(m.counts.Claims(testNamespace, metrics.ClaimConflict)).To(Equal(1))
+	g.Expect(m.counts.Claims(testNamespace, metrics.ClaimClaimed)).To(BeZero())
 }
 
 func TestNothingIsClaimedBeforeItsTime(t *testing.T) {
@@ -79,6 +84,12 @@ func TestNothingIsClaimedBeforeItsTime(t *testing.T) {
 		"there is no machine configuration": {
 			change: func(w *world) { w.remove(get(w, &corev1.Secret{}, "a")) },
 			reason: infrav1.WaitingForBootstrapDataReason,
+		},
+		"the Machine had another TalosMachine, which is gone": {
+			change: func(w *world) {
+				change(w, get(w, &clusterv1.Machine{}, "a"), func(m *clusterv1.Machine) { m.Spec.ProviderID = "talos://before" })
+			},
+			reason: infrav1.HostLostReason,
 		},
 		"the host has disks, and none is named": {
 			change: func(w *world) {

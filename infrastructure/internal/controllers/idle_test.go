@@ -47,6 +47,7 @@ func (w *world) live(m *manager, d time.Duration) (passes int) {
 	}
 	all()
 	for {
+		w.yard.work()
 		w.rest(m)
 		select {
 		case event := <-m.hostFollower.Events():

@@ -18,6 +18,7 @@ import (
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 )
 
 // provisioned is a world in which TalosMachine "a" runs on host "h1".
@@ -54,6 +55,8 @@ func TestAHostThatComesBackUnwipedIsNeverAvailable(t *testing.T) {
 	w.settle(m)
 	g.Expect(metal.Resets()).To(HaveLen(2))
 	expectFree(w, "h1")
+	g.Expect(m.counts.Releases(testNamespace, metrics.ReleaseUnproven)).To(Equal(1), "the TalosMachine did not wait")
+	g.Expect(m.counts.Releases(testNamespace, metrics.ReleaseWiped)).To(Equal(1))
 }
 
 func TestAPersonLetsAHostBeWipedAgain(t *testing.T) {
@@ -125,6 +128,8 @@ func TestASilentHostObjectThatIsDeletedGoesUnwiped(t *testing.T) {
 	g.Expect(w.exists(&infrav1.TalosMachine{}, "a")).To(BeFalse())
 	g.Expect(w.exists(&corev1.Secret{}, credentials.AdminName("h1"))).To(BeFalse())
 	g.Expect(metal.Resets()).To(BeEmpty())
+	g.Expect(m.counts.Releases(testNamespace, metrics.ReleaseDeleted)).To(Equal(1))
+	g.Expect(m.counts.Releases(testNamespace, metrics.ReleaseWiped)).To(BeZero())
 }
 
 func TestEverythingIsDeletedAtOnce(t *testing.T) {
@@ -148,6 +153,8 @@ func TestEverythingIsDeletedAtOnce(t *testing.T) {
 	g.Expect(w.exists(&infrav1.TalosMachine{}, "a")).To(BeFalse())
 	g.Expect(w.exists(&infrav1.TalosHost{}, "h1")).To(BeFalse())
 	g.Expect(w.exists(&corev1.Secret{}, credentials.AdminName("h1"))).To(BeFalse())
+	g.Expect(m.counts.Releases(testNamespace, metrics.ReleaseWiped)).To(Equal(1))
+	g.Expect(m.counts.Releases(testNamespace, metrics.ReleaseDeleted)).To(BeZero(), "the machine was wiped before its host went")
 }
 
 func TestRetainLeavesTheMachineAlone(t *testing.T) {
@@ -264,6 +271,7 @@ func TestAMachineThatWasNeverConfiguredIsGivenBackAsItIs(t *testing.T) {
 	g.Expect(metal.Resets()).To(BeEmpty())
 	g.Expect(w.exists(&infrav1.TalosMachine{}, "a")).To(BeFalse())
 	expectFree(w, "h1")
+	g.Expect(m.counts.Releases(testNamespace, metrics.ReleaseUnconfigured)).To(Equal(1))
 }
 
 // leftEtcd is a machine whose member the control plane provider has seen leave, and

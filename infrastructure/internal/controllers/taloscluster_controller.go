@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strings"
 
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/utils/ptr"
@@ -16,6 +18,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/annotations"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	capicontroller "sigs.k8s.io/cluster-api/util/controller"
+	capilabels "sigs.k8s.io/cluster-api/util/labels"
 	"sigs.k8s.io/cluster-api/util/patch"
 	"sigs.k8s.io/cluster-api/util/predicates"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -23,18 +26,22 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/pass"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 )
 
-// ClusterReconciler reconciles TalosClusters. Client and APIReader are required.
+// ClusterReconciler reconciles TalosClusters. Client, APIReader and ClusterDomain are
+// required.
 type ClusterReconciler struct {
 	// Client reads from the cache of the management cluster.
 	Client client.Client
 	// APIReader reads live.
 	APIReader client.Reader
+	// ClusterDomain is the DNS domain of the management cluster.
+	ClusterDomain string
 	// WatchFilterValue restricts the controller to objects with this value of
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
@@ -46,23 +53,28 @@ type ClusterReconciler struct {
 const maxFailureDomains = 100
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosclusters,verbs=get;list;watch;patch
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosclusters/status,verbs=get;patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosclusters/status,verbs=patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosclusters/finalizers,verbs=update
 
 // SetupWithManager registers the controller with mgr.
 func (r *ClusterReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
-	if r.Client == nil || r.APIReader == nil {
+	if r.Client == nil || r.APIReader == nil || r.ClusterDomain == "" {
 		return errors.New("setting up the TalosCluster controller: a required field is nil")
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", "taloscluster")
 	toCluster := util.ClusterToInfrastructureMapFunc(ctx, infrav1.GroupVersion.WithKind(infrav1.TalosClusterKind), r.Client, &infrav1.TalosCluster{})
 	built, err := capicontroller.NewControllerManagedBy(mgr, log).
 		For(&infrav1.TalosCluster{}).
+		Owns(&corev1.Service{}).
+		Owns(&policyv1.PodDisruptionBudget{}).
 		WithOptions(options).
 		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(toCluster)).
 		Watches(&infrav1.TalosHost{}, handler.EnqueueRequestsFromMapFunc(r.hostToClusters)).
 		Watches(&infrav1.TalosMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineToClusters)).
+		// Nodes have no label of the watch filter.
+		WatchesRawSource(source.Kind[client.Object](mgr.GetCache(), &corev1.Node{},
+			handler.EnqueueRequestsFromMapFunc(r.nodeToClusters), changes(isOtherPlace))).
 		Build(ctx, r)
 	if err != nil {
 		return fmt.Errorf("setting up the TalosCluster controller: %w", err)
@@ -105,10 +117,10 @@ func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 	}()
 
 	if !talosCluster.DeletionTimestamp.IsZero() {
-		return ctrl.Result{}, r.reconcileDelete(ctx, talosCluster)
+		return ctrl.Result{}, r.reconcileDelete(ctx, cluster, talosCluster)
 	}
 
-	return ctrl.Result{}, r.reconcileNormal(ctx, cluster, talosCluster)
+	return r.reconcileNormal(ctx, cluster, talosCluster)
 }
 
 // writeCluster writes what a pass has changed. A TalosCluster whose last finalizer
@@ -127,22 +139,70 @@ func writeCluster(ctx context.Context, helper *patch.Helper, talosCluster *infra
 	return nil
 }
 
-func (r *ClusterReconciler) reconcileNormal(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) error {
+func (r *ClusterReconciler) reconcileNormal(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (ctrl.Result, error) {
 	setCondition(talosCluster, infrav1.DeletingCondition, isFalse(infrav1.NotDeletingReason, ""))
+	if talosCluster.Spec.Container != nil {
+		return r.reconcileContainer(ctx, cluster, talosCluster)
+	}
 	var err error
 	if talosCluster.Status.FailureDomains, err = r.failureDomains(ctx, talosCluster.Namespace); err != nil {
-		return err
+		return ctrl.Result{}, err
 	}
 	// The user gives the endpoint, here or on the Cluster.
 	if !talosCluster.Spec.ControlPlaneEndpoint.IsValid() && !cluster.Spec.ControlPlaneEndpoint.IsValid() {
 		setCondition(talosCluster, infrav1.ReadyCondition, isFalse(infrav1.WaitingForControlPlaneEndpointReason,
 			"Set spec.controlPlaneEndpoint to the load balancer, DNS name or Talos virtual IP of the cluster"))
-		return nil
+		return ctrl.Result{}, nil
 	}
 	talosCluster.Status.Initialization.Provisioned = ptr.To(true)
 	setCondition(talosCluster, infrav1.ReadyCondition, backends.True(infrav1.ClusterReadyReason, ""))
 
-	return nil
+	return ctrl.Result{}, nil
+}
+
+// reconcileContainer makes the endpoint of a control plane in Pods.
+func (r *ClusterReconciler) reconcileContainer(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (ctrl.Result, error) {
+	zones, err := r.zones(ctx)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	talosCluster.Status.FailureDomains = zones
+	found, err := r.overlap(ctx, cluster, talosCluster)
+	if err == nil && found.Status == "" {
+		found, err = r.reconcileService(ctx, cluster, talosCluster)
+	}
+	// The cluster does not wait for its budget.
+	budget, budgetErr := r.reconcileBudget(ctx, cluster, talosCluster)
+	if err != nil {
+		return ctrl.Result{}, kerrors.NewAggregate([]error{err, budgetErr})
+	}
+	if talosCluster.Spec.ControlPlaneEndpoint.IsValid() {
+		talosCluster.Status.Initialization.Provisioned = ptr.To(true)
+	}
+	if found.Status == "" {
+		found = budget
+	}
+	if found.Status == "" {
+		unreached, err := r.unreachedNodes(ctx, cluster, talosCluster)
+		if err != nil {
+			return ctrl.Result{}, err
+		}
+		found = backends.True(infrav1.ClusterReadyReason, unreached)
+	}
+	setCondition(talosCluster, infrav1.ReadyCondition, found)
+
+	return retryRefused(found), budgetErr
+}
+
+// retryRefused asks again for what was refused: nothing tells when an address, a
+// quota or a name becomes free.
+func retryRefused(found backends.Finding) ctrl.Result {
+	switch found.Reason {
+	case infrav1.ServiceRefusedReason, infrav1.ServiceNameTakenReason, infrav1.BudgetMissingReason:
+		return ctrl.Result{RequeueAfter: backends.RefusedInterval}
+	}
+
+	return ctrl.Result{}
 }
 
 // failureDomains are those of all hosts of the namespace, free or not, so that
@@ -165,15 +225,21 @@ func (r *ClusterReconciler) failureDomains(ctx context.Context, namespace string
 		}
 	}
 	var domains []clusterv1.FailureDomain
-	for _, name := range slices.Sorted(maps.Keys(free)) {
-		if len(domains) < maxFailureDomains {
-			domains = append(domains, clusterv1.FailureDomain{
-				Name: name, ControlPlane: ptr.To(true), Attributes: map[string]string{infrav1.FreeHostsAttribute: free[name]},
-			})
-		}
+	for _, name := range domainNames(free) {
+		domains = append(domains, clusterv1.FailureDomain{
+			Name: name, ControlPlane: ptr.To(true), Attributes: map[string]string{infrav1.FreeHostsAttribute: free[name]},
+		})
 	}
 
 	return domains, nil
+}
+
+// domainNames are the names of failure domains in alphabetical order, as many as the
+// contract allows.
+func domainNames[V any](found map[string]V) []string {
+	names := slices.Sorted(maps.Keys(found))
+
+	return names[:min(len(names), maxFailureDomains)]
 }
 
 // isFree tells that a TalosMachine may claim the host.
@@ -181,14 +247,18 @@ func isFree(host *infrav1.TalosHost) bool {
 	return host.Status.State == infrav1.HostAvailable && host.Spec.ConsumerRef.Name == "" && !ptr.Deref(host.Spec.Unschedulable, false)
 }
 
-// reconcileDelete lets a TalosCluster go once its TalosMachines are gone.
-func (r *ClusterReconciler) reconcileDelete(ctx context.Context, talosCluster *infrav1.TalosCluster) error {
+// reconcileDelete lets a TalosCluster go once its TalosMachines are gone. The Cluster
+// may be gone before it.
+func (r *ClusterReconciler) reconcileDelete(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) error {
 	if metav1.HasAnnotation(talosCluster.ObjectMeta, infrav1.DeleteForMoveAnnotation) {
 		setCondition(talosCluster, infrav1.DeletingCondition, backends.True(infrav1.DeletedForMoveReason, "The TalosCluster was moved to another management cluster"))
 		return nil
 	}
 	machines := &infrav1.TalosMachineList{}
 	name := talosCluster.Labels[clusterv1.ClusterNameLabel]
+	if cluster != nil {
+		name = cluster.Name
+	}
 	if name != "" {
 		if err := r.Client.List(ctx, machines, client.InNamespace(talosCluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: name}); err != nil {
 			return fmt.Errorf("listing TalosMachines: %w", err)
@@ -200,9 +270,15 @@ func (r *ClusterReconciler) reconcileDelete(ctx context.Context, talosCluster *i
 			names = append(names, machines.Items[i].Name)
 		}
 		slices.Sort(names)
-		waiting := backends.True(infrav1.WaitingForTalosMachinesReason, "Waiting for TalosMachines to be gone: "+strings.Join(names, ", "))
-		setCondition(talosCluster, infrav1.DeletingCondition, waiting)
-		setCondition(talosCluster, infrav1.ReadyCondition, isFalse(infrav1.DeletingReason, "%s", waiting.Message))
+		setWaiting(talosCluster, infrav1.WaitingForTalosMachinesReason, "Waiting for TalosMachines to be gone: "+strings.Join(names, ", "))
+		return nil
+	}
+	left, err := r.deleteMade(ctx, talosCluster)
+	if err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		setWaiting(talosCluster, infrav1.WaitingForServiceReason, "Waiting to be gone: "+strings.Join(left, ", "))
 		return nil
 	}
 	controllerutil.RemoveFinalizer(talosCluster, infrav1.TalosClusterFinalizer)
@@ -210,21 +286,49 @@ func (r *ClusterReconciler) reconcileDelete(ctx context.Context, talosCluster *i
 	return nil
 }
 
+// setWaiting says what the deletion of a TalosCluster waits for.
+func setWaiting(talosCluster *infrav1.TalosCluster, reason, message string) {
+	setCondition(talosCluster, infrav1.DeletingCondition, backends.True(reason, message))
+	setCondition(talosCluster, infrav1.ReadyCondition, backends.False(infrav1.DeletingReason, message))
+}
+
 // hostToClusters maps a host to the TalosClusters of its namespace, whose
 // failure domains it may change.
 func (r *ClusterReconciler) hostToClusters(ctx context.Context, object client.Object) []ctrl.Request {
-	return r.list(ctx, client.InNamespace(object.GetNamespace()))
+	return r.list(ctx, isAny, client.InNamespace(object.GetNamespace()))
 }
 
+// nodeToClusters maps a node of the management cluster to the TalosClusters whose
+// failure domains are zones.
+func (r *ClusterReconciler) nodeToClusters(ctx context.Context, _ client.Object) []ctrl.Request {
+	return r.list(ctx, func(cluster *infrav1.TalosCluster) bool { return cluster.Spec.Container != nil })
+}
+
+// isOtherPlace tells a node of which a TalosCluster knows another zone or network now.
+func isOtherPlace(before, after client.Object) bool {
+	old, isNode := before.(*corev1.Node)
+	node, isNodeToo := after.(*corev1.Node)
+
+	return isNode && isNodeToo && (old.Labels[corev1.LabelTopologyZone] != node.Labels[corev1.LabelTopologyZone] ||
+		isKept(old) != isKept(node) || !slices.Equal(old.Spec.PodCIDRs, node.Spec.PodCIDRs))
+}
+
+// machineToClusters maps a TalosMachine to its TalosCluster: one on metal when it
+// goes, a control plane machine in a Pod also when it comes or is lost.
 func (r *ClusterReconciler) machineToClusters(ctx context.Context, object client.Object) []ctrl.Request {
-	if object.GetDeletionTimestamp().IsZero() {
+	machine, ok := object.(*infrav1.TalosMachine)
+	if !ok || (machine.DeletionTimestamp.IsZero() && machine.Spec.Container == nil) {
 		return nil
 	}
 
-	return r.list(ctx, client.InNamespace(object.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: object.GetLabels()[clusterv1.ClusterNameLabel]})
+	return r.list(ctx, isAny, client.InNamespace(object.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: object.GetLabels()[clusterv1.ClusterNameLabel]})
 }
 
-func (r *ClusterReconciler) list(ctx context.Context, options ...client.ListOption) []ctrl.Request {
+func isAny(*infrav1.TalosCluster) bool { return true }
+
+// list are the TalosClusters that are wanted, and have the label of the watch filter:
+// what has woken them need not have it.
+func (r *ClusterReconciler) list(ctx context.Context, wanted func(*infrav1.TalosCluster) bool, options ...client.ListOption) []ctrl.Request {
 	clusters := &infrav1.TalosClusterList{}
 	if err := r.Client.List(ctx, clusters, options...); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list TalosClusters")
@@ -232,7 +336,11 @@ func (r *ClusterReconciler) list(ctx context.Context, options ...client.ListOpti
 	}
 	var requests []ctrl.Request
 	for i := range clusters.Items {
-		requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&clusters.Items[i])})
+		cluster := &clusters.Items[i]
+		isOurs := r.WatchFilterValue == "" || capilabels.HasWatchLabel(cluster, r.WatchFilterValue)
+		if isOurs && wanted(cluster) {
+			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(cluster)})
+		}
 	}
 
 	return requests

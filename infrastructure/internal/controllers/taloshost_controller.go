@@ -31,12 +31,12 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/twins"
 )
 
@@ -61,6 +61,8 @@ type HostReconciler struct {
 	Recorder events.EventRecorder
 	// Contacts remembers when machines have answered.
 	Contacts *contact.Log
+	// Counts counts releases.
+	Counts *metrics.Counts
 	// Lookout watches free machines.
 	Lookout *lookout.Lookout
 	// Changes wake the hosts whose free machine has changed.
@@ -75,17 +77,17 @@ type HostReconciler struct {
 }
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=taloshosts,verbs=get;list;watch;update;patch
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=taloshosts/status,verbs=get;patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=taloshosts/status,verbs=patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=taloshosts/finalizers,verbs=update
-// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=list;watch
 // +kubebuilder:rbac:groups="",resources=secrets,verbs=get;list;watch;create;update;patch;delete
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
-// +kubebuilder:rbac:groups="";events.k8s.io,resources=events,verbs=create;patch
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,verbs=create;patch
 
 // SetupWithManager registers the controller with mgr.
 func (r *HostReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
 	if r.Client == nil || r.APIReader == nil || r.Dialer == nil || r.Credentials == nil || r.Clock == nil || r.Random == nil ||
-		r.Recorder == nil || r.Contacts == nil || r.Lookout == nil || r.Changes == nil || r.ProbeInterval <= 0 {
+		r.Recorder == nil || r.Contacts == nil || r.Counts == nil || r.Lookout == nil || r.Changes == nil || r.ProbeInterval <= 0 {
 		return errors.New("setting up the TalosHost controller: a required field is not set")
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", "taloshost")
@@ -198,6 +200,9 @@ func (r *HostReconciler) letGo(ctx context.Context, s *hostScope, unwiped bool) 
 	if err := r.Client.Patch(ctx, s.host, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("removing the finalizer: %w", err)
 	}
+	if unwiped {
+		r.Counts.Release(s.host.Namespace, metrics.ReleaseDeleted)
+	}
 
 	return nil
 }
@@ -233,7 +238,7 @@ func (r *HostReconciler) findConsumer(ctx context.Context, s *hostScope, reader 
 
 // after is a requeue after about d: the probes of many machines are spread.
 func (r *HostReconciler) after(d time.Duration) ctrl.Result {
-	return ctrl.Result{RequeueAfter: metal.Jitter(r.Random, d)}
+	return ctrl.Result{RequeueAfter: backends.Jitter(r.Random, d)}
 }
 
 // paced looks again at what has not come about for a while: every least at first,

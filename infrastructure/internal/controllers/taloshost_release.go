@@ -20,6 +20,7 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/hardware"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/wipe"
 )
@@ -215,6 +216,8 @@ func (r *HostReconciler) endRelease(ctx context.Context, s *hostScope) error {
 	if again {
 		s.state = infrav1.HostClaimed
 		s.available = isFalse(infrav1.HostClaimedByReason, "%s", s.claimedText(true))
+	} else {
+		r.Counts.Release(s.host.Namespace, metrics.ReleaseWiped)
 	}
 	r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventWiped, "Release", "The machine is proven wiped")
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kerrors "k8s.io/apimachinery/pkg/util/errors"
@@ -35,8 +36,9 @@ type MachineReconciler struct {
 	Client client.Client
 	// APIReader reads live.
 	APIReader client.Reader
-	// Metal is the way of getting machines that the specification calls metal.
-	Metal backends.Machines
+	// Metal and Container are the ways of getting machines that the specification
+	// calls so.
+	Metal, Container backends.Machines
 	// Changes wake the TalosMachines whose machine has changed.
 	Changes <-chan event.GenericEvent
 	// WatchFilterValue restricts the controller to objects with this value of
@@ -47,19 +49,23 @@ type MachineReconciler struct {
 }
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosmachines,verbs=get;list;watch;patch
-// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosmachines/status,verbs=get;patch
+// +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosmachines/status,verbs=patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosmachines/finalizers,verbs=update
-// +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=talosconfigs,verbs=get;list;watch
+// +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=talosconfigs,verbs=list;watch
 
 // SetupWithManager registers the controller with mgr.
 func (r *MachineReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
-	if r.Client == nil || r.APIReader == nil || r.Metal == nil || r.Changes == nil {
+	if r.Client == nil || r.APIReader == nil || r.Metal == nil || r.Container == nil || r.Changes == nil {
 		return errors.New("setting up the TalosMachine controller: a required field is nil")
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", "talosmachine")
 	toMachine := util.MachineToInfrastructureMapFunc(infrav1.GroupVersion.WithKind(infrav1.TalosMachineKind))
 	built, err := capicontroller.NewControllerManagedBy(mgr, log).
 		For(&infrav1.TalosMachine{}).
+		// What is made for a machine has its label of the watch filter.
+		Owns(&corev1.Pod{}).
+		Owns(&corev1.Service{}).
+		Owns(&corev1.PersistentVolumeClaim{}).
 		WithOptions(options).
 		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(toMachine)).
@@ -80,9 +86,9 @@ func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 	talosMachine := &infrav1.TalosMachine{}
 	if err := r.Client.Get(ctx, req.NamespacedName, talosMachine); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.Metal.Forget(req.NamespacedName)
+			err = kerrors.NewAggregate([]error{r.Metal.Gone(ctx, req.NamespacedName), r.Container.Gone(ctx, req.NamespacedName)})
 		}
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+		return pass.AgainAfterConflict(ctx, r.limiter, req, ctrl.Result{}, err)
 	}
 	scope, err := r.newScope(ctx, talosMachine)
 	if err != nil {
@@ -113,8 +119,59 @@ func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 		scope.Observed.Claim = backends.False(infrav1.WaitingForClusterInfrastructureReason, "Waiting for the infrastructure of the Cluster to be provisioned")
 		return ctrl.Result{}, nil
 	}
+	if refused := refusal(scope); refused.Reason != "" {
+		scope.Observed.Claim = refused
+		return ctrl.Result{}, nil
+	}
 
-	return r.Metal.Reconcile(ctx, scope)
+	return r.backend(talosMachine).Reconcile(ctx, scope)
+}
+
+// backend is the way of getting a machine that its specification names.
+func (r *MachineReconciler) backend(machine *infrav1.TalosMachine) backends.Machines {
+	if machine.Spec.Container != nil {
+		return r.Container
+	}
+
+	return r.Metal
+}
+
+// refusal says why a TalosMachine gets no machine; it is zero when it does. A second
+// machine of one name would, on the control plane, push the etcd member of the first one
+// out, as Talos does it: past all care for the quorum.
+func refusal(scope *backends.Scope) backends.Finding {
+	if scope.Machine.Spec.ProviderID != "" && scope.TalosMachine.Spec.ProviderID == "" {
+		reason := infrav1.HostLostReason
+		if scope.TalosMachine.Spec.Container != nil {
+			reason = infrav1.PodLostReason
+		}
+		return backends.False(reason, "The Machine had another TalosMachine of this name, which is gone, and gets no second machine: "+
+			"delete the Machine, or let a MachineHealthCheck replace it")
+	}
+	if mismatch := clusterMismatch(scope); mismatch != "" {
+		return backends.False(infrav1.ClusterMismatchReason, mismatch)
+	}
+
+	return backends.Finding{}
+}
+
+// clusterMismatch says why a control plane machine cannot be one of its Cluster;
+// empty when it can. One that has run is one.
+func clusterMismatch(scope *backends.Scope) string {
+	if scope.TalosCluster == nil || !util.IsControlPlaneMachine(scope.Machine) || ptr.Deref(scope.TalosMachine.Status.Initialization.Provisioned, false) {
+		return ""
+	}
+	inPods, inPod := scope.TalosCluster.Spec.Container != nil, scope.TalosMachine.Spec.Container != nil
+	switch {
+	case inPods && !inPod:
+		return "TalosCluster " + scope.TalosCluster.Name + " makes a Service for a control plane in Pods, which leads to no machine on metal: " +
+			"use a TalosMachineTemplate with container for the control plane, or a TalosCluster with an endpoint of your own. Workers may be of either kind"
+	case !inPods && inPod:
+		return "TalosCluster " + scope.TalosCluster.Name + " makes no Service, at which a control plane in Pods could be reached: " +
+			"use a TalosCluster with container, or a TalosMachineTemplate with metal for the control plane. Workers may be of either kind"
+	}
+
+	return ""
 }
 
 // onlyWaits tells that a TalosMachine waits for the Machine, its Cluster or the
@@ -154,8 +211,27 @@ func (r *MachineReconciler) newScope(ctx context.Context, talosMachine *infrav1.
 		return nil, fmt.Errorf("reading Cluster %s: %w", name, err)
 	}
 	scope.Cluster = cluster
+	scope.TalosCluster, err = r.talosCluster(ctx, cluster)
 
-	return scope, nil
+	return scope, err
+}
+
+// talosCluster is the infrastructure of a Cluster; nil when it is of another kind, or
+// not there.
+func (r *MachineReconciler) talosCluster(ctx context.Context, cluster *clusterv1.Cluster) (*infrav1.TalosCluster, error) {
+	ref := cluster.Spec.InfrastructureRef
+	if ref.APIGroup != infrav1.GroupVersion.Group || ref.Kind != infrav1.TalosClusterKind {
+		return nil, nil //nolint:nilnil // Documented above.
+	}
+	found := &infrav1.TalosCluster{}
+	if err := r.Client.Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: ref.Name}, found); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, nil //nolint:nilnil // Documented above.
+		}
+		return nil, fmt.Errorf("reading TalosCluster %s: %w", ref.Name, err)
+	}
+
+	return found, nil
 }
 
 // reconcileDelete gives the machine back, and lets the TalosMachine go then.
@@ -168,7 +244,7 @@ func (r *MachineReconciler) reconcileDelete(ctx context.Context, scope *backends
 		scope.Observed.Deleting = backends.True(infrav1.DeletedForMoveReason, "The TalosMachine was moved to another management cluster")
 		return ctrl.Result{}, nil
 	}
-	deletion, result, err := r.Metal.Delete(ctx, scope)
+	deletion, result, err := r.backend(talosMachine).Delete(ctx, scope)
 	if err != nil || deletion != backends.Released {
 		return result, err
 	}
@@ -198,7 +274,7 @@ func (r *MachineReconciler) hostToMachines(ctx context.Context, object client.Ob
 	}
 
 	return r.list(ctx, func(machine *infrav1.TalosMachine) bool {
-		return machine.Spec.HostRef.Claim != infrav1.HostClaimBound || machine.Spec.HostRef.Name == host.Name
+		return machine.Spec.Metal != nil && (machine.Spec.HostRef.Claim != infrav1.HostClaimBound || machine.Spec.HostRef.Name == host.Name)
 	}, client.InNamespace(host.Namespace))
 }
 

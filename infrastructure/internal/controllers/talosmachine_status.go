@@ -30,6 +30,10 @@ func (r *MachineReconciler) reconcileStatus(ctx context.Context, scope *backends
 		controllerutil.RemoveFinalizer(machine, infrav1.TalosMachineFinalizer)
 	}
 	status := &machine.Status
+	if machine.Spec.Container != nil {
+		// A Pod that runs cannot be moved to another management cluster.
+		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, infrav1.BlockMoveAnnotation, "")
+	}
 	if observed.Provisioned {
 		status.Initialization.Provisioned = ptr.To(true)
 	}
@@ -70,13 +74,17 @@ func setMachineConditions(machine *infrav1.TalosMachine, observed backends.Obser
 			observed.Deleting = backends.True(infrav1.DeletingReason, "")
 		}
 	}
+	waitsFor := "Waiting for a host"
+	if machine.Spec.Container != nil {
+		waitsFor = "Waiting for the Pod"
+	}
 	for _, condition := range []struct {
 		kind    string
 		found   backends.Finding
 		initial backends.Finding
 	}{
 		{infrav1.HostClaimedCondition, observed.Claim, backends.False(infrav1.WaitingForClusterInfrastructureReason, "Waiting for the Machine and its Cluster")},
-		{infrav1.ConfigurationAppliedCondition, observed.Configuration, backends.False(infrav1.WaitingForHostReason, "Waiting for a host")},
+		{infrav1.ConfigurationAppliedCondition, observed.Configuration, backends.False(infrav1.WaitingForHostReason, waitsFor)},
 		{infrav1.HostRunningCondition, observed.Running, backends.False(infrav1.HostNotConfiguredReason, "The machine has no configuration yet")},
 		{infrav1.IdentityUnverifiedCondition, observed.Identity, backends.False(infrav1.NotHandedOverReason, "")},
 		{infrav1.ReprovisioningCondition, observed.Reprovisioning, backends.False(infrav1.NotReprovisioningReason, "")},
@@ -99,6 +107,9 @@ func readyOf(machine *infrav1.TalosMachine) metav1.Condition {
 	ready := metav1.Condition{Type: infrav1.ReadyCondition}
 	if !machine.DeletionTimestamp.IsZero() {
 		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, infrav1.DeletingReason, "The TalosMachine is being deleted"
+		if waits := conditions.GetMessage(machine, infrav1.DeletingCondition); waits != "" {
+			ready.Message = waits
+		}
 		return ready
 	}
 	for _, kind := range []string{infrav1.HostClaimedCondition, infrav1.ConfigurationAppliedCondition, infrav1.HostRunningCondition} {

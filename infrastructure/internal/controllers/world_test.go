@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"testing"
@@ -10,6 +11,9 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -24,10 +28,12 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/container"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 )
 
 const (
@@ -76,13 +82,17 @@ type world struct {
 
 	// beforeUpdate, when set, runs before the next update of an object.
 	beforeUpdate func(client.Object)
+
+	// yard runs Pods, and gives Services addresses.
+	yard *yard
 }
 
 func testScheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, clusterv1.AddToScheme, bootstrapv1.AddToScheme, infrav1.AddToScheme,
+		corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme, storagev1.AddToScheme,
+		clusterv1.AddToScheme, bootstrapv1.AddToScheme, infrav1.AddToScheme,
 	} {
 		NewWithT(t).Expect(add(scheme)).To(Succeed())
 	}
@@ -100,11 +110,12 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		events: events.NewFakeRecorder(10000),
 		asked:  map[string]int{}, watched: map[string]int{},
 	}
+	w.yard = newYard(w)
 	objects = append(objects, newCluster(), newTalosCluster(), newBundleSecret(t))
 	w.client = fake.NewClientBuilder().
 		WithScheme(testScheme(t)).
 		WithObjects(objects...).
-		WithStatusSubresource(&infrav1.TalosCluster{}, &infrav1.TalosMachine{}, &infrav1.TalosHost{}, &clusterv1.Machine{}, &clusterv1.Cluster{}).
+		WithStatusSubresource(&infrav1.TalosCluster{}, &infrav1.TalosMachine{}, &infrav1.TalosHost{}, &infrav1.TalosMachineTemplate{}, &clusterv1.Machine{}, &clusterv1.Cluster{}).
 		WithInterceptorFuncs(w.mortality()).
 		Build()
 
@@ -145,6 +156,9 @@ func (w *world) mortality() interceptor.Funcs {
 			if err := w.refuseCreation(ctx, o); err != nil {
 				return err
 			}
+			if err := w.yard.admit(o); err != nil {
+				return err
+			}
 			return c.Create(ctx, o, opts...)
 		},
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
@@ -161,12 +175,16 @@ func (w *world) mortality() interceptor.Funcs {
 			if err := w.effect(); err != nil {
 				return err
 			}
+			if err := w.yard.change(o); err != nil {
+				return err
+			}
 			return c.Patch(ctx, o, p, opts...)
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
 			if err := w.effect(); err != nil {
 				return err
 			}
+			w.yard.deleted = append(w.yard.deleted, fmt.Sprintf("%T", o))
 			return c.Delete(ctx, o, opts...)
 		},
 		SubResourcePatch: func(ctx context.Context, c client.Client, name string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
@@ -345,6 +363,7 @@ type manager struct {
 	hosts    *HostReconciler
 
 	contacts                      *contact.Log
+	counts                        *metrics.Counts
 	hostFollower, machineFollower *follow.Follower
 	openWatches                   int
 }
@@ -358,19 +377,23 @@ func (w *world) manager() *manager {
 	store := credentials.New(w.client, cachedReader{Reader: w.client, world: w}, w.clock)
 	m.machineFollower = follow.New(w.t.Context(), watches, TalosMachineOf)
 	m.hostFollower = follow.New(w.t.Context(), watches, HostOf)
-	m.contacts = contact.NewLog(w.clock)
-	m.clusters = &ClusterReconciler{Client: w.client, APIReader: live}
+	m.contacts, m.counts = contact.NewLog(w.clock), metrics.NewCounts()
+	m.clusters = &ClusterReconciler{Client: w.client, APIReader: live, ClusterDomain: "example.local"}
 	m.machines = &MachineReconciler{
 		Client: w.client, APIReader: live, Changes: m.machineFollower.Events(),
 		Metal: &metal.Machines{
-			Client: w.client, APIReader: live, Dialer: dialer, Credentials: store, Contacts: m.contacts, Lookout: lookout.New(m.machineFollower, w.clock),
+			Client: w.client, APIReader: live, Dialer: dialer, Credentials: store, Contacts: m.contacts, Counts: m.counts, Lookout: lookout.New(m.machineFollower, w.clock),
+			Clock: w.clock, Random: w.random, Recorder: w.events, ProbeInterval: probeInterval,
+		},
+		Container: &container.Machines{
+			Client: w.client, APIReader: live, Dialer: dialer, Credentials: store, Lookout: lookout.New(m.machineFollower, w.clock), ClusterDomain: "example.local",
 			Clock: w.clock, Random: w.random, Recorder: w.events, ProbeInterval: probeInterval,
 		},
 	}
 	m.hosts = &HostReconciler{
 		Client: w.client, APIReader: live, Dialer: dialer, Credentials: store,
 		Clock: w.clock, Random: w.random, Recorder: w.events, ProbeInterval: probeInterval,
-		Contacts: m.contacts, Lookout: lookout.New(m.hostFollower, w.clock), Changes: m.hostFollower.Events(),
+		Contacts: m.contacts, Counts: m.counts, Lookout: lookout.New(m.hostFollower, w.clock), Changes: m.hostFollower.Events(),
 	}
 
 	return m
@@ -436,6 +459,7 @@ func (w *world) round(m *manager) {
 // roundWith is a round in which some errors are all right.
 func (w *world) roundWith(m *manager, isExpected func(error) bool) {
 	w.t.Helper()
+	w.yard.work()
 	w.rest(m)
 	for _, host := range w.hosts() {
 		w.pass(m.hosts.Reconcile, &host, isExpected)

@@ -75,10 +75,18 @@ func AdminName(host string) string {
 // the bundle of the cluster, or the administrator's of the host where that is
 // gone.
 func (s *Store) Reader(ctx context.Context, cluster client.ObjectKey, host *infrav1.TalosHost) (talosclient.Credentials, error) {
-	bundle, err := secrets.GetBundle(ctx, s.secrets, cluster)
+	creds, err := s.OfCluster(ctx, cluster)
 	if errors.Is(err, secrets.ErrBundleMissing) {
 		return s.Admin(ctx, host)
 	}
+
+	return creds, err
+}
+
+// OfCluster are credentials that may look at the machines of a cluster. Errors:
+// secrets.ErrBundleMissing where there is nothing to make them from.
+func (s *Store) OfCluster(ctx context.Context, cluster client.ObjectKey) (talosclient.Credentials, error) {
+	bundle, err := secrets.GetBundle(ctx, s.secrets, cluster)
 	if err != nil {
 		return talosclient.Credentials{}, err
 	}

@@ -20,21 +20,27 @@ var states = []infrav1.HostState{
 type Hosts struct {
 	list     func() []infrav1.TalosHost
 	answered func(*infrav1.TalosHost) (time.Time, bool)
+	counts   *Counts
 
-	contact, count *prometheus.Desc
+	contact, count, claims, releases *prometheus.Desc
 }
 
 var _ prometheus.Collector = &Hosts{}
 
 // NewHosts returns a collector of what list returns. answered tells when the
-// machine of a host has last answered, and false when that is not known.
-func NewHosts(list func() []infrav1.TalosHost, answered func(*infrav1.TalosHost) (time.Time, bool)) *Hosts {
+// machine of a host has last answered, and false when that is not known. What is
+// counted is shown of namespaces that have hosts.
+func NewHosts(list func() []infrav1.TalosHost, answered func(*infrav1.TalosHost) (time.Time, bool), counts *Counts) *Hosts {
 	return &Hosts{
-		list: list, answered: answered,
+		list: list, answered: answered, counts: counts,
 		contact: prometheus.NewDesc("capi_talos_host_last_contact_timestamp_seconds",
 			"When the machine of a TalosHost has last answered, in seconds since the epoch.", []string{"namespace", "host"}, nil),
 		count: prometheus.NewDesc("capi_talos_hosts",
 			"How many TalosHosts of a namespace are in a state.", []string{"namespace", "state"}, nil),
+		claims: prometheus.NewDesc("capi_talos_host_claims_total",
+			"How many claims of TalosHosts this process has made, by how they ended.", []string{"namespace", "result"}, nil),
+		releases: prometheus.NewDesc("capi_talos_host_releases_total",
+			"How many releases of TalosHosts this process has seen end, by how they ended.", []string{"namespace", "result"}, nil),
 	}
 }
 
@@ -57,6 +63,8 @@ func (h *Hosts) Register(registry prometheus.Registerer) error {
 func (h *Hosts) Describe(descriptions chan<- *prometheus.Desc) {
 	descriptions <- h.contact
 	descriptions <- h.count
+	descriptions <- h.claims
+	descriptions <- h.releases
 }
 
 // Collect implements prometheus.Collector.
@@ -80,6 +88,12 @@ func (h *Hosts) Collect(metrics chan<- prometheus.Metric) {
 	for namespace, count := range counts {
 		for _, state := range states {
 			metrics <- prometheus.MustNewConstMetric(h.count, prometheus.GaugeValue, float64(count[state]), namespace, string(state))
+		}
+		for _, result := range claimResults {
+			metrics <- prometheus.MustNewConstMetric(h.claims, prometheus.CounterValue, float64(h.counts.Claims(namespace, result)), namespace, string(result))
+		}
+		for _, result := range releaseResults {
+			metrics <- prometheus.MustNewConstMetric(h.releases, prometheus.CounterValue, float64(h.counts.Releases(namespace, result)), namespace, string(result))
 		}
 	}
 }

@@ -28,16 +28,41 @@ func TestHostsAreCountedAndGoWithTheirObjects(t *testing.T) {
 		return time.Unix(1000, 0), host.Name != "h3" && host.Namespace == "a"
 	}
 	registry := prometheus.NewRegistry()
-	g.Expect(NewHosts(func() []infrav1.TalosHost { return hosts }, answered).Register(registry)).To(Succeed())
+	counts := NewCounts()
+	counts.Claim("a", ClaimClaimed)
+	counts.Claim("a", ClaimClaimed)
+	counts.Claim("b", ClaimConflict)
+	counts.Claim("without-hosts", ClaimClaimed)
+	counts.Release("a", ReleaseWiped)
+	counts.Release("b", ReleaseUnproven)
+	g.Expect(NewHosts(func() []infrav1.TalosHost { return hosts }, answered, counts).Register(registry)).To(Succeed())
 
 	const contact = `
 # HELP capi_talos_host_last_contact_timestamp_seconds When the machine of a TalosHost has last answered, in seconds since the epoch.
 # TYPE capi_talos_host_last_contact_timestamp_seconds gauge
 capi_talos_host_last_contact_timestamp_seconds{host="h1",namespace="a"} 1000
 `
+	const ends = `
+# HELP capi_talos_host_claims_total How many claims of TalosHosts this process has made, by how they ended.
+# TYPE capi_talos_host_claims_total counter
+capi_talos_host_claims_total{namespace="a",result="claimed"} 2
+capi_talos_host_claims_total{namespace="a",result="conflict"} 0
+capi_talos_host_claims_total{namespace="b",result="claimed"} 0
+capi_talos_host_claims_total{namespace="b",result="conflict"} 1
+# HELP capi_talos_host_releases_total How many releases of TalosHosts this process has seen end, by how they ended.
+# TYPE capi_talos_host_releases_total counter
+capi_talos_host_releases_total{namespace="a",result="deleted"} 0
+capi_talos_host_releases_total{namespace="a",result="unconfigured"} 0
+capi_talos_host_releases_total{namespace="a",result="unproven"} 0
+capi_talos_host_releases_total{namespace="a",result="wiped"} 1
+capi_talos_host_releases_total{namespace="b",result="deleted"} 0
+capi_talos_host_releases_total{namespace="b",result="unconfigured"} 0
+capi_talos_host_releases_total{namespace="b",result="unproven"} 1
+capi_talos_host_releases_total{namespace="b",result="wiped"} 0
+`
 	const h2 = `capi_talos_host_last_contact_timestamp_seconds{host="h2",namespace="a"} 1000
 `
-	const counts = `
+	const states = `
 # HELP capi_talos_hosts How many TalosHosts of a namespace are in a state.
 # TYPE capi_talos_hosts gauge
 capi_talos_hosts{namespace="a",state="Available"} 1
@@ -55,7 +80,7 @@ capi_talos_hosts{namespace="b",state="Provisioning"} 0
 capi_talos_hosts{namespace="b",state="Releasing"} 0
 capi_talos_hosts{namespace="b",state="Unknown"} 1
 `
-	g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(contact+h2+counts))).To(Succeed())
+	g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(contact+h2+ends+states))).To(Succeed())
 
 	hosts = hosts[:1]
 	g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(contact), "capi_talos_host_last_contact_timestamp_seconds")).To(Succeed())
@@ -69,7 +94,7 @@ func TestTheNextManagerOfAProcessTakesOver(t *testing.T) {
 	list := func(hosts ...infrav1.TalosHost) func() []infrav1.TalosHost {
 		return func() []infrav1.TalosHost { return hosts }
 	}
-	g.Expect(NewHosts(list(host("a", "h1", ""), host("b", "h1", "")), known).Register(registry)).To(Succeed())
-	g.Expect(NewHosts(list(host("a", "h1", "")), known).Register(registry)).To(Succeed())
-	g.Expect(testutil.GatherAndCount(registry)).To(Equal(len(states)))
+	g.Expect(NewHosts(list(host("a", "h1", ""), host("b", "h1", "")), known, NewCounts()).Register(registry)).To(Succeed())
+	g.Expect(NewHosts(list(host("a", "h1", "")), known, NewCounts()).Register(registry)).To(Succeed())
+	g.Expect(testutil.GatherAndCount(registry)).To(Equal(len(states) + len(claimResults) + len(releaseResults)))
 }

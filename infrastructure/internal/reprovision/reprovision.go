@@ -100,28 +100,38 @@ type Refusal struct {
 // Refuse says what speaks against a beginning.
 func Refuse(facts Facts) Refusal {
 	other := otherUnderWay(facts)
+	if other != "" {
+		other = "that of TalosHost " + other
+	}
+
+	return refusal(facts.Machine, isGoing(facts), facts.FromTemplate, facts.HasData, other)
+}
+
+// refusal says what speaks against a beginning; other is another machine of the
+// same Cluster that is being re-provisioned.
+func refusal(machine *infrav1.TalosMachine, going, fromTemplate, hasData bool, other string) Refusal {
 	switch {
-	case isGoing(facts):
+	case going:
 		return Refusal{
 			Reason:  infrav1.ReprovisionGoingReason,
 			Message: "The machine is not re-provisioned: its TalosMachine or TalosHost is being deleted, or was moved to another management cluster",
 		}
-	case facts.FromTemplate:
+	case fromTemplate:
 		return Refusal{
 			Reason: infrav1.ReprovisionFromTemplateReason,
 			Message: "The machine is not re-provisioned, because its Machine has the annotation " + infrav1.ReprovisionAnnotation +
 				" too: what a template sets would come back after each time. Take it out of the template, and put it on the TalosMachine alone",
 		}
-	case !facts.HasData:
+	case !hasData:
 		return Refusal{
 			Reason: infrav1.ReprovisionDataMissingReason,
 			Message: "The machine is not wiped, because the Secret with the machine configuration, which it would get again, is missing; restore the Secret, or take the annotation " +
 				infrav1.ReprovisionAnnotation + " away",
 		}
-	case other != "" && facts.Machine.Annotations[infrav1.ReprovisionAnnotation] != infrav1.ReprovisionDespiteOthers:
+	case other != "" && machine.Annotations[infrav1.ReprovisionAnnotation] != infrav1.ReprovisionDespiteOthers:
 		return Refusal{
 			Reason: infrav1.ReprovisionOtherMachineReason,
-			Message: "The machine is not wiped, because that of TalosHost " + other + " in the same Cluster is being re-provisioned; wait for it. " +
+			Message: "The machine is not wiped, because " + other + " in the same Cluster is being re-provisioned; wait for it. " +
 				"Where the cluster has no quorum left to lose, give the annotation " + infrav1.ReprovisionAnnotation + " the value " + infrav1.ReprovisionDespiteOthers,
 		}
 	}

@@ -6,9 +6,11 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -131,6 +133,81 @@ func TestBadInputImmutableFieldsOfTalosMachines(t *testing.T) {
 	} {
 		NewWithT(t).Expect(err).To(MatchError(And(ContainSubstring("is immutable"), ContainSubstring(wayOut))))
 	}
+}
+
+// inPod is a TalosMachine that runs in a Pod.
+func inPod(changes ...func(*infrav1.TalosMachine)) *infrav1.TalosMachine {
+	machine := &infrav1.TalosMachine{Spec: infrav1.TalosMachineSpec{
+		ProviderID: "talos://1", Pod: infrav1.TalosMachinePod{Progress: infrav1.PodRan, UID: "1", EtcdAddress: "10.96.0.7"},
+		Container: &infrav1.TalosMachineContainerSpec{
+			Talos:     infrav1.TalosReleaseSpec{Version: "v1.13.9"},
+			Resources: infrav1.ContainerResources{Limits: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse("2Gi")}},
+		},
+	}}
+	for _, change := range changes {
+		change(machine)
+	}
+
+	return machine
+}
+
+func TestBadInputContainerChanged(t *testing.T) {
+	const made, ours = "change the template or control plane that it is made from", "belongs to the infrastructure provider"
+	for name, tt := range map[string]struct {
+		before        *infrav1.TalosMachine
+		change        func(*infrav1.TalosMachineSpec)
+		field, wayOut string
+		byManager     bool
+	}{
+		"the release":            {inPod(), func(s *infrav1.TalosMachineSpec) { s.Container.Talos.Version = "v1.13.8" }, "spec.container", made, false},
+		"the image":              {inPod(), func(s *infrav1.TalosMachineSpec) { s.Container.Talos.Image = "example.com/talos" }, "spec.container", made, false},
+		"the limits":             {inPod(), func(s *infrav1.TalosMachineSpec) { s.Container.Resources.Limits = nil }, "spec.container", made, false},
+		"the storage":            {inPod(), func(s *infrav1.TalosMachineSpec) { s.Container.Storage.Type = infrav1.ContainerStorageEphemeral }, "spec.container", made, false},
+		"where it may run":       {inPod(), func(s *infrav1.TalosMachineSpec) { s.Container.NodeSelector = map[string]string{"a": "b"} }, "spec.container", made, false},
+		"the labels of its Pod":  {inPod(), func(s *infrav1.TalosMachineSpec) { s.Container.PodMetadata.Labels = map[string]string{"a": "b"} }, "spec.container", made, false},
+		"a container into metal": {inPod(), func(s *infrav1.TalosMachineSpec) { s.Container, s.Metal = nil, &infrav1.TalosMachineMetalSpec{} }, "spec.metal", made, false},
+		"metal into a container": {
+			&infrav1.TalosMachine{Spec: infrav1.TalosMachineSpec{Metal: &infrav1.TalosMachineMetalSpec{}}},
+			func(s *infrav1.TalosMachineSpec) { s.Metal, s.Container = nil, &infrav1.TalosMachineContainerSpec{} }, "spec.metal", made, false,
+		},
+		"how far its Pod has come": {inPod(), func(s *infrav1.TalosMachineSpec) { s.Pod.Progress = infrav1.PodCreating }, "spec.pod", ours, true},
+		"the record of its Pod":    {inPod(), func(s *infrav1.TalosMachineSpec) { s.Pod = infrav1.TalosMachinePod{} }, "spec.pod", ours, true},
+		"its provider ID":          {inPod(), func(s *infrav1.TalosMachineSpec) { s.ProviderID = "talos://2" }, "spec.providerID", ours, true},
+		"the record of a Pod that is being deleted": {
+			inPod(func(m *infrav1.TalosMachine) { m.DeletionTimestamp = ptr.To(metav1.Unix(1<<30, 0)) }),
+			func(s *infrav1.TalosMachineSpec) { s.Pod.UID = "2" }, "spec.pod", ours, true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, w := NewWithT(t), &TalosMachine{Manager: managerUser}
+			after := tt.before.DeepCopy()
+			tt.change(&after.Spec)
+			for _, user := range []string{"admin", "system:serviceaccount:capi-system:capi-manager"} {
+				_, err := w.ValidateUpdate(as(t.Context(), user, false), tt.before, after)
+				g.Expect(apierrors.IsInvalid(err)).To(BeTrue())
+				g.Expect(err).To(MatchError(And(ContainSubstring(tt.field+":"), ContainSubstring(tt.wayOut))))
+			}
+			_, err := w.ValidateUpdate(as(t.Context(), managerUser, false), tt.before, after)
+			g.Expect(err == nil).To(Equal(tt.byManager), "%v", err)
+		})
+	}
+}
+
+// TestBadInputContainerChangedInATemplate: a template is immutable, but for what the
+// topology controller asks in a dry run.
+func TestBadInputContainerChangedInATemplate(t *testing.T) {
+	g, w := NewWithT(t), &TalosMachineTemplate{}
+	before := &infrav1.TalosMachineTemplate{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{clusterv1.TopologyDryRunAnnotation: ""}}}
+	before.Spec.Template.Spec.Container = inPod().Spec.Container
+	after := before.DeepCopy()
+	after.Spec.Template.Spec.Container.Resources.Limits[corev1.ResourceMemory] = resource.MustParse("3Gi")
+	_, err := w.ValidateUpdate(as(t.Context(), "user", false), before, after)
+	g.Expect(err).To(MatchError(And(ContainSubstring("spec.template.spec"), ContainSubstring("create a new TalosMachineTemplate"))))
+	_, err = w.ValidateUpdate(as(t.Context(), "user", true), before, after)
+	g.Expect(err).NotTo(HaveOccurred())
+	after.Spec.Template.Spec.Container.Resources.Limits[corev1.ResourceMemory] = resource.MustParse("2048Mi")
+	_, err = w.ValidateUpdate(as(t.Context(), "user", false), before, after)
+	g.Expect(err).NotTo(HaveOccurred(), "it says the same in other words")
 }
 
 func TestBadInputClaimedTalosHostIsDeleted(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -35,7 +36,7 @@ func (w *TalosCluster) ValidateCreate(_ context.Context, object *infrav1.TalosCl
 // ValidateUpdate checks a change. That the endpoint is set once, the kind's own
 // rules say.
 func (w *TalosCluster) ValidateUpdate(_ context.Context, before, after *infrav1.TalosCluster) (admission.Warnings, error) {
-	if !after.DeletionTimestamp.IsZero() || before.Spec == after.Spec {
+	if !after.DeletionTimestamp.IsZero() || apiequality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
 	}
 

@@ -2,10 +2,13 @@ package webhooks
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/siderolabs/talos/pkg/machinery/config/configpatcher"
+	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
@@ -17,21 +20,51 @@ import (
 
 // validateMachine checks what the kind's own rules cannot.
 func validateMachine(spec *infrav1.TalosMachineSpec, path *field.Path) field.ErrorList {
-	if spec.Metal == nil {
-		return nil
+	var errs field.ErrorList
+	if spec.Metal != nil {
+		selector := spec.Metal.HostSelector
+		errs = metav1validation.ValidateLabelSelector(&selector, metav1validation.LabelSelectorValidationOptions{}, path.Child("metal", "hostSelector"))
 	}
-	selector := spec.Metal.HostSelector
+	if spec.Container != nil {
+		errs = append(errs, validateContainer(spec.Container, path.Child("container"))...)
+	}
 
-	return metav1validation.ValidateLabelSelector(&selector, metav1validation.LabelSelectorValidationOptions{}, path.Child("metal", "hostSelector"))
+	return errs
+}
+
+// validateContainer checks what would else be found out when the Pod is made.
+func validateContainer(spec *infrav1.TalosMachineContainerSpec, path *field.Path) field.ErrorList {
+	errs := append(metav1validation.ValidateLabels(spec.NodeSelector, path.Child("nodeSelector")), spec.PodMetadata.Validate(path.Child("podMetadata"))...)
+	resources := path.Child("resources")
+	for _, name := range slices.Sorted(maps.Keys(spec.Resources.Limits)) {
+		if limit := spec.Resources.Limits[name]; limit.Sign() <= 0 {
+			errs = append(errs, field.Invalid(resources.Child("limits").Key(string(name)), limit.String(), "must be more than nothing"))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(spec.Resources.Requests)) {
+		request := spec.Resources.Requests[name]
+		limit, limited := spec.Resources.Limits[name]
+		if request.Sign() < 0 || (limited && request.Cmp(limit) > 0) {
+			errs = append(errs, field.Invalid(resources.Child("requests").Key(string(name)), request.String(), "must not be negative, nor more than the limit"))
+		}
+	}
+	if claim := spec.Storage.VolumeClaim; spec.Storage.Type == infrav1.ContainerStorageVolumeClaim && claim.Size.Sign() <= 0 {
+		errs = append(errs, field.Invalid(path.Child("storage", "volumeClaim", "size"), claim.Size.String(), "must be more than nothing, for example 20Gi"))
+	}
+
+	return errs
 }
 
 func validateCluster(spec *infrav1.TalosClusterSpec, path *field.Path) field.ErrorList {
-	endpoint := spec.ControlPlaneEndpoint
-	if endpoint.IsZero() {
-		return nil
+	var errs field.ErrorList
+	if spec.Container != nil {
+		errs = apivalidation.ValidateAnnotations(spec.Container.ControlPlaneService.Annotations, path.Child("container", "controlPlaneService", "annotations"))
+	}
+	if endpoint := spec.ControlPlaneEndpoint; !endpoint.IsZero() {
+		errs = append(errs, validateAddress(endpoint.Host, path.Child("controlPlaneEndpoint", "host"))...)
 	}
 
-	return validateAddress(endpoint.Host, path.Child("controlPlaneEndpoint", "host"))
+	return errs
 }
 
 // validateAddress takes an IP address that one machine can have, or a DNS name.

@@ -10,6 +10,7 @@ import (
 	authenticationv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
@@ -252,5 +253,71 @@ func TestWhatIsImmutable(t *testing.T) {
 			err := tt.update(as(t.Context(), "user", tt.dryRun))
 			NewWithT(t).Expect(err != nil).To(Equal(tt.refused), "%v", err)
 		})
+	}
+}
+
+func TestContainerSpec(t *testing.T) {
+	list := func(memory string) corev1.ResourceList {
+		return corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(memory)}
+	}
+	for name, tt := range map[string]struct {
+		change func(*infrav1.TalosMachineContainerSpec)
+		field  string
+	}{
+		"no more than the release is fine": {change: func(*infrav1.TalosMachineContainerSpec) {}},
+		"requests below the limits are fine": {change: func(s *infrav1.TalosMachineContainerSpec) {
+			s.Resources = infrav1.ContainerResources{Requests: list("1Gi"), Limits: list("2Gi")}
+		}},
+		"requests above the limits are refused": {change: func(s *infrav1.TalosMachineContainerSpec) {
+			s.Resources = infrav1.ContainerResources{Requests: list("3Gi"), Limits: list("2Gi")}
+		}, field: "spec.container.resources.requests[memory]"},
+		"a limit of nothing is refused":    {change: func(s *infrav1.TalosMachineContainerSpec) { s.Resources.Limits = list("0") }, field: "spec.container.resources.limits[memory]"},
+		"a negative request is refused":    {change: func(s *infrav1.TalosMachineContainerSpec) { s.Resources.Requests = list("-1Gi") }, field: "spec.container.resources.requests[memory]"},
+		"a label that is none is refused":  {change: func(s *infrav1.TalosMachineContainerSpec) { s.NodeSelector = map[string]string{"a b": "c"} }, field: "spec.container.nodeSelector"},
+		"a Pod label that is none as well": {change: func(s *infrav1.TalosMachineContainerSpec) { s.PodMetadata.Labels = map[string]string{"a": "b c"} }, field: "spec.container.podMetadata.labels"},
+		"a volume of no size is refused": {change: func(s *infrav1.TalosMachineContainerSpec) {
+			s.Storage = infrav1.ContainerStorage{Type: infrav1.ContainerStorageVolumeClaim, VolumeClaim: infrav1.ContainerVolumeClaim{Size: resource.MustParse("0")}}
+		}, field: "spec.container.storage.volumeClaim.size"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, machine := NewWithT(t), &infrav1.TalosMachine{}
+			machine.Spec.Container = &infrav1.TalosMachineContainerSpec{Talos: infrav1.TalosReleaseSpec{Version: "v1.13.9"}}
+			tt.change(machine.Spec.Container)
+			_, err := (&TalosMachine{Manager: managerUser}).ValidateCreate(t.Context(), machine)
+			if tt.field == "" {
+				g.Expect(err).NotTo(HaveOccurred())
+				return
+			}
+			g.Expect(apierrors.IsInvalid(err)).To(BeTrue())
+			g.Expect(err).To(MatchError(ContainSubstring(tt.field)))
+		})
+	}
+}
+
+func TestAnnotationsOfTheControlPlaneService(t *testing.T) {
+	g, cluster := NewWithT(t), &infrav1.TalosCluster{}
+	cluster.Spec.Container = &infrav1.TalosClusterContainerSpec{}
+	cluster.Spec.Container.ControlPlaneService.Annotations = map[string]string{"example.com/pool": "a"}
+	_, err := (&TalosCluster{}).ValidateCreate(t.Context(), cluster)
+	g.Expect(err).NotTo(HaveOccurred())
+	cluster.Spec.Container.ControlPlaneService.Annotations["no key"] = "a"
+	_, err = (&TalosCluster{}).ValidateCreate(t.Context(), cluster)
+	g.Expect(err).To(MatchError(ContainSubstring("spec.container.controlPlaneService.annotations")))
+}
+
+func TestFaultsOfResourcesComeInOneOrder(t *testing.T) {
+	g, w := NewWithT(t), &TalosMachine{Manager: managerUser}
+	none := corev1.ResourceList{}
+	for _, name := range []corev1.ResourceName{corev1.ResourceMemory, corev1.ResourceCPU, corev1.ResourceEphemeralStorage, "example.com/gpu"} {
+		none[name] = resource.MustParse("-1")
+	}
+	machine := inPod(func(m *infrav1.TalosMachine) {
+		m.Spec.Container.Resources = infrav1.ContainerResources{Limits: none, Requests: none}
+	})
+	_, first := w.ValidateCreate(t.Context(), machine)
+	g.Expect(first).To(HaveOccurred())
+	for range 20 {
+		_, again := w.ValidateCreate(t.Context(), machine)
+		g.Expect(again).To(MatchError(first.Error()))
 	}
 }

@@ -2,6 +2,7 @@ package wipe
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -28,4 +29,20 @@ func Forget(host *infrav1.TalosHost, providerID string) {
 	if len(host.Spec.Wiped) == 0 {
 		host.Spec.Wiped = nil
 	}
+}
+
+// RememberGone writes into a TalosCluster that nothing is left of a control plane
+// machine in a Pod: its Pod, its volume and its Secret are gone. It has to be stored
+// before the finalizer of the TalosMachine goes. False means that nothing has changed.
+func RememberGone(cluster *infrav1.TalosCluster, providerID string) bool {
+	known := infrav1.GoneMachines(cluster.Annotations)
+	// The ID of a machine in a Pod is minted, and so never has the separator.
+	if providerID == "" || strings.Contains(providerID, ",") || slices.Contains(known, providerID) {
+		return false
+	}
+	known = slices.Insert(known, 0, providerID)
+	known = known[:min(len(known), infrav1.MaxGoneMachines)]
+	metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, infrav1.GoneMachinesAnnotation, strings.Join(known, ","))
+
+	return true
 }

@@ -41,3 +41,23 @@ func TestWipesAreRemembered(t *testing.T) {
 	g.Expect(known()).To(HaveLen(infrav1.MaxHostWipes))
 	g.Expect(known()[0]).To(Equal(fmt.Sprint(2*infrav1.MaxHostWipes - 1)))
 }
+
+func TestMachinesInPodsThatAreGoneAreRemembered(t *testing.T) {
+	g, cluster := NewWithT(t), &infrav1.TalosCluster{}
+	known := func() []string { return infrav1.GoneMachines(cluster.Annotations) }
+	g.Expect(known()).To(BeEmpty())
+	g.Expect(RememberGone(cluster, "")).To(BeFalse(), "a machine without an ID was never bootstrapped")
+	g.Expect(RememberGone(cluster, "a,b")).To(BeFalse(), "it would be read as two others")
+	g.Expect(known()).To(BeEmpty())
+
+	g.Expect(RememberGone(cluster, "talos://a")).To(BeTrue())
+	g.Expect(RememberGone(cluster, "talos://b")).To(BeTrue())
+	g.Expect(RememberGone(cluster, "talos://a")).To(BeFalse(), "none is there twice")
+	g.Expect(known()).To(Equal([]string{"talos://b", "talos://a"}), "the latest is the first")
+
+	for i := range 2 * infrav1.MaxGoneMachines {
+		RememberGone(cluster, fmt.Sprint(i))
+	}
+	g.Expect(known()).To(HaveLen(infrav1.MaxGoneMachines))
+	g.Expect(known()[0]).To(Equal(fmt.Sprint(2*infrav1.MaxGoneMachines - 1)))
+}

@@ -19,6 +19,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/test/fleet/podhost"
 	"github.com/capi-talos/capi-talos/test/stack/demo"
 	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/stack/parts"
@@ -32,6 +33,8 @@ type World struct {
 	Client client.Client
 	// Source is the folder of the repository.
 	Source string
+	// Pods runs Pods of the Talos image, where they were asked for.
+	Pods *podhost.Host
 }
 
 // Options are what a World is made of.
@@ -40,6 +43,9 @@ type Options struct {
 	Audit bool
 	// ManagerArgs are given to our managers beyond their manifests' arguments.
 	ManagerArgs []string
+	// Pods has the management cluster run Pods of the Talos image, with talossim in
+	// them.
+	Pods bool
 }
 
 // parallel is how many tests run at the same time when -parallel does not say so.
@@ -72,7 +78,7 @@ func run(ctx context.Context, m *testing.M, options Options, into *World) (err e
 	if err := into.raise(ctx, dir, options); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, into.Stack.Stop(ctx)) }()
+	defer func() { err = errors.Join(err, into.stop(ctx)) }()
 	if code := m.Run(); code != 0 {
 		return fmt.Errorf("tests have failed; logs are in %s", dir)
 	}
@@ -88,27 +94,55 @@ func (w *World) raise(ctx context.Context, dir string, options Options) error {
 		return err
 	}
 	w.Stack, err = management.Up(ctx, management.StackOptions{
-		Dir: dir, Repository: filepath.Join(w.Source, "out", "repository"), Race: os.Getenv("RACE") != "",
+		Pods: options.Pods,
+		Dir:  dir, Repository: filepath.Join(w.Source, "out", "repository"), Race: os.Getenv("RACE") != "",
 		Audit: options.Audit, ManagerArgs: options.ManagerArgs, Variables: []string{"CLUSTER_TOPOLOGY=true"}, Output: os.Stdout,
 	})
 	if err != nil {
 		return err
 	}
-	scheme, err := demo.Scheme()
-	if err != nil {
-		return errors.Join(err, w.Stack.Stop(ctx))
-	}
-	if w.Client, err = client.New(w.Stack.Config, client.Options{Scheme: scheme}); err != nil {
-		return errors.Join(fmt.Errorf("making a client: %w", err), w.Stack.Stop(ctx))
+	if err := w.equip(ctx, options); err != nil {
+		return errors.Join(err, w.stop(ctx))
 	}
 	return nil
+}
+
+// equip makes what the tests use besides the management cluster.
+func (w *World) equip(ctx context.Context, options Options) error {
+	scheme, err := demo.Scheme()
+	if err != nil {
+		return err
+	}
+	if w.Client, err = client.New(w.Stack.Config, client.Options{Scheme: scheme}); err != nil {
+		return fmt.Errorf("making a client: %w", err)
+	}
+	if options.Pods {
+		w.Pods, err = podhost.Start(ctx, podhost.Options{Config: w.Stack.Config})
+	}
+	return err
+}
+
+func (w *World) stop(ctx context.Context) error {
+	failures := []error{w.Stack.Stop(ctx)}
+	if w.Pods != nil {
+		failures = append(failures, w.Pods.Close())
+	}
+	return errors.Join(failures...)
 }
 
 // checkLogs fails for a right that a manager lacked, and for a data race.
 func checkLogs(dir string) error {
 	var failures []error
+	logs, err := filepath.Glob(filepath.Join(dir, "*-twin.log"))
+	if err != nil {
+		return fmt.Errorf("looking for the logs of twins: %w", err)
+	}
 	for _, manager := range OurManagers() {
-		content, err := os.ReadFile(filepath.Join(dir, manager+".log"))
+		logs = append(logs, filepath.Join(dir, manager+".log"))
+	}
+	for _, log := range logs {
+		manager := filepath.Base(log)
+		content, err := os.ReadFile(log)
 		if err != nil {
 			return fmt.Errorf("reading the log of a manager: %w", err)
 		}

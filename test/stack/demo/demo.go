@@ -47,6 +47,9 @@ type Scenario struct {
 	// Management and Fleet are what it runs on.
 	Management Management
 	Fleet      fleet.Fleet
+	// InPods makes the machines Pods of the management cluster: the fleet only
+	// tells what they can run.
+	InPods bool
 	// Cluster is the name of the cluster and of its namespace.
 	Cluster string
 	// Unready is the longest time for which the API server did not say through its
@@ -171,7 +174,7 @@ func (s *Scenario) prepare() error {
 		s.ControlPlanes = []int{1, 3, 1}
 	}
 	s.controlPlanes, s.workers = s.ControlPlanes[0], s.Workers[0]
-	if s.Hosts == 0 {
+	if s.Hosts == 0 && !s.InPods {
 		s.Hosts = slices.Max(s.ControlPlanes) + slices.Max(s.Workers)
 	}
 	scheme, err := Scheme()

@@ -34,11 +34,14 @@ const tellInterval = 10 * time.Second
 const fieldOwner = client.FieldOwner("demo")
 
 func (s *Scenario) steps() []step {
-	steps := []step{
-		{"hosts", fmt.Sprintf("%d machines in maintenance mode to be Available", s.Hosts), s.addHosts},
-		{"create cluster", "the Cluster to be Available with " + plural(s.ControlPlanes[0], "control plane machine") + " and " + plural(s.Workers[0], "worker"), s.createCluster},
-		{"nodes", "the Nodes to be Ready with our provider IDs", s.awaitNodes},
+	var steps []step
+	if !s.InPods {
+		steps = append(steps, step{"hosts", fmt.Sprintf("%d machines in maintenance mode to be Available", s.Hosts), s.addHosts})
 	}
+	steps = append(steps,
+		step{"create cluster", "the Cluster to be Available with " + plural(s.ControlPlanes[0], "control plane machine") + " and " + plural(s.Workers[0], "worker"), s.createCluster},
+		step{"nodes", "the Nodes to be Ready with our provider IDs", s.awaitNodes},
+	)
 	most := slices.Index(s.ControlPlanes, slices.Max(s.ControlPlanes)) + 1
 	for _, count := range s.ControlPlanes[1:most] {
 		steps = append(steps, s.controlPlaneStep(count))
@@ -59,15 +62,16 @@ func (s *Scenario) steps() []step {
 	if s.Keep {
 		return steps
 	}
-	return append(steps,
-		step{"delete cluster", "the Cluster and its Machines to be gone", s.deleteCluster},
-		step{"wiped hosts", "all hosts to be Available again, proven wiped", s.awaitWiped},
-	)
+	steps = append(steps, step{"delete cluster", "the Cluster and its Machines to be gone", s.deleteCluster})
+	if s.InPods {
+		return append(steps, step{"nothing left", "Pods, Services, Secrets, volume claims and budgets to be gone", s.awaitNothingLeft})
+	}
+	return append(steps, step{"wiped hosts", "all hosts to be Available again, proven wiped", s.awaitWiped})
 }
 
 func (s *Scenario) controlPlaneStep(count int) step {
 	what := plural(count, "control plane")
-	return step{what, what + " machines, each a healthy etcd member", func(ctx context.Context) (string, error) {
+	return step{what, plural(count, "control plane machine") + ", each a healthy etcd member", func(ctx context.Context) (string, error) {
 		grows := count > s.controlPlanes
 		s.controlPlanes = count
 		outcome, unready, err := s.scaleControlPlane(ctx, count)
@@ -163,9 +167,8 @@ func final(err error) error {
 }
 
 func (s *Scenario) addHosts(ctx context.Context) (string, error) {
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Cluster}}
-	if err := s.client.Create(ctx, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
-		return "", fmt.Errorf("creating the namespace: %w", err)
+	if err := s.createNamespace(ctx, nil); err != nil {
+		return "", err
 	}
 	var err error
 	if s.hosts, err = s.Fleet.Add(ctx, s.Hosts); err != nil {
@@ -210,18 +213,11 @@ func message(object conditions.Getter, kind string) string {
 
 // createCluster generates the cluster from the template and applies it.
 func (s *Scenario) createCluster(ctx context.Context) (string, error) {
-	endpoint, err := s.Fleet.Endpoint(ctx, s.Cluster)
-	if err != nil {
-		return "", fmt.Errorf("reserving an endpoint: %w", err)
+	generate := s.generateMetal
+	if s.InPods {
+		generate = s.generatePods
 	}
-	variables := map[string]string{
-		"CONTROL_PLANE_ENDPOINT_HOST": endpoint.Host,
-		"CONTROL_PLANE_ENDPOINT_PORT": strconv.Itoa(int(endpoint.Port)),
-	}
-	maps.Copy(variables, s.Variables)
-	manifest, err := s.Management.Clusterctl.Generate(ctx, s.Cluster, variables,
-		"--infrastructure", "talos", "--flavor", "metal", "--target-namespace", s.Cluster, "--kubernetes-version", s.Fleet.KubernetesVersion(),
-		"--control-plane-machine-count", strconv.Itoa(s.controlPlanes), "--worker-machine-count", strconv.Itoa(s.Workers[0]))
+	manifest, err := generate(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -241,6 +237,36 @@ func (s *Scenario) createCluster(ctx context.Context) (string, error) {
 		}
 		return nil
 	})
+}
+
+// generateMetal makes the manifests of a cluster on machines of the fleet.
+func (s *Scenario) generateMetal(ctx context.Context) ([]byte, error) {
+	endpoint, err := s.Fleet.Endpoint(ctx, s.Cluster)
+	if err != nil {
+		return nil, fmt.Errorf("reserving an endpoint: %w", err)
+	}
+	return s.generate(ctx, "metal", map[string]string{
+		"CONTROL_PLANE_ENDPOINT_HOST": endpoint.Host,
+		"CONTROL_PLANE_ENDPOINT_PORT": strconv.Itoa(int(endpoint.Port)),
+	})
+}
+
+// generate has the real clusterctl do it.
+func (s *Scenario) generate(ctx context.Context, flavor string, variables map[string]string) ([]byte, error) {
+	all := maps.Clone(variables)
+	maps.Copy(all, s.Variables)
+	return s.Management.Clusterctl.Generate(ctx, s.Cluster, all,
+		"--infrastructure", "talos", "--flavor", flavor, "--target-namespace", s.Cluster, "--kubernetes-version", s.Fleet.KubernetesVersion(),
+		"--control-plane-machine-count", strconv.Itoa(s.controlPlanes), "--worker-machine-count", strconv.Itoa(s.Workers[0]))
+}
+
+// createNamespace creates the namespace of the cluster.
+func (s *Scenario) createNamespace(ctx context.Context, labels map[string]string) error {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: s.Cluster, Labels: labels}}
+	if err := s.client.Create(ctx, namespace); err != nil && !apierrors.IsAlreadyExists(err) {
+		return fmt.Errorf("creating the namespace: %w", err)
+	}
+	return nil
 }
 
 // apply applies manifests on the server's side. An object that is refused
@@ -286,6 +312,9 @@ func (s *Scenario) awaitNodes(ctx context.Context) (string, error) {
 		}
 		if err := s.expectControlPlane(ctx); err != nil {
 			return err
+		}
+		if s.InPods {
+			return s.expectPods(ctx, machines.Items)
 		}
 		return s.expectClaims(ctx, want)
 	})

@@ -42,6 +42,9 @@ type Options struct {
 	Repository string
 	// Built are the parts listed by Parts.
 	Built parts.Built
+	// Pods prepares it for clusters whose machines run in its Pods. Built has
+	// PodParts then, too.
+	Pods bool
 	// Output is told what goes on, a line each.
 	Output io.Writer
 	// Clock is the real one when nil.
@@ -65,6 +68,9 @@ func Parts() []string {
 	return slices.Concat([]string{"kind", "kind-node-image", "capi-core-image", "cert-manager-image", "kubectl"}, clusterctl.Parts())
 }
 
+// PodParts are the parts that Up needs besides for clusters in Pods.
+func PodParts() []string { return []string{"talos-image"} }
+
 // Up makes the cluster and installs the providers. When it fails, the cluster is
 // removed, and its logs are in Dir.
 func Up(ctx context.Context, options Options) (_ *Stack, err error) {
@@ -79,10 +85,11 @@ func Up(ctx context.Context, options Options) (_ *Stack, err error) {
 		}
 	}()
 	var managers []*images.Image
-	steps := []struct {
+	type step struct {
 		what string
 		do   func() error
-	}{
+	}
+	steps := []step{
 		{"building our managers and their images", func() (err error) {
 			managers, err = managerImages(ctx, options.Dir)
 			return err
@@ -90,6 +97,11 @@ func Up(ctx context.Context, options Options) (_ *Stack, err error) {
 		{"starting kind", func() error { return s.startKind(ctx, options) }},
 		{"loading the managers' images", func() error { return s.loadImages(ctx, options, managers) }},
 		{"clusterctl init --wait-providers", func() error { return s.init(ctx, options) }},
+	}
+	if options.Pods {
+		steps = append(steps, step{"leading this machine to the Services and Pods of kind", func() error {
+			return Reach(ctx, options.Nodes, options.Name)
+		}})
 	}
 	for _, step := range steps {
 		fmt.Fprintf(options.Output, "==> %s\n", step.what)
@@ -149,46 +161,74 @@ func (s *Stack) startKind(ctx context.Context, options Options) error {
 }
 
 func (s *Stack) loadImages(ctx context.Context, options Options, managers []*images.Image) error {
-	for _, part := range []string{"capi-core-image", "cert-manager-image"} {
-		image, err := images.Open(options.Built.Dir(part))
-		if err != nil {
-			return err
-		}
-		managers = append(managers, image)
-	}
-	return s.cluster.Load(ctx, managers...)
-}
-
-func (s *Stack) init(ctx context.Context, options Options) error {
-	kinds, err := os.ReadFile(options.Built.Path("cert-manager-crds", "cert-manager-crds.yaml"))
-	if err != nil {
-		return fmt.Errorf("reading the kinds of cert-manager: %w", err)
-	}
-	manifest, err := kind.CertManager(kinds, parts.CertManagerImage)
+	others, err := podImages(options.Built, options.Pods)
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(options.Dir, "cert-manager.yaml")
-	if err := os.WriteFile(file, manifest, 0o644); err != nil {
-		return fmt.Errorf("writing the manifest of cert-manager: %w", err)
+	return s.cluster.Load(ctx, append(managers, others...)...)
+}
+
+func (s *Stack) init(ctx context.Context, options Options) error {
+	if options.Pods {
+		amended := filepath.Join(options.Dir, "repository")
+		if err := options.Nodes.Pods().Repository(options.Repository, amended); err != nil {
+			return err
+		}
+		options.Repository = amended
 	}
-	s.Clusterctl, err = clusterctl.New(clusterctl.Options{
-		Dir: filepath.Join(options.Dir, "clusterctl"), Built: options.Built, Kubeconfig: s.Kubeconfig,
-		Repository: options.Repository, CertManager: file,
-	})
-	if err != nil {
+	var err error
+	if s.Clusterctl, err = NewClusterctl(options.Dir, options.Built, s.Kubeconfig, options.Repository); err != nil {
 		return err
 	}
 	return s.Clusterctl.Init(ctx, "--wait-providers")
 }
 
+// NewClusterctl configures clusterctl for a management cluster in kind:
+// cert-manager is its real controllers, in one image.
+func NewClusterctl(dir string, built parts.Built, kubeconfig, repository string) (*clusterctl.Tool, error) {
+	kinds, err := os.ReadFile(built.Path("cert-manager-crds", "cert-manager-crds.yaml"))
+	if err != nil {
+		return nil, fmt.Errorf("reading the kinds of cert-manager: %w", err)
+	}
+	manifest, err := kind.CertManager(kinds, parts.CertManagerImage)
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(dir, "cert-manager.yaml")
+	if err := os.WriteFile(file, manifest, 0o644); err != nil {
+		return nil, fmt.Errorf("writing the manifest of cert-manager: %w", err)
+	}
+	return clusterctl.New(clusterctl.Options{
+		Dir: filepath.Join(dir, "clusterctl"), Built: built, Kubeconfig: kubeconfig, Repository: repository, CertManager: file,
+	})
+}
+
+// LoadIntoDocker puts the images of parts into Docker, and returns their names.
+func LoadIntoDocker(ctx context.Context, around *nodes.Nodes, built parts.Built, names ...string) ([]string, error) {
+	loaded := make([]string, 0, len(names))
+	for _, name := range names {
+		image, err := images.Open(built.Dir(name))
+		if err != nil {
+			return nil, err
+		}
+		if err := around.Docker.Load(ctx, image); err != nil {
+			return nil, err
+		}
+		loaded = append(loaded, image.Name)
+	}
+	return loaded, nil
+}
+
 // Check fails when a manager of ours has ended by itself. It is silent when that cannot
 // be told.
-func (s *Stack) Check(ctx context.Context) error {
+func (s *Stack) Check(ctx context.Context) error { return CheckManagers(ctx, s.client) }
+
+// CheckManagers does so in a management cluster.
+func CheckManagers(ctx context.Context, reader client.Reader) error {
 	// Those of others lose their leases when the machine is busy.
 	ours := []string{"capt-bootstrap-system", "capt-control-plane-system", "capt-infrastructure-system"}
 	pods := &corev1.PodList{}
-	if err := s.client.List(ctx, pods); err != nil {
+	if err := reader.List(ctx, pods); err != nil {
 		return nil //nolint:nilerr // A busy API server is no end of a manager.
 	}
 	var failures []error
@@ -217,4 +257,17 @@ func (s *Stack) Down(ctx context.Context) error {
 		return nil
 	}
 	return s.cluster.Delete(ctx)
+}
+
+// LoadProgram makes an image of a static program that needs no rights and puts it
+// into Docker. It is kept in the folder dir.
+func LoadProgram(ctx context.Context, around *nodes.Nodes, binary, dir, name string) (string, error) {
+	if err := parts.WriteProgramImage(binary, filepath.Join(dir, "root"), dir, name); err != nil {
+		return "", err
+	}
+	image, err := images.Open(dir)
+	if err != nil {
+		return "", err
+	}
+	return image.Name, around.Docker.Load(ctx, image)
 }

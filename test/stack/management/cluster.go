@@ -33,10 +33,18 @@ import (
 
 // Parts are the parts that Start needs.
 func Parts() []string {
-	return []string{"etcd", "kube-apiserver", "kube-controller-manager"}
+	return []string{"etcd", "kube-apiserver", controllerManager}
 }
 
+// PodParts are the parts that Start needs besides where Pods are to run.
+func PodParts() []string { return []string{scheduler} }
+
 const (
+	// controllerManager and scheduler are Kubernetes' programs, by which also their
+	// users are called.
+	controllerManager = "kube-controller-manager"
+	scheduler         = "kube-scheduler"
+
 	loopback = "127.0.0.1"
 	// readyTimeout is how long the control plane may take to be ready. It is
 	// ready within 4 seconds on an idle machine.
@@ -60,6 +68,7 @@ type Cluster struct {
 	Client client.Client
 
 	built     parts.Built
+	pods      bool
 	clock     clock.Clock
 	ports     process.Ports
 	authority *authority
@@ -77,6 +86,10 @@ type Options struct {
 	// Audit writes down who has asked the API server for what: AuditLog is the
 	// file.
 	Audit bool
+	// Pods adds what Kubernetes needs to run Pods besides kubelets and kube-proxy:
+	// the scheduler, and the controllers of volumes, quotas, disruption budgets and
+	// nodes that are gone. It needs the parts listed by PodParts.
+	Pods bool
 	// Clock is the real one when nil.
 	Clock clock.Clock
 }
@@ -92,6 +105,7 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 		return nil, fmt.Errorf("finding the stack's folder: %w", err)
 	}
 	c := &Cluster{Dir: dir, Kubeconfig: filepath.Join(dir, "kubeconfig"), built: options.Built, clock: options.Clock}
+	c.pods = options.Pods
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Stop(context.WithoutCancel(ctx)))
@@ -119,6 +133,9 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 		return nil, err
 	}
 	if err := c.startControllerManager(ctx); err != nil {
+		return nil, err
+	}
+	if err := c.startScheduler(); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -168,15 +185,17 @@ func (c *Cluster) makeFiles() error {
 	if err != nil {
 		return err
 	}
-	controllers, err := c.authority.client("system:kube-controller-manager")
-	if err != nil {
-		return err
-	}
 	if err := c.writeKubeconfig(c.Kubeconfig, user(admin)); err != nil {
 		return err
 	}
-	if err := c.writeKubeconfig(c.pki("kube-controller-manager.kubeconfig"), user(controllers)); err != nil {
-		return err
+	for _, program := range []string{controllerManager, scheduler} {
+		known, err := c.authority.client("system:" + program)
+		if err != nil {
+			return err
+		}
+		if err := c.writeKubeconfig(c.pki(program+".kubeconfig"), user(known)); err != nil {
+			return err
+		}
 	}
 	return c.makeClient()
 }
@@ -244,6 +263,8 @@ func (c *Cluster) startAPIServer(ctx context.Context, ports map[string]int, furt
 		"--service-cluster-ip-range=10.96.0.0/16",
 		"--allow-privileged=true",
 		"--authorization-mode=RBAC",
+		// OpenShift has it on: who blocks the deletion of an owner must have a right to it.
+		"--enable-admission-plugins=OwnerReferencesPermissionEnforcement",
 		"--client-ca-file="+c.pki("ca.crt"),
 		"--tls-cert-file="+c.pki("apiserver.crt"),
 		"--tls-private-key-file="+c.pki("apiserver.key"),
@@ -264,18 +285,15 @@ func (c *Cluster) startAPIServer(ctx context.Context, ports map[string]int, furt
 }
 
 func (c *Cluster) startControllerManager(ctx context.Context) error {
-	kubeconfig := c.pki("kube-controller-manager.kubeconfig")
-	err := c.run("kube-controller-manager",
-		"--kubeconfig="+kubeconfig,
+	err := c.run(controllerManager,
+		"--kubeconfig="+c.pki(controllerManager+".kubeconfig"),
 		"--secure-port=0",
 		"--leader-elect=false",
 		"--use-service-account-credentials",
 		"--root-ca-file="+c.pki("ca.crt"),
 		"--service-account-private-key-file="+c.pki("sa.key"),
-		"--controllers="+strings.Join([]string{
-			"garbage-collector-controller", "namespace-controller", "serviceaccount-controller",
-			"serviceaccount-token-controller", "clusterrole-aggregation-controller",
-		}, ","),
+		"--controllers="+strings.Join(c.controllers(), ","),
+		"--pvclaimbinder-sync-period=2s",
 	)
 	if err != nil {
 		return err
@@ -287,6 +305,28 @@ func (c *Cluster) startControllerManager(ctx context.Context) error {
 		}
 		return err == nil, err
 	})
+}
+
+// controllers are those that run.
+func (c *Cluster) controllers() []string {
+	names := []string{
+		"garbage-collector-controller", "namespace-controller", "serviceaccount-controller",
+		"serviceaccount-token-controller", "clusterrole-aggregation-controller",
+	}
+	if !c.pods {
+		return names
+	}
+	return append(names,
+		"persistentvolume-binder-controller", "persistentvolume-protection-controller", "persistentvolumeclaim-protection-controller",
+		"resourcequota-controller", "disruption-controller", "pod-garbage-collector-controller",
+	)
+}
+
+func (c *Cluster) startScheduler() error {
+	if !c.pods {
+		return nil
+	}
+	return c.run(scheduler, "--kubeconfig="+c.pki(scheduler+".kubeconfig"), "--secure-port=0", "--leader-elect=false")
 }
 
 // run starts one of the parts.

@@ -46,6 +46,8 @@ type Manager struct {
 	User string
 	// Kubeconfig holds its own token.
 	Kubeconfig string
+	// Diagnostics is where it serves metrics and profiles.
+	Diagnostics string
 
 	command process.Command
 	health  string
@@ -72,6 +74,8 @@ func (c *Cluster) newManager(ctx context.Context, program Program) (*Manager, in
 		User:       "system:serviceaccount:" + program.Deployment.Namespace + ":" + account,
 		Kubeconfig: filepath.Join(c.Dir, "managers", program.Name, "kubeconfig"),
 		health:     "http://" + address(ports["health"]) + "/readyz",
+
+		Diagnostics: "https://" + address(ports["diagnostics"]),
 	}
 	if err := c.writeToken(ctx, m, account); err != nil {
 		return nil, 0, err

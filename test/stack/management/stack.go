@@ -45,6 +45,8 @@ type StackOptions struct {
 	Variables []string
 	// Audit writes down who has asked the API server for what.
 	Audit bool
+	// Pods is that of Options.
+	Pods bool
 	// Output is told what goes on, a line each; nil means nobody.
 	Output io.Writer
 	// Clock is the real one when nil.
@@ -60,6 +62,8 @@ type Stack struct {
 	Managers *Managers
 	// Built are the parts it is made of.
 	Built parts.Built
+
+	programs []Program
 }
 
 // StackParts are the parts that Up needs. Up builds what is missing of them.
@@ -82,26 +86,32 @@ func Up(ctx context.Context, options StackOptions) (_ *Stack, err error) {
 			err = errors.Join(err, s.Stop(context.WithoutCancel(ctx)))
 		}
 	}()
-	var programs []Program
 	steps := []struct {
 		what string
 		do   func() error
 	}{
 		{"building the parts that are missing", func() (err error) {
-			s.Built, err = parts.Ensure(ctx, parts.Print(options.Output), StackParts()...)
+			wanted := StackParts()
+			if options.Pods {
+				wanted = append(wanted, PodParts()...)
+			}
+			s.Built, err = parts.Ensure(ctx, parts.Print(options.Output), wanted...)
 			return err
 		}},
 		{"building our managers", func() (err error) {
-			programs, err = programsOf(ctx, s.Built, options)
+			s.programs, err = programsOf(ctx, s.Built, options)
 			return err
 		}},
 		{"starting etcd, kube-apiserver, kube-controller-manager", func() (err error) {
-			s.Cluster, err = Start(ctx, Options{Dir: options.Dir, Built: s.Built, Audit: options.Audit, Clock: options.Clock})
+			s.Cluster, err = Start(ctx, Options{
+				Dir: options.Dir, Built: s.Built, Audit: options.Audit, Clock: options.Clock,
+				Pods: options.Pods,
+			})
 			return err
 		}},
 		{"clusterctl init", func() error { return s.init(ctx, options) }},
 		{"starting the managers", func() (err error) {
-			if s.Managers, err = s.NewManagers(ctx, programs...); err != nil {
+			if s.Managers, err = s.NewManagers(ctx, s.programs...); err != nil {
 				return err
 			}
 			return s.Managers.Start(ctx)
@@ -139,6 +149,20 @@ func (s *Stack) init(ctx context.Context, options StackOptions) error {
 	}
 	s.Clusterctl.Env = append(s.Clusterctl.Env, options.Variables...)
 	return s.Clusterctl.Init(ctx)
+}
+
+// Twin prepares a second manager of one that runs, with the same rights and ports
+// of its own. Webhooks stay with the first. It does not start it; who does stops
+// it.
+func (s *Stack) Twin(ctx context.Context, name string) (*Manager, error) {
+	i := slices.IndexFunc(s.programs, func(program Program) bool { return program.Name == name })
+	if i < 0 {
+		return nil, fmt.Errorf("making a twin of manager %s: there is none", name)
+	}
+	program := s.programs[i]
+	program.Name += "-twin"
+	twin, _, err := s.newManager(ctx, program)
+	return twin, err
 }
 
 // Check fails when a process of the stack has ended by itself.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"path/filepath"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/capi-talos/capi-talos/test/stack/internal/machine"
 	"github.com/capi-talos/capi-talos/test/stack/internal/talosnode"
 	"github.com/capi-talos/capi-talos/test/stack/parts"
+	"github.com/capi-talos/capi-talos/test/stack/pods"
 )
 
 // registryPort is where the registry listens on this machine's address in the
@@ -173,6 +175,15 @@ func (n *Nodes) makeFleet(ctx context.Context, options Options, confined bool) e
 		StrategicPatches: []string{patch},
 	})
 	return nil
+}
+
+// Pods is what clusters need here whose machines run in Pods.
+func (n *Nodes) Pods() pods.Surroundings {
+	traits, registry := machine.Look(), n.registry.Address
+	return pods.Surroundings{
+		TalosVersion: parts.TalosVersion, TalosImage: parts.TalosImage,
+		Patch: func(network netip.Prefix) (string, error) { return talosnode.PodPatch(traits, registry, network) },
+	}
 }
 
 // Dropped is the number of packets that tried to leave this machine from a

@@ -97,6 +97,7 @@ type State struct {
 	Alarms     []talosclient.EtcdAlarm
 	Services   []talosclient.Service
 	StaticPods []talosclient.StaticPod
+	Manifests  []map[string]any
 }
 
 // Machine is one machine of the fleet. All methods may be called at any time.

@@ -179,3 +179,7 @@ func (n *node) Services(context.Context) ([]talosclient.Service, error) {
 func (n *node) StaticPods(context.Context) ([]talosclient.StaticPod, error) {
 	return answer(n, "StaticPods", func(s State) []talosclient.StaticPod { return s.StaticPods })
 }
+
+func (n *node) Manifests(context.Context) ([]map[string]any, error) {
+	return answer(n, "Manifests", func(s State) []map[string]any { return s.Manifests })
+}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -18,10 +17,6 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/installdisk"
 )
-
-// bootstrapDataKey is the key of the machine configuration in the bootstrap
-// Secret. It is part of the Cluster API contract.
-const bootstrapDataKey = "value"
 
 // bootstrapData is a machine configuration, as far as it was needed.
 type bootstrapData struct {
@@ -43,7 +38,7 @@ func (m *Machines) reconcileBootstrapData(ctx context.Context, scope *backends.S
 
 		return nil, ctrl.Result{}, nil
 	}
-	configuration, err := m.readConfiguration(ctx, machine.Namespace, *secretName)
+	configuration, err := backends.ReadConfiguration(ctx, m.Client, machine.Namespace, *secretName)
 	if err != nil {
 		return nil, ctrl.Result{}, err
 	}
@@ -69,28 +64,10 @@ func (m *Machines) configurationOf(ctx context.Context, scope *backends.Scope, d
 		return data.configuration, nil
 	}
 	if secretName := scope.Machine.Spec.Bootstrap.DataSecretName; secretName != nil {
-		return m.readConfiguration(ctx, scope.TalosMachine.Namespace, *secretName)
+		return backends.ReadConfiguration(ctx, m.Client, scope.TalosMachine.Namespace, *secretName)
 	}
 
 	return nil, nil
-}
-
-// readConfiguration reads a bootstrap Secret; one that does not exist is nil.
-func (m *Machines) readConfiguration(ctx context.Context, namespace, name string) ([]byte, error) {
-	stored := &corev1.Secret{}
-	key := client.ObjectKey{Namespace: namespace, Name: name}
-	if err := m.Client.Get(ctx, key, stored); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil, nil
-		}
-
-		return nil, fmt.Errorf("reading Secret %s: %w", key, err)
-	}
-	if len(stored.Data[bootstrapDataKey]) == 0 {
-		return nil, nil
-	}
-
-	return stored.Data[bootstrapDataKey], nil
 }
 
 // fillRequest says what host is wanted. invalid tells a mistake of the user.

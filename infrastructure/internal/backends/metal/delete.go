@@ -17,6 +17,7 @@ import (
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/wipe"
 )
@@ -25,7 +26,7 @@ import (
 // the TalosHost controller carries it out.
 func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.Deletion, ctrl.Result, error) {
 	machine := scope.TalosMachine
-	m.Forget(keyOf(machine))
+	m.forget(keyOf(machine))
 	scope.Observed.Reprovisioning = backends.False(infrav1.NotReprovisioningReason, "")
 	if machine.Spec.HostRef.Name == "" {
 		return backends.Released, ctrl.Result{}, nil
@@ -51,8 +52,15 @@ func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.
 	return m.awaitRelease(ctx, scope, host)
 }
 
-// Forget implements backends.Machines.
-func (m *Machines) Forget(key client.ObjectKey) {
+// Gone implements backends.Machines. The host has its own controller.
+func (m *Machines) Gone(_ context.Context, key client.ObjectKey) error {
+	m.forget(key)
+
+	return nil
+}
+
+// forget ends the watch of a machine.
+func (m *Machines) forget(key client.ObjectKey) {
 	m.Lookout.Forget(key)
 	m.taken.Delete(key)
 }
@@ -69,6 +77,7 @@ func (m *Machines) unclaim(ctx context.Context, host *infrav1.TalosHost) error {
 	if err := m.Client.Update(ctx, host); err != nil {
 		return fmt.Errorf("giving TalosHost %s back: %w", host.Name, err)
 	}
+	m.Counts.Release(host.Namespace, metrics.ReleaseUnconfigured)
 
 	return nil
 }
@@ -134,6 +143,7 @@ func (m *Machines) awaitRelease(ctx context.Context, scope *backends.Scope, host
 		if err := m.Client.Update(ctx, host); err != nil {
 			return "", ctrl.Result{}, fmt.Errorf("letting TalosHost %s go: %w", host.Name, err)
 		}
+		m.Counts.Release(host.Namespace, metrics.ReleaseUnproven)
 		m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeWarning, infrav1.EventReleaseTimedOut, "Release",
 			"TalosMachine goes although TalosHost %s is not proven wiped; see condition Released of the host", host.Name)
 		return backends.Released, ctrl.Result{}, nil

@@ -12,8 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/events"
@@ -31,6 +29,7 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
 )
 
@@ -64,6 +63,8 @@ type Machines struct {
 	Credentials *credentials.Store
 	// Contacts remembers when machines have answered.
 	Contacts *contact.Log
+	// Counts counts claims and releases.
+	Counts *metrics.Counts
 	// Lookout watches configured machines.
 	Lookout *lookout.Lookout
 	// Clock tells the time.
@@ -88,7 +89,7 @@ var _ backends.Machines = &Machines{}
 
 // Reconcile implements backends.Machines.
 func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
-	defer m.callForAttention(scope)
+	defer backends.CallForAttention(m.Recorder, scope)
 
 	data, result, err := m.reconcileBootstrapData(ctx, scope)
 	if err != nil || data == nil {
@@ -114,38 +115,6 @@ func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.R
 	}
 
 	return util.LowestNonZeroResult(result, again), err
-}
-
-// needsAttention tells whether somebody is needed for a reason.
-func needsAttention(reason string) bool {
-	switch reason {
-	case infrav1.NoHostFitsReason, infrav1.HostLostReason, infrav1.InvalidSelectorReason, infrav1.OverlayFailedReason, infrav1.InstallDiskUnfitReason,
-		infrav1.FingerprintMismatchReason, infrav1.HostIdentityMismatchReason, infrav1.HostRunsForeignReason, infrav1.HostDuplicateReason,
-		infrav1.HostReturnedToMaintenanceReason, infrav1.HostNotAnsweringReason,
-		infrav1.ReprovisionOtherMachineReason, infrav1.ReprovisionDataMissingReason, infrav1.ReprovisionFromTemplateReason,
-		infrav1.ReprovisionGoingReason:
-		return true
-	}
-
-	return false
-}
-
-// callForAttention records an event when a condition says so for the first time.
-func (m *Machines) callForAttention(scope *backends.Scope) {
-	for _, found := range []struct {
-		kind string
-		now  backends.Finding
-	}{
-		{infrav1.HostClaimedCondition, scope.Observed.Claim},
-		{infrav1.ConfigurationAppliedCondition, scope.Observed.Configuration},
-		{infrav1.HostRunningCondition, scope.Observed.Running},
-		{infrav1.ReprovisioningCondition, scope.Observed.Reprovisioning},
-	} {
-		before := conditions.Get(scope.TalosMachine, found.kind)
-		if needsAttention(found.now.Reason) && (before == nil || before.Reason != found.now.Reason) {
-			m.Recorder.Eventf(scope.TalosMachine, nil, corev1.EventTypeWarning, infrav1.EventAttention, "Observe", "%s: %s", found.now.Reason, found.now.Message)
-		}
-	}
 }
 
 // paced asks again what has not come about since a condition is as it is: every
@@ -178,35 +147,7 @@ func (m *Machines) later() ctrl.Result {
 
 // after is a requeue after about d: the retries of many machines are spread.
 func (m *Machines) after(d time.Duration) ctrl.Result {
-	return ctrl.Result{RequeueAfter: Jitter(m.Random, d)}
-}
-
-// Jitter is a duration between d and 1.25 d.
-func Jitter(random claim.Random, d time.Duration) time.Duration {
-	const steps = 1000
-
-	return d + d/4*time.Duration(random.IntN(steps))/steps
-}
-
-// mint makes a new provider ID out of the injected randomness.
-func (m *Machines) mint() (string, error) {
-	id, err := uuid.NewRandomFromReader(randomReader{m.Random})
-	if err != nil {
-		return "", fmt.Errorf("making a provider ID: %w", err)
-	}
-
-	return infrav1.ProviderIDPrefix + id.String(), nil
-}
-
-type randomReader struct{ random claim.Random }
-
-func (r randomReader) Read(p []byte) (int, error) {
-	const values = 256
-	for i := range p {
-		p[i] = byte(r.random.IntN(values)) //nolint:gosec // G115: below 256.
-	}
-
-	return len(p), nil
+	return ctrl.Result{RequeueAfter: backends.Jitter(m.Random, d)}
 }
 
 // runningHost is the host of a TalosMachine that has run, out of the cache; nil

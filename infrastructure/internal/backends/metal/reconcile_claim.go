@@ -14,6 +14,7 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 )
 
 // reconcileClaim finds the host of a TalosMachine, or claims one: the intent is
@@ -82,7 +83,7 @@ func (m *Machines) forgetHost(ctx context.Context, scope *backends.Scope) error 
 		return nil
 	}
 
-	return m.patchMachine(ctx, scope, func(spec *infrav1.TalosMachineSpec) { spec.HostRef = infrav1.TalosMachineHostReference{} })
+	return backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.HostRef = infrav1.TalosMachineHostReference{} })
 }
 
 // intend records the host and the provider ID on the TalosMachine. A provider
@@ -94,12 +95,12 @@ func (m *Machines) intend(ctx context.Context, scope *backends.Scope, host *infr
 	}
 	if host.Spec.ProviderID == "" && !strings.HasPrefix(providerID, infrav1.ProviderIDPrefix) {
 		var err error
-		if providerID, err = m.mint(); err != nil {
+		if providerID, err = backends.MintProviderID(m.Random); err != nil {
 			return err
 		}
 	}
 
-	return m.patchMachine(ctx, scope, func(spec *infrav1.TalosMachineSpec) {
+	return backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) {
 		spec.ProviderID = providerID
 		spec.HostRef = infrav1.TalosMachineHostReference{Name: host.Name, Claim: infrav1.HostClaimIntended}
 	})
@@ -115,11 +116,13 @@ func (m *Machines) claimHost(ctx context.Context, scope *backends.Scope, host *i
 	controllerutil.AddFinalizer(host, infrav1.TalosHostFinalizer)
 	if err := m.Client.Update(ctx, host); err != nil {
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			m.Counts.Claim(host.Namespace, metrics.ClaimConflict)
 			scope.Observed.Claim = backends.False(infrav1.ClaimingHostReason, "Claiming a TalosHost")
 			return nil, m.after(claimRetryInterval), nil
 		}
 		return nil, ctrl.Result{}, fmt.Errorf("claiming TalosHost %s: %w", host.Name, err)
 	}
+	m.Counts.Claim(host.Namespace, metrics.ClaimClaimed)
 	ctrl.LoggerFrom(ctx).Info("Claimed a TalosHost", "TalosHost", host.Name, "providerID", machine.Spec.ProviderID)
 	m.Recorder.Eventf(machine, host, corev1.EventTypeNormal, infrav1.EventHostClaimed, "Claim", "Claimed TalosHost %s", host.Name)
 
@@ -131,7 +134,7 @@ func (m *Machines) claimHost(ctx context.Context, scope *backends.Scope, host *i
 func (m *Machines) bind(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (*infrav1.TalosHost, ctrl.Result, error) {
 	machine := scope.TalosMachine
 	if machine.Spec.HostRef.Claim != infrav1.HostClaimBound {
-		if err := m.patchMachine(ctx, scope, func(spec *infrav1.TalosMachineSpec) { spec.HostRef.Claim = infrav1.HostClaimBound }); err != nil {
+		if err := backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.HostRef.Claim = infrav1.HostClaimBound }); err != nil {
 			return nil, ctrl.Result{}, err
 		}
 	}
@@ -144,15 +147,4 @@ func (m *Machines) bind(ctx context.Context, scope *backends.Scope, host *infrav
 	scope.Observed.Claim = backends.True(infrav1.HostClaimedReason, "")
 
 	return host, ctrl.Result{}, nil
-}
-
-// patchMachine writes what must not be lost into the spec of the TalosMachine.
-func (m *Machines) patchMachine(ctx context.Context, scope *backends.Scope, change func(*infrav1.TalosMachineSpec)) error {
-	before := scope.TalosMachine.DeepCopy()
-	change(&scope.TalosMachine.Spec)
-	if err := m.Client.Patch(ctx, scope.TalosMachine, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("recording the claim on TalosMachine %s: %w", before.Name, err)
-	}
-
-	return nil
 }

@@ -4,13 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
-	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -79,7 +75,7 @@ func (m *Machines) isCalm(scope *backends.Scope, host *infrav1.TalosHost) bool {
 	if !calm || !scope.Observed.Provisioned || len(machine.Status.Addresses) == 0 || machine.Status.TalosVersion == "" {
 		return false
 	}
-	scope.Observed.Running = runningFinding(status)
+	scope.Observed.Running = backends.RunningFinding(status)
 
 	return true
 }
@@ -148,9 +144,9 @@ func (m *Machines) observe(
 		scope.Observed.Running = backends.Unknown(infrav1.HostNotAnsweringReason, "The machine does not tell its stage")
 		return m.soon(), nil
 	}
-	scope.Observed.Running = runningFinding(status)
+	scope.Observed.Running = backends.RunningFinding(status)
 	if status.Stage == talosclient.StageRunning || status.Stage == talosclient.StageBooting {
-		addresses, err := addressesOf(ctx, answer.Node)
+		addresses, err := backends.AddressesOf(ctx, answer.Node)
 		if err != nil || len(addresses) == 0 {
 			// Talos tells them once the network is up.
 			return m.soon(), nil
@@ -191,42 +187,4 @@ func (m *Machines) recordRan(ctx context.Context, scope *backends.Scope, host *i
 	m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeNormal, infrav1.EventProvisioned, "Observe", "TalosHost %s runs with its configuration", host.Name)
 
 	return nil
-}
-
-func runningFinding(status talosclient.MachineStatus) backends.Finding {
-	unmet := "waiting for: " + strings.Join(status.Unmet, "; ")
-	switch {
-	case status.Stage == talosclient.StageRunning && status.Ready:
-		return backends.True(infrav1.HostRunningReason, "")
-	case status.Stage == talosclient.StageRunning:
-		return backends.True(infrav1.HostRunningReason, "The machine runs, "+unmet)
-	case status.Stage == talosclient.StageBooting:
-		return backends.False(infrav1.HostBootingReason, "The machine boots, "+unmet)
-	}
-
-	return backends.False(infrav1.HostInOtherStageReason, "The machine is in stage "+status.Stage)
-}
-
-// addressesOf are the addresses of the node, and its host name. Talos knows of
-// no addresses that are external.
-func addressesOf(ctx context.Context, node talosclient.Node) (clusterv1.MachineAddresses, error) {
-	ips, err := node.Addresses(ctx)
-	if err != nil {
-		return nil, err
-	}
-	var addresses clusterv1.MachineAddresses
-	for _, ip := range ips {
-		if _, err := netip.ParseAddr(ip); err != nil {
-			continue
-		}
-		address := clusterv1.MachineAddress{Type: clusterv1.MachineInternalIP, Address: ip}
-		if !slices.Contains(addresses, address) {
-			addresses = append(addresses, address)
-		}
-	}
-	if hostname, err := node.Hostname(ctx); err == nil && hostname != "" && len(addresses) > 0 {
-		addresses = append(addresses, clusterv1.MachineAddress{Type: clusterv1.MachineHostName, Address: hostname})
-	}
-
-	return addresses, nil
 }

@@ -87,7 +87,7 @@ func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) 
 	if err := m.Client.Update(ctx, host); err != nil {
 		return nil, ctrl.Result{}, fmt.Errorf("asking for the release of TalosHost %s: %w", host.Name, err)
 	}
-	m.Forget(keyOf(scope.TalosMachine))
+	m.forget(keyOf(scope.TalosMachine))
 	ctrl.LoggerFrom(ctx).Info("Re-provisioning the machine", "TalosHost", host.Name)
 	m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeNormal, infrav1.EventReprovisioning, "Reprovision",
 		"TalosHost %s is wiped, and then gets its configuration again", host.Name)

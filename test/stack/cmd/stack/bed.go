@@ -15,14 +15,22 @@ import (
 type bed struct {
 	management demo.Management
 	fleet      fleet.Fleet
+	// inPods tells that machines are Pods; the fleet has none then.
+	inPods bool
 	// stop takes both down. The logs stay in the demo's folder.
 	stop func(context.Context) error
 }
 
+const (
+	// inPods is the mode in which machines are Pods of the management cluster,
+	// onMetal the one in which they are machines that booted by themselves.
+	inPods, onMetal = "container", "metal"
+)
+
 // bedKind is a kind of bed.
 type bedKind struct {
-	// name is what FLEET says, what is for people.
-	name, what string
+	// mode is what MODE says, name what FLEET says, what is for people.
+	mode, name, what string
 	// possible tells whether this machine can have it.
 	possible func() bool
 	// raise builds and starts it. When it fails, all is stopped again.
@@ -30,10 +38,13 @@ type bedKind struct {
 }
 
 // bedKinds are all kinds, the preferred one first.
-func bedKinds() []bedKind {
+func bedKinds() []bedKind { return append([]bedKind{podBed()}, metalBeds()...) }
+
+// metalBeds are those with machines that booted by themselves.
+func metalBeds() []bedKind {
 	return []bedKind{
 		dockerBed(),
-		{name: "sim", what: "a management cluster of plain processes, pretended Talos machines", possible: func() bool { return true }, raise: raiseSim},
+		{mode: onMetal, name: "sim", what: "a management cluster of plain processes, pretended Talos machines", possible: func() bool { return true }, raise: raiseSim},
 	}
 }
 

@@ -21,22 +21,37 @@ const (
 	dockerBridge = "capt-demo"
 )
 
-// dockerBed is the bed with real machines.
-func dockerBed() bedKind {
+// podBed is the bed on which machines are Pods of the management cluster.
+func podBed() bedKind {
 	return bedKind{
-		name: "docker", what: "a management cluster in kind, real Talos machines in containers",
-		possible: func() bool { return nodes.Reason(context.Background()) == "" },
-		raise:    raiseDocker,
+		mode: inPods, name: "kind", what: "a management cluster in kind, and Talos in its Pods",
+		possible: canHaveDocker,
+		raise:    func(ctx context.Context, set settings) (*bed, error) { return raiseDocker(ctx, set, true) },
 	}
 }
 
+// dockerBed is the bed with real machines.
+func dockerBed() bedKind {
+	return bedKind{
+		mode: onMetal, name: "docker", what: "a management cluster in kind, real Talos machines in containers",
+		possible: canHaveDocker,
+		raise:    func(ctx context.Context, set settings) (*bed, error) { return raiseDocker(ctx, set, false) },
+	}
+}
+
+func canHaveDocker() bool { return nodes.Reason(context.Background()) == "" }
+
 // raiseDocker needs root, and Docker or a machine that can have it.
-func raiseDocker(ctx context.Context, set settings) (_ *bed, err error) {
+func raiseDocker(ctx context.Context, set settings, pods bool) (_ *bed, err error) {
 	if reason := nodes.Reason(ctx); reason != "" {
 		return nil, fmt.Errorf("there can be no real machines here: %s; FLEET=sim needs nothing", reason)
 	}
 	fmt.Fprintln(set.output, "==> building the parts that are missing")
-	built, err := parts.Ensure(ctx, parts.Print(set.output), slices.Concat(kindstack.Parts(), nodes.Parts(), []string{parts.PreviousTalosNodeImages})...)
+	needed := slices.Concat(kindstack.Parts(), nodes.Parts(), []string{parts.PreviousTalosNodeImages})
+	if pods {
+		needed = slices.Concat(needed, kindstack.PodParts())
+	}
+	built, err := parts.Ensure(ctx, parts.Print(set.output), needed...)
 	if err != nil {
 		return nil, err
 	}
@@ -49,7 +64,7 @@ func raiseDocker(ctx context.Context, set settings) (_ *bed, err error) {
 		return nil, err
 	}
 	stack, err := kindstack.Up(ctx, kindstack.Options{
-		Name: dockerRun, Nodes: machines, Dir: set.dir, Repository: set.repository, Built: built, Output: set.output,
+		Name: dockerRun, Nodes: machines, Dir: set.dir, Repository: set.repository, Built: built, Output: set.output, Pods: pods,
 	})
 	if err != nil {
 		return nil, errors.Join(err, machines.Down(context.WithoutCancel(ctx)))
@@ -59,7 +74,8 @@ func raiseDocker(ctx context.Context, set settings) (_ *bed, err error) {
 			Config: stack.Config, Kubeconfig: stack.Kubeconfig, Clusterctl: stack.Clusterctl,
 			Kubectl: built.Path("kubectl"), Check: func() error { return stack.Check(context.WithoutCancel(ctx)) },
 		},
-		fleet: &loggedFleet{Fleet: machines.Fleet, stack: stack},
+		fleet:  &loggedFleet{Fleet: machines.Fleet, stack: stack},
+		inPods: pods,
 		stop: func(ctx context.Context) error {
 			dropped, err := machines.Dropped(ctx)
 			fmt.Fprintf(set.output, "\npackets that tried to leave this machine from a container: %d\n", dropped)

@@ -28,7 +28,7 @@ const (
 // runBench measures the main job. The managers are processes, so that the
 // management cluster takes as little of the machine as it can.
 func runBench(ctx context.Context) (err error) {
-	set, err := fromEnvironment()
+	set, err := fromEnvironment(metalBeds())
 	if err != nil {
 		return err
 	}

@@ -32,12 +32,14 @@ type settings struct {
 	output io.Writer
 }
 
-func fromEnvironment() (settings, error) {
+// fromEnvironment reads the settings. kinds are the beds that there are to choose
+// from.
+func fromEnvironment(kinds []bedKind) (settings, error) {
 	source, err := parts.SourceDir()
 	if err != nil {
 		return settings{}, err
 	}
-	kind, err := chooseBed(bedKinds(), os.Getenv("FLEET"))
+	kind, err := chooseBed(kinds, os.Getenv("MODE"), os.Getenv("FLEET"))
 	if err != nil {
 		return settings{}, err
 	}
@@ -46,23 +48,33 @@ func fromEnvironment() (settings, error) {
 	}, nil
 }
 
-// chooseBed finds the kind of that name; without a name it is the first one
-// that this machine can have.
-func chooseBed(kinds []bedKind, name string) (bedKind, error) {
-	names := make([]string, 0, len(kinds))
+// chooseBed finds the kind of that mode and name; where one of them is not given,
+// it is the first one that this machine can have. A kind that is named may seem
+// impossible: then raising it says why it is.
+func chooseBed(kinds []bedKind, mode, name string) (bedKind, error) {
+	var known []string
+	var named []bedKind
 	for _, kind := range kinds {
-		if kind.name == name || name == "" && kind.possible() {
+		known = append(known, "MODE="+kind.mode+" FLEET="+kind.name)
+		if (mode == "" || kind.mode == mode) && (name == "" || kind.name == name) {
+			named = append(named, kind)
+		}
+	}
+	for _, kind := range named {
+		if kind.possible() {
 			return kind, nil
 		}
-		names = append(names, kind.name)
 	}
-	return bedKind{}, fmt.Errorf("FLEET=%s is not known; use one of: %s", name, strings.Join(names, ", "))
+	if len(named) > 0 && (mode != "" || name != "") {
+		return named[0], nil
+	}
+	return bedKind{}, fmt.Errorf("MODE=%s FLEET=%s is not known; use one of: %s", mode, name, strings.Join(known, ", "))
 }
 
 // runDemo runs the demo. Where it has left its logs when it fails, the last
 // line says.
 func runDemo(ctx context.Context) (err error) {
-	set, err := fromEnvironment()
+	set, err := fromEnvironment(bedKinds())
 	if err != nil {
 		return err
 	}
@@ -70,7 +82,7 @@ func runDemo(ctx context.Context) (err error) {
 		return fmt.Errorf("making the folder of the demo: %w", err)
 	}
 	defer func() { err = leave(ctx, set.dir, err) }()
-	fmt.Fprintf(set.output, "The demo runs with FLEET=%s: %s. Its files are in %s.\n", set.bed.name, set.bed.what, set.dir)
+	fmt.Fprintf(set.output, "The demo runs with MODE=%s FLEET=%s: %s. Its files are in %s.\n", set.bed.mode, set.bed.name, set.bed.what, set.dir)
 	watch := clock.RealClock{}
 	start := watch.Now()
 	bed, err := set.bed.raise(ctx, set)
@@ -97,7 +109,7 @@ func leave(ctx context.Context, dir string, err error) error {
 // play runs the scenario, and stays when it is told to.
 func play(ctx context.Context, set settings, bed *bed, ready demo.Result) error {
 	scenario := &demo.Scenario{
-		Management: bed.management, Fleet: bed.fleet, Cluster: cluster,
+		Management: bed.management, Fleet: bed.fleet, InPods: bed.inPods, Cluster: cluster,
 		Dir: filepath.Join(set.dir, "manifests"), Output: set.output, Keep: set.keep,
 	}
 	results, err := scenario.Run(ctx)
@@ -128,12 +140,15 @@ func collect(ctx context.Context, set settings, bed *bed, scenario *demo.Scenari
 
 // hints tell how to look around.
 func hints(bed *bed) string {
-	kubectl, tool := bed.management.Kubectl, bed.management.Clusterctl
+	kubectl, tool, machines := bed.management.Kubectl, bed.management.Clusterctl, "taloshosts"
+	if bed.inPods {
+		machines = "pods,services"
+	}
 	return fmt.Sprintf(`
 Everything runs until you press Ctrl-C. To look around, in another terminal:
 
   export KUBECONFIG=%[1]s CLUSTERCTL_DISABLE_VERSIONCHECK=true
-  %[2]s --namespace %[5]s get taloshosts
+  %[2]s --namespace %[5]s get %[6]s
   %[2]s --namespace %[5]s get clusters,machines,talosmachines -o wide
   %[3]s --config %[4]s --namespace %[5]s describe cluster %[5]s
 
@@ -141,5 +156,5 @@ The cluster that was built:
 
   %[3]s --config %[4]s --namespace %[5]s get kubeconfig %[5]s > %[5]s.kubeconfig
   %[2]s --kubeconfig %[5]s.kubeconfig get nodes -o wide
-`, bed.management.Kubeconfig, kubectl, tool.Path, tool.Config, cluster)
+`, bed.management.Kubeconfig, kubectl, tool.Path, tool.Config, cluster, machines)
 }

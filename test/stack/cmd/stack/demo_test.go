@@ -13,26 +13,36 @@ import (
 
 func TestChooseBed(t *testing.T) {
 	kinds := func(possible bool) []bedKind {
+		can := func() bool { return possible }
 		return []bedKind{
-			{name: "best", possible: func() bool { return possible }},
-			{name: "sim", possible: func() bool { return true }},
+			{mode: "container", name: "kind", possible: can},
+			{mode: "metal", name: "docker", possible: can},
+			{mode: "metal", name: "sim", possible: func() bool { return true }},
 		}
 	}
 	for behaviour, test := range map[string]struct {
-		fleet    string
-		possible bool
-		want     string
-		fails    string
+		mode, fleet string
+		possible    bool
+		want        string
+		fails       string
 	}{
-		"the first possible kind without a name":          {possible: true, want: "best"},
+		"the first possible kind without a name":          {possible: true, want: "kind"},
 		"falls back by itself":                            {want: "sim"},
+		"takes the first kind of a mode":                  {mode: "metal", possible: true, want: "docker"},
+		"falls back within a mode":                        {mode: "metal", want: "sim"},
 		"takes the named kind":                            {fleet: "sim", possible: true, want: "sim"},
-		"takes the named kind though it seems impossible": {fleet: "best", want: "best"},
-		"names the kinds when there is no such":           {fleet: "wrong", fails: "FLEET=wrong is not known; use one of: best, sim"},
+		"takes the named kind though it seems impossible": {fleet: "docker", want: "docker"},
+		"takes the mode though it seems impossible":       {mode: "container", want: "kind"},
+		"names the kinds when there is no such": {
+			fleet: "wrong", fails: "MODE= FLEET=wrong is not known; use one of: MODE=container FLEET=kind, MODE=metal FLEET=docker, MODE=metal FLEET=sim",
+		},
+		"names the kinds when mode and fleet contradict each other": {
+			mode: "container", fleet: "sim", fails: "MODE=container FLEET=sim is not known; use one of: MODE=container FLEET=kind, MODE=metal FLEET=docker, MODE=metal FLEET=sim",
+		},
 	} {
 		t.Run(behaviour, func(t *testing.T) {
 			g := NewWithT(t)
-			kind, err := chooseBed(kinds(test.possible), test.fleet)
+			kind, err := chooseBed(kinds(test.possible), test.mode, test.fleet)
 			if test.fails != "" {
 				g.Expect(err).To(MatchError(test.fails))
 				return
@@ -84,6 +94,6 @@ func TestLeave(t *testing.T) {
 }
 
 func TestThisMachineCanHaveABed(t *testing.T) {
-	_, err := chooseBed(bedKinds(), "")
+	_, err := chooseBed(bedKinds(), "", "")
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 }

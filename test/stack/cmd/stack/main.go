@@ -33,10 +33,15 @@ func main() {
 
 const usage = `usage: stack <command>
   parts [name ...]   build the named parts of the test bed (default: all) and print where they are
-  demo               run the main job from end to end; FLEET=sim says on what,
-                     KEEP=1 leaves it running
+  demo               run the main job from end to end; MODE=metal and FLEET=sim say on
+                     what, KEEP=1 leaves it running
   bench-main         measure the main job beside its floor, and the managers; FLEET says
-                     on what, ROUNDS how often`
+                     on what, ROUNDS how often
+  dev-up             raise the development stack, and leave it there
+  dev-down           take it down
+  dev-deploy <folder> <program>
+                     put a provider's manager into it
+  tilt [args ...]    run Tilt on it; TILT is one to take instead of ours`
 
 func run(ctx context.Context, args []string) error {
 	if len(args) == 0 {
@@ -49,6 +54,16 @@ func run(ctx context.Context, args []string) error {
 		return runDemo(ctx)
 	case "bench-main":
 		return runBench(ctx)
+	case "dev-up":
+		return devUp(ctx)
+	case devServe:
+		return devKeep(ctx)
+	case "dev-down":
+		return devDown(ctx)
+	case "dev-deploy":
+		return devDeploy(ctx, args[1:])
+	case "tilt":
+		return runTilt(ctx, args[1:])
 	default:
 		return fmt.Errorf("unknown command %q\n%s", args[0], usage)
 	}

@@ -56,6 +56,11 @@ func Create(ctx context.Context, options Options) (*Cluster, error) {
 	return c, nil
 }
 
+// Existing is a cluster that another process has created with the same options.
+func Existing(options Options) *Cluster {
+	return &Cluster{Kubeconfig: filepath.Join(options.Dir, "kubeconfig"), options: options}
+}
+
 // Load puts images into the node.
 func (c *Cluster) Load(ctx context.Context, all ...*images.Image) error {
 	args := []string{"load", "image-archive"}

@@ -4,7 +4,9 @@
 package talosnode
 
 import (
+	"encoding/json"
 	"fmt"
+	"net/netip"
 
 	"sigs.k8s.io/yaml"
 
@@ -50,9 +52,10 @@ type mount struct {
 }
 
 type file struct {
-	Path    string `json:"path"`
-	Op      string `json:"op"`
-	Content string `json:"content"`
+	Path        string `json:"path"`
+	Op          string `json:"op"`
+	Permissions int    `json:"permissions,omitempty"`
+	Content     string `json:"content"`
 }
 
 type clusterPatch struct {
@@ -74,11 +77,22 @@ type networkPatch struct {
 // registries are those that Talos and Kubernetes pull from.
 var registries = []string{"registry.k8s.io", "ghcr.io", "gcr.io", "docker.io"} //nolint:gochecknoglobals // a constant table
 
-// restrictScores keeps containerd from asking for OOM scores that the machine
-// refuses.
-const restrictScores = `[plugins."io.containerd.cri.v1.runtime"]
+const (
+	// criFile is what Talos adds to the settings of containerd.
+	criFile = "/etc/cri/conf.d/20-customization.part"
+	// restrictScores keeps containerd from asking for OOM scores that the machine
+	// refuses.
+	restrictScores = `[plugins."io.containerd.cri.v1.runtime"]
   restrict_oom_score_adj = true
 `
+	// networkFolder is where a machine in a Pod finds its network of Pods: files can
+	// be given to it below /var alone.
+	networkFolder = "/var/cni/net.d"
+	// findNetwork tells containerd so.
+	findNetwork = `[plugins."io.containerd.cri.v1.runtime".cni]
+  conf_dir = "` + networkFolder + `"
+`
+)
 
 // Patch is the strategic patch that every node needs on a machine with those
 // traits. registry is host and port of the registry that holds all images;
@@ -87,6 +101,55 @@ const restrictScores = `[plugins."io.containerd.cri.v1.runtime"]
 // Discovery, time, CoreDNS and kube-proxy are off: they want what is outside of
 // the machine, or images that are not in the registry.
 func Patch(traits machine.Traits, registry string) (string, error) {
+	p := newPatch(traits, registry)
+	if !traits.SysResource {
+		p.Machine.Files = []file{{Path: criFile, Op: "create", Content: restrictScores}}
+	}
+	return p.text()
+}
+
+// PodPatch is Patch for machines in Pods. Nobody puts the configuration of a
+// network into their file system, so the patch does: a bridge with addresses of
+// network.
+func PodPatch(traits machine.Traits, registry string, network netip.Prefix) (string, error) {
+	p := newPatch(traits, registry)
+	settings := findNetwork
+	if !traits.SysResource {
+		settings = restrictScores + settings
+	}
+	bridge, err := bridge(network)
+	if err != nil {
+		return "", err
+	}
+	const readable = 0o644
+	p.Machine.Files = []file{
+		{Path: networkFolder + "/10-bridge.conflist", Op: "create", Permissions: readable, Content: bridge},
+		{Path: criFile, Op: "create", Content: settings},
+	}
+	return p.text()
+}
+
+// bridge describes a network of Pods for the plugins of CNI.
+func bridge(network netip.Prefix) (string, error) {
+	type object = map[string]any
+	content, err := json.Marshal(object{
+		"cniVersion": "1.0.0", "name": "pods",
+		"plugins": []object{{
+			"type": "bridge", "bridge": "cni0", "isGateway": true,
+			"ipam": object{
+				"type":   "host-local",
+				"ranges": [][]object{{{"subnet": network.String()}}},
+				"routes": []object{{"dst": "0.0.0.0/0"}},
+			},
+		}},
+	})
+	if err != nil {
+		return "", fmt.Errorf("describing the network of Pods: %w", err)
+	}
+	return string(content), nil
+}
+
+func newPatch(traits machine.Traits, registry string) patch {
 	p := patch{
 		Machine: machinePatch{
 			Time: disabled{true},
@@ -117,9 +180,10 @@ func Patch(traits machine.Traits, registry string) (string, error) {
 		p.Machine.Kubelet.ExtraMounts = append(p.Machine.Kubelet.ExtraMounts,
 			mount{Destination: path, Source: path, Type: "bind", Options: []string{"rbind", "rw"}})
 	}
-	if !traits.SysResource {
-		p.Machine.Files = []file{{Path: "/etc/cri/conf.d/20-customization.part", Op: "create", Content: restrictScores}}
-	}
+	return p
+}
+
+func (p patch) text() (string, error) {
 	text, err := yaml.Marshal(p)
 	if err != nil {
 		return "", fmt.Errorf("writing the patch of Talos nodes: %w", err)

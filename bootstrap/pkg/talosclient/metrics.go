@@ -1,0 +1,137 @@
+package talosclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"k8s.io/utils/clock"
+)
+
+// Metrics count the calls of the Talos API and time them. It is a
+// prometheus.Collector. Nothing in it grows with the machines: the methods are
+// those that this package calls, and codes that gRPC does not know count as
+// Unknown.
+type Metrics struct {
+	clock     clock.PassiveClock
+	requests  *prometheus.CounterVec
+	durations *prometheus.HistogramVec
+}
+
+var _ prometheus.Collector = &Metrics{}
+
+// NewMetrics returns Metrics that have counted nothing yet, and that show it to
+// nobody.
+func NewMetrics(passiveClock clock.PassiveClock) *Metrics {
+	labels := []string{"method", "code"}
+
+	return &Metrics{
+		clock: passiveClock,
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "capi_talos_talos_requests_total",
+			Help: "Calls of the Talos API, by gRPC method and by the code of the answer.",
+		}, labels),
+		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "capi_talos_talos_request_duration_seconds",
+			Help: "How long calls of the Talos API took; of a stream, how long its first message took.",
+			// Calls are bounded by DefaultCallTimeout, the leave of etcd by LeaveTimeout.
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
+		}, labels),
+	}
+}
+
+// Register registers the Metrics, in place of those that a former manager of the
+// same process has left.
+func (m *Metrics) Register(registry prometheus.Registerer) error {
+	err := registry.Register(m)
+	if former := (prometheus.AlreadyRegisteredError{}); errors.As(err, &former) {
+		registry.Unregister(former.ExistingCollector)
+		err = registry.Register(m)
+	}
+	if err != nil {
+		return fmt.Errorf("registering the metrics of the Talos API: %w", err)
+	}
+
+	return nil
+}
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(into chan<- *prometheus.Desc) {
+	m.requests.Describe(into)
+	m.durations.Describe(into)
+}
+
+// Collect implements prometheus.Collector.
+func (m *Metrics) Collect(into chan<- prometheus.Metric) {
+	m.requests.Collect(into)
+	m.durations.Collect(into)
+}
+
+// dialOptions make a connection counted.
+func (m *Metrics) dialOptions() []grpc.DialOption {
+	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(m.unary), grpc.WithChainStreamInterceptor(m.stream)}
+}
+
+func (m *Metrics) unary(
+	ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption,
+) error {
+	start := m.clock.Now()
+	err := invoke(ctx, method, request, reply, conn, options...)
+	m.observe(method, start, err)
+
+	return err
+}
+
+func (m *Metrics) stream(
+	ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, options ...grpc.CallOption,
+) (grpc.ClientStream, error) {
+	start := m.clock.Now()
+	opened, err := open(ctx, desc, conn, method, options...)
+	if err != nil {
+		m.observe(method, start, err)
+		return nil, err
+	}
+
+	return &countedStream{ClientStream: opened, answered: func(err error) { m.observe(method, start, err) }}, nil
+}
+
+func (m *Metrics) observe(method string, start time.Time, err error) {
+	code := status.Code(err)
+	if code > codes.Unauthenticated {
+		code = codes.Unknown
+	}
+	method = strings.TrimPrefix(method, "/")
+	m.requests.WithLabelValues(method, code.String()).Inc()
+	m.durations.WithLabelValues(method, code.String()).Observe(m.clock.Since(start).Seconds())
+}
+
+// countedStream tells how a stream was answered: by its first message, by an end
+// without one, or by an error. How long it goes on after that is up to its reader.
+// One goroutine reads at a time.
+type countedStream struct {
+	grpc.ClientStream
+	answered func(error)
+}
+
+// RecvMsg implements grpc.ClientStream.
+func (s *countedStream) RecvMsg(message any) error {
+	err := s.ClientStream.RecvMsg(message)
+	if s.answered == nil {
+		return err
+	}
+	if errors.Is(err, io.EOF) {
+		s.answered(nil)
+	} else {
+		s.answered(err)
+	}
+	s.answered = nil
+
+	return err
+}

@@ -1,0 +1,53 @@
+package docs
+
+import (
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+)
+
+// declaredReasons are the conditions, reasons and events that a file declares.
+func declaredReasons(g Gomega, file string) []string {
+	source, err := os.ReadFile(file)
+	g.Expect(err).NotTo(HaveOccurred())
+
+	return found(`(?m)^\t\w+ = "([A-Z]\w+)"$`, string(source))
+}
+
+// TestPagesNameEachReason: whoever meets a condition, a reason or an event of ours
+// finds it on a page.
+func TestPagesNameEachReason(t *testing.T) {
+	g := NewWithT(t)
+	pages := strings.Join(slices.Collect(maps.Values(allPages(g))), "\n")
+	for _, file := range []string{
+		"../bootstrap/api/v1beta1/conditions.go", "../controlplane/api/v1beta1/conditions.go", "../infrastructure/api/v1alpha1/conditions.go",
+	} {
+		reasons := declaredReasons(g, file)
+		g.Expect(reasons).NotTo(BeEmpty(), file)
+		g.Expect(unnamed(pages, reasons)).To(BeEmpty(), file)
+	}
+}
+
+// unnamed are the reasons that a text does not name.
+func unnamed(text string, reasons []string) []string {
+	named := found("`([A-Z]\\w+)`", text)
+
+	return slices.DeleteFunc(reasons, func(reason string) bool { return slices.Contains(named, reason) })
+}
+
+// TestTheRunBookOfPodsNamesEachReason: whoever meets a reason of a machine in a Pod
+// finds its cause and cure.
+func TestTheRunBookOfPodsNamesEachReason(t *testing.T) {
+	g := NewWithT(t)
+	reasons := declaredReasons(g, "../infrastructure/api/v1alpha1/container_conditions.go")
+	g.Expect(reasons).NotTo(BeEmpty())
+	page, err := os.ReadFile("container.md")
+	g.Expect(err).NotTo(HaveOccurred())
+	runBook := regexp.MustCompile(`(?s)## Run-book.*`).FindString(string(page))
+	g.Expect(unnamed(runBook, reasons)).To(BeEmpty())
+}

@@ -1,0 +1,44 @@
+package backends
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/events"
+	"sigs.k8s.io/cluster-api/util/conditions"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+// needsAttention tells whether somebody is needed for a reason.
+func needsAttention(reason string) bool {
+	switch reason {
+	case infrav1.NoHostFitsReason, infrav1.HostLostReason, infrav1.InvalidSelectorReason, infrav1.OverlayFailedReason, infrav1.InstallDiskUnfitReason,
+		infrav1.FingerprintMismatchReason, infrav1.HostIdentityMismatchReason, infrav1.HostRunsForeignReason, infrav1.HostDuplicateReason,
+		infrav1.HostReturnedToMaintenanceReason, infrav1.HostNotAnsweringReason,
+		infrav1.ReprovisionOtherMachineReason, infrav1.ReprovisionDataMissingReason, infrav1.ReprovisionFromTemplateReason,
+		infrav1.ReprovisionGoingReason,
+		infrav1.PodRefusedReason, infrav1.PodNameTakenReason, infrav1.VolumeNotBoundReason, infrav1.ImageUnavailableReason,
+		infrav1.NotTalosReason, infrav1.WrongReleaseReason, infrav1.EtcdAddressLostReason, infrav1.NodeNotReadyReason:
+		return true
+	}
+
+	return false
+}
+
+// CallForAttention records an event when a condition says so for the first time.
+func CallForAttention(recorder events.EventRecorder, scope *Scope) {
+	for _, found := range []struct {
+		kind string
+		now  Finding
+	}{
+		{infrav1.HostClaimedCondition, scope.Observed.Claim},
+		{infrav1.ConfigurationAppliedCondition, scope.Observed.Configuration},
+		{infrav1.HostRunningCondition, scope.Observed.Running},
+		{infrav1.ReprovisioningCondition, scope.Observed.Reprovisioning},
+		{infrav1.DeletingCondition, scope.Observed.Deleting},
+	} {
+		before := conditions.Get(scope.TalosMachine, found.kind)
+		if needsAttention(found.now.Reason) && (before == nil || before.Reason != found.now.Reason) {
+			recorder.Eventf(scope.TalosMachine, nil, corev1.EventTypeWarning, infrav1.EventAttention, "Observe", "%s: %s", found.now.Reason, found.now.Message)
+		}
+	}
+}

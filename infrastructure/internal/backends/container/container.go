@@ -1,0 +1,332 @@
+// Package container runs machines as Pods of the management cluster: one Pod of the
+// Talos image per TalosMachine (design D11).
+//
+// What must not be lost is in the spec of the TalosMachine, and is written before
+// the effect that it speaks of. Everything else has names that follow from that of
+// the TalosMachine, and is found again.
+package container
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
+)
+
+const (
+	// startPatience is how long Talos may take from the start of its container until
+	// it answers.
+	startPatience = time.Minute
+	// lostContactFactor and silentFactor make the interval for what only a person
+	// can mend, and the longest one for machines that do not answer, out of
+	// ProbeInterval.
+	lostContactFactor, silentFactor = 3, 6
+)
+
+// Machines is the container backend. All fields are required.
+type Machines struct {
+	// Client reads from the cache of the management cluster, but Secrets live.
+	Client client.Client
+	// APIReader reads live.
+	APIReader client.Reader
+	// Dialer opens connections to Talos machines.
+	Dialer talosclient.Dialer
+	// Credentials gives out client certificates.
+	Credentials *credentials.Store
+	// Lookout watches configured machines.
+	Lookout *lookout.Lookout
+	// Clock tells the time.
+	Clock clock.PassiveClock
+	// Random mints provider IDs, and spreads retries.
+	Random backends.Random
+	// Recorder records events.
+	Recorder events.EventRecorder
+	// ProbeInterval is about how often a machine is asked that cannot be watched.
+	ProbeInterval time.Duration
+	// ClusterDomain is the DNS domain of the management cluster.
+	ClusterDomain string
+
+	// beginning lets one TalosMachine at a time begin to be re-provisioned.
+	beginning sync.Mutex
+}
+
+var _ backends.Machines = &Machines{}
+
+// +kubebuilder:rbac:groups="",resources=pods;services,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch;create;delete
+// +kubebuilder:rbac:groups="",resources=nodes,verbs=list;watch
+// +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get
+
+// Reconcile implements backends.Machines.
+func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
+	defer backends.CallForAttention(m.Recorder, scope)
+
+	progress := scope.TalosMachine.Spec.Pod.Progress
+	scope.Observed.Provisioned = progress == infrav1.PodRan
+	scope.Observed.Identity = backends.False(infrav1.NotHandedOverReason, "The configuration never leaves the management cluster")
+	if progress == "" && scope.Machine.Spec.Bootstrap.DataSecretName == nil {
+		scope.Observed.Claim = backends.False(infrav1.WaitingForBootstrapDataReason, noConfigurationYet)
+		return ctrl.Result{}, nil
+	}
+	again, err := m.reconcileReprovision(ctx, scope)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	result, err := m.reconcilePod(ctx, scope)
+
+	return util.LowestNonZeroResult(result, again), err
+}
+
+// wish is what the objects of the machine are made from.
+func (m *Machines) wish(scope *backends.Scope, byAPI bool) wish {
+	w := wish{machine: scope.TalosMachine, cluster: scope.TalosMachine.Labels[clusterv1.ClusterNameLabel], byAPI: byAPI}
+	if scope.Machine != nil {
+		w.cluster, w.controlPlane, w.failureDomain = scope.Machine.Spec.ClusterName, util.IsControlPlaneMachine(scope.Machine), scope.Machine.Spec.FailureDomain
+	}
+
+	return w
+}
+
+// reconcilePod judges what the Pod needs, and does it.
+func (m *Machines) reconcilePod(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
+	now, err := m.life(ctx, scope.TalosMachine)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	next := now.next()
+	if next == stepBind {
+		if err := m.bindPod(ctx, scope, now.pod); err != nil {
+			return ctrl.Result{}, err
+		}
+		next = now.next()
+	}
+	switch next {
+	case stepCreate:
+		return m.createPod(ctx, scope)
+	case stepBind, stepFollow:
+		return m.followPod(ctx, scope, now.pod)
+	case stepRefuse:
+		scope.Observed.Claim = taken("Pod", scope.TalosMachine.Name)
+		return m.later(), nil
+	case stepLose, stepLost:
+		return m.losePod(ctx, scope, now)
+	case stepReplace, stepAwait, stepLetGo:
+		return m.replacePod(ctx, scope, now)
+	case stepWipe:
+		return m.wipePod(ctx, scope, now)
+	}
+
+	return ctrl.Result{}, nil
+}
+
+// life gathers what decides about the Pod of a machine.
+func (m *Machines) life(ctx context.Context, machine *infrav1.TalosMachine) (life, error) {
+	now := life{machine: machine}
+	var err error
+	if now.pod, err = m.podOf(ctx, machine); err != nil {
+		return life{}, err
+	}
+	switch pod := now.pod; {
+	case pod == nil:
+		now.dataGone, err = m.isDataGone(ctx, machine)
+	case pod.Spec.NodeName != "" && !pod.DeletionTimestamp.IsZero():
+		var node *corev1.Node
+		node, err = m.node(ctx, pod)
+		now.nodeGone, now.nodeSilent = err == nil && node == nil, isSilent(node)
+	}
+	if err != nil {
+		return life{}, fmt.Errorf("gathering what is known of Pod %s: %w", machine.Name, err)
+	}
+
+	return now, nil
+}
+
+// podOf is the Pod of that name; nil when there is none. The cache is believed where
+// it shows the Pod that is recorded: what it tells of its end cannot be taken back.
+// Whether there is none, or another one, is asked live, but for a machine that is
+// lost: for that one none is made.
+func (m *Machines) podOf(ctx context.Context, machine *infrav1.TalosMachine) (*corev1.Pod, error) {
+	pod, key := &corev1.Pod{}, client.ObjectKeyFromObject(machine)
+	err := m.Client.Get(ctx, key, pod)
+	switch {
+	case err == nil && machine.Spec.Pod.UID == string(pod.UID) && metav1.IsControlledBy(pod, machine):
+		return pod, nil
+	case apierrors.IsNotFound(err) && machine.Spec.Pod.Progress == infrav1.PodLost && machine.DeletionTimestamp.IsZero():
+		return nil, nil //nolint:nilnil // Documented above.
+	case client.IgnoreNotFound(err) != nil:
+		return nil, err
+	}
+	pod = &corev1.Pod{}
+	if err := m.APIReader.Get(ctx, key, pod); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+
+	return pod, nil
+}
+
+// isDataGone tells that the volume claim is gone of a machine that has had a Pod:
+// another one would be empty.
+func (m *Machines) isDataGone(ctx context.Context, machine *infrav1.TalosMachine) (bool, error) {
+	progress := machine.Spec.Pod.Progress
+	if isEphemeral(machine) || (progress != infrav1.PodCreated && progress != infrav1.PodRan) {
+		return false, nil
+	}
+	claim := &corev1.PersistentVolumeClaim{}
+	err := m.APIReader.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machine.Name + infrav1.DataClaimSuffix}, claim)
+	if apierrors.IsNotFound(err) {
+		return true, nil
+	}
+
+	return err == nil && claim.Status.Phase == corev1.ClaimLost, err
+}
+
+// bindPod records which Pod the machine has.
+func (m *Machines) bindPod(ctx context.Context, scope *backends.Scope, pod *corev1.Pod) error {
+	return backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) {
+		spec.Pod.UID = string(pod.UID)
+		if spec.Pod.Progress != infrav1.PodRan {
+			spec.Pod.Progress = infrav1.PodCreated
+		}
+	})
+}
+
+// losePod records that the machine is lost, and lets its Pod go then. Its
+// configuration stays no longer than its Pod.
+func (m *Machines) losePod(ctx context.Context, scope *backends.Scope, now life) (ctrl.Result, error) {
+	machine := scope.TalosMachine
+	text := lostText(now)
+	if machine.Spec.Pod.Progress != infrav1.PodLost {
+		if err := backends.Record(ctx, m.Client, machine, func(spec *infrav1.TalosMachineSpec) { spec.Pod.Progress = infrav1.PodLost }); err != nil {
+			return ctrl.Result{}, err
+		}
+		m.Recorder.Eventf(machine, nil, corev1.EventTypeWarning, infrav1.EventPodLost, "Observe", "%s", text)
+	} else if before := conditions.Get(machine, infrav1.HostClaimedCondition); before != nil && before.Reason == infrav1.PodLostReason {
+		// What was seen of the Pod when it went says most.
+		text = before.Message
+	}
+	m.forget(client.ObjectKeyFromObject(machine))
+	scope.Observed.Claim = backends.False(infrav1.PodLostReason, text)
+	scope.Observed.Running = backends.False(infrav1.PodLostReason, "The Pod of the machine is gone")
+	if now.pod != nil && metav1.IsControlledBy(now.pod, machine) {
+		return m.later(), m.deletePod(ctx, now)
+	}
+	_, err := backends.DeleteOwned(ctx, m.Client, m.APIReader, machine,
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: machine.Namespace, Name: machine.Name + infrav1.UserDataSecretSuffix}})
+
+	return ctrl.Result{}, err
+}
+
+func lostText(now life) string {
+	why := "The Pod was deleted, and the data of the machine is lost with it, because its storage is ephemeral"
+	switch pod := now.pod; {
+	case now.dataGone:
+		why = "The volume claim of the machine is gone, and its data with it"
+	case pod != nil && hasFailed(pod) && (pod.DeletionTimestamp.IsZero() || pod.Status.Reason != ""):
+		status := pod.Status.Reason
+		if status == "" {
+			status = string(pod.Status.Phase)
+		}
+		if pod.Status.Message != "" {
+			status += ": " + pod.Status.Message
+		}
+		why = fmt.Sprintf("The Pod has ended (%s), and the data of the machine is lost with it, because its storage is ephemeral", status)
+	}
+
+	return why + ". The Pod is not made again: delete the Machine, or let a MachineHealthCheck replace it"
+}
+
+// replacePod brings a Pod that is to be made again on its volume to its end.
+func (m *Machines) replacePod(ctx context.Context, scope *backends.Scope, now life) (ctrl.Result, error) {
+	m.forget(client.ObjectKeyFromObject(scope.TalosMachine))
+	reason, message := infrav1.PodReplacingReason, "The Pod has ended, and is made again on its volume"
+	if now.next() == stepAwait {
+		message = "The Pod is being deleted; it is made again on its volume once its containers have ended, which " + now.awaited()
+	}
+	if now.nodeSilent {
+		reason = infrav1.NodeNotReadyReason
+	}
+	scope.Observed.Claim = backends.False(reason, message)
+	scope.Observed.Running = backends.False(reason, message)
+
+	// The end of its node does not wake us.
+	return m.later(), m.deletePod(ctx, now)
+}
+
+// deletePod deletes a Pod of ours, and lets it go once nothing of it runs.
+func (m *Machines) deletePod(ctx context.Context, now life) error {
+	pod := now.pod
+	if pod.DeletionTimestamp.IsZero() {
+		// Its next event goes on.
+		err := m.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}, client.GracePeriodSeconds(releasedGracePeriodSeconds))
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("deleting Pod %s: %w", pod.Name, err)
+		}
+		return nil
+	}
+	if !now.hasEnded() || !isHeld(pod) {
+		return nil
+	}
+
+	return m.letPodGo(ctx, pod)
+}
+
+// later asks again about what only a person can mend.
+func (m *Machines) later() ctrl.Result {
+	return ctrl.Result{RequeueAfter: backends.Jitter(m.Random, lostContactFactor*m.ProbeInterval)}
+}
+
+// soon asks again a machine that is coming up.
+func (m *Machines) soon() ctrl.Result {
+	return ctrl.Result{RequeueAfter: backends.Jitter(m.Random, m.ProbeInterval/silentFactor)}
+}
+
+// refused asks again for what the API server has refused.
+func (m *Machines) refused() ctrl.Result {
+	return ctrl.Result{RequeueAfter: backends.Jitter(m.Random, backends.RefusedInterval)}
+}
+
+// Gone implements backends.Machines. A Pod whose TalosMachine somebody has stripped
+// of its finalizer is deleted with it; nobody else would let it go.
+func (m *Machines) Gone(ctx context.Context, key client.ObjectKey) error {
+	m.forget(key)
+	pod := &corev1.Pod{}
+	if err := m.Client.Get(ctx, key, pod); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	owner := metav1.GetControllerOf(pod)
+	if pod.DeletionTimestamp.IsZero() || !isHeld(pod) || owner == nil || owner.Kind != infrav1.TalosMachineKind {
+		return nil
+	}
+	machine := &infrav1.TalosMachine{}
+	err := m.APIReader.Get(ctx, key, machine)
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("reading TalosMachine %s: %w", key.Name, err)
+	}
+	if err == nil && machine.UID == owner.UID {
+		return nil
+	}
+
+	return m.letPodGo(ctx, pod)
+}
+
+// forget ends the watch of a machine.
+func (m *Machines) forget(key client.ObjectKey) {
+	m.Lookout.Forget(key)
+}

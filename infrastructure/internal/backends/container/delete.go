@@ -1,0 +1,119 @@
+package container
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/wipe"
+)
+
+// Delete implements backends.Machines: the Pod, then its data and its names.
+func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.Deletion, ctrl.Result, error) {
+	defer backends.CallForAttention(m.Recorder, scope)
+
+	m.forget(client.ObjectKeyFromObject(scope.TalosMachine))
+	scope.Observed.Reprovisioning = backends.False(infrav1.NotReprovisioningReason, "")
+	now, err := m.life(ctx, scope.TalosMachine)
+	if err != nil {
+		return "", ctrl.Result{}, err
+	}
+	left, err := m.deleteAll(ctx, m.wish(scope, false), now, true)
+	if err != nil {
+		return "", ctrl.Result{}, err
+	}
+	if len(left) > 0 {
+		reason := infrav1.WaitingForPodDeletionReason
+		if now.nodeSilent {
+			reason = infrav1.NodeNotReadyReason
+		}
+		scope.Observed.Deleting = backends.True(reason, "Waiting to be gone: "+strings.Join(left, ", "))
+		// The end of a node does not wake us.
+		return backends.Releasing, m.later(), nil
+	}
+	if err := m.rememberGone(ctx, scope); err != nil {
+		return "", ctrl.Result{}, err
+	}
+	m.Recorder.Eventf(scope.TalosMachine, nil, corev1.EventTypeNormal, infrav1.EventPodDeleted, "Delete", "The Pod of the machine and its data are gone")
+
+	return backends.Released, ctrl.Result{}, nil
+}
+
+// rememberGone records on the TalosCluster that nothing is left of a control plane
+// machine: where etcd of a cluster is not bootstrapped yet, the control plane
+// provider may have named that very machine for it (design D7), and begins with
+// another one then.
+func (m *Machines) rememberGone(ctx context.Context, scope *backends.Scope) error {
+	machine := scope.TalosMachine
+	_, controlPlane := machine.Labels[clusterv1.MachineControlPlaneLabel]
+	if !controlPlane || scope.TalosCluster == nil || ptr.Deref(scope.Cluster.Status.Initialization.ControlPlaneInitialized, false) {
+		return nil
+	}
+	cluster := &infrav1.TalosCluster{}
+	key := client.ObjectKeyFromObject(scope.TalosCluster)
+	if err := m.APIReader.Get(ctx, key, cluster); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return fmt.Errorf("reading TalosCluster %s: %w", key.Name, err)
+	}
+	before := cluster.DeepCopy()
+	if !wipe.RememberGone(cluster, machine.Spec.ProviderID) {
+		return nil
+	}
+	if err := m.Client.Patch(ctx, cluster, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("recording on TalosCluster %s that nothing is left of TalosMachine %s: %w", key.Name, machine.Name, err)
+	}
+
+	return nil
+}
+
+// deleteAll deletes the Pod, and once it has ended what belongs to it; with names
+// also the Service that gives etcd its address. It tells what is left.
+func (m *Machines) deleteAll(ctx context.Context, w wish, now life, names bool) ([]string, error) {
+	if now.pod != nil && metav1.IsControlledBy(now.pod, w.machine) {
+		left := "Pod " + now.pod.Name
+		if !now.pod.DeletionTimestamp.IsZero() && !now.hasEnded() {
+			left += ", whose end " + now.awaited()
+		}
+		return []string{left}, m.deletePod(ctx, now)
+	}
+	if pod := now.pod; pod != nil && metav1.GetControllerOf(pod) == nil {
+		// The TalosMachine was deleted without its dependents: nobody else would let it go.
+		if err := m.letPodGo(ctx, pod); err != nil {
+			return nil, err
+		}
+	}
+	meta := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: w.machine.Namespace, Name: name}
+	}
+	belongings := []client.Object{
+		&corev1.Secret{ObjectMeta: meta(w.machine.Name + infrav1.UserDataSecretSuffix)},
+		&corev1.PersistentVolumeClaim{ObjectMeta: meta(w.machine.Name + infrav1.DataClaimSuffix)},
+	}
+	if names {
+		belongings = append(belongings, &corev1.Service{ObjectMeta: meta(w.etcdServiceName())})
+	}
+	var left []string
+	for _, belonging := range belongings {
+		there, err := backends.DeleteOwned(ctx, m.Client, m.APIReader, w.machine, belonging)
+		if err != nil {
+			return nil, err
+		}
+		if there {
+			left = append(left, backends.KindOf(belonging)+" "+belonging.GetName())
+		}
+	}
+
+	return left, nil
+}

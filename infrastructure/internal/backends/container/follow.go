@@ -1,0 +1,364 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/endpoint"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
+)
+
+// followPod brings a Pod from its node to Talos that runs in it, and follows that.
+func (m *Machines) followPod(ctx context.Context, scope *backends.Scope, pod *corev1.Pod) (ctrl.Result, error) {
+	w := m.wish(scope, !hasUserData(pod))
+	if err := m.keepLabels(ctx, w, pod); err != nil {
+		return ctrl.Result{}, err
+	}
+	scope.Observed.Claim = scheduling(pod)
+	again, err := m.keepEtcdService(ctx, scope, w)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	result, err := m.followContainer(ctx, scope, w, pod)
+
+	return util.LowestNonZeroResult(result, again), err
+}
+
+// keepLabels mends the labels of a Pod.
+func (m *Machines) keepLabels(ctx context.Context, w wish, pod *corev1.Pod) error {
+	labels := w.podLabels(pod.Labels)
+	if maps.Equal(labels, pod.Labels) {
+		return nil
+	}
+	before := pod.DeepCopy()
+	pod.Labels = labels
+	if err := m.Client.Patch(ctx, pod, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("mending the labels of Pod %s: %w", pod.Name, err)
+	}
+
+	return nil
+}
+
+func (m *Machines) followContainer(ctx context.Context, scope *backends.Scope, w wish, pod *corev1.Pod) (ctrl.Result, error) {
+	if pod.Spec.NodeName == "" {
+		scope.Observed.Running = backends.False(infrav1.HostNotConfiguredReason, "The Pod has no node yet")
+		return m.observeStorage(ctx, scope)
+	}
+	node, err := m.node(ctx, pod)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if node != nil {
+		scope.Observed.FailureDomain = node.Labels[corev1.LabelTopologyZone]
+	}
+	stopped := starting(pod)
+	if stopped.Status != "" {
+		m.forget(client.ObjectKeyFromObject(scope.TalosMachine))
+		scope.Observed.Running = stopped
+	}
+	// The Secret is read at each start of the container.
+	if !w.byAPI && (!scope.Observed.Provisioned || stopped.Status != "") {
+		if done, result, err := m.reconcileUserData(ctx, scope, w, node); err != nil || !done {
+			return result, err
+		}
+	}
+	if stopped.Status != "" {
+		return ctrl.Result{}, nil
+	}
+
+	return m.followTalos(ctx, scope, w, pod, node)
+}
+
+// node is the node of a Pod; nil while the cache does not show it, and once it is
+// gone.
+func (m *Machines) node(ctx context.Context, pod *corev1.Pod) (*corev1.Node, error) {
+	node := &corev1.Node{}
+	if err := m.Client.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, node); err != nil {
+		if apierrors.IsNotFound(err) {
+			return nil, nil //nolint:nilnil // Documented above.
+		}
+		return nil, fmt.Errorf("reading Node %s: %w", pod.Spec.NodeName, err)
+	}
+
+	return node, nil
+}
+
+// observeStorage says what is wrong with the volume that the Pod waits for.
+func (m *Machines) observeStorage(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
+	problem, err := m.storageProblem(ctx, scope.TalosMachine)
+	if err != nil || problem == "" {
+		return ctrl.Result{}, err
+	}
+	scope.Observed.Claim = backends.False(infrav1.VolumeNotBoundReason, problem)
+
+	return m.later(), nil
+}
+
+// keepEtcdService makes the Service of etcd again when somebody has deleted it, with
+// the same address, for the other members know no other; and mends it when somebody
+// has changed it. The Pod is followed whatever becomes of that.
+func (m *Machines) keepEtcdService(ctx context.Context, scope *backends.Scope, w wish) (ctrl.Result, error) {
+	if !w.controlPlane {
+		return ctrl.Result{}, nil
+	}
+	service, wanted := &corev1.Service{}, w.etcdService()
+	err := m.Client.Get(ctx, client.ObjectKeyFromObject(wanted), service)
+	if client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, fmt.Errorf("reading Service %s: %w", wanted.Name, err)
+	}
+	_, differs := endpoint.Mended(service, wanted)
+	if err == nil && !differs && metav1.IsControlledBy(service, w.machine) && service.Spec.ClusterIP == wanted.Spec.ClusterIP {
+		return ctrl.Result{}, nil
+	}
+	if err := m.ensureEtcdService(ctx, scope, w); err != nil {
+		return m.judge(scope, err)
+	}
+
+	return ctrl.Result{}, nil
+}
+
+// reconcileUserData makes the Secret that the Pod starts with. Where the Pod has
+// limits that waits for its node: what the node inside must not promise is the rest
+// of it. It tells whether the pass goes on.
+func (m *Machines) reconcileUserData(ctx context.Context, scope *backends.Scope, w wish, node *corev1.Node) (bool, ctrl.Result, error) {
+	stored := &corev1.Secret{}
+	key := client.ObjectKey{Namespace: w.machine.Namespace, Name: w.machine.Name + infrav1.UserDataSecretSuffix}
+	err := m.Client.Get(ctx, key, stored)
+	switch {
+	case err == nil && metav1.IsControlledBy(stored, w.machine):
+		scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
+		return true, ctrl.Result{}, nil
+	case err == nil:
+		scope.Observed.Configuration = taken("Secret", key.Name)
+		return false, m.later(), nil
+	case !apierrors.IsNotFound(err):
+		return false, ctrl.Result{}, fmt.Errorf("reading Secret %s: %w", key.Name, err)
+	}
+	if node == nil && needsNode(w.machine) {
+		return false, m.soon(), nil
+	}
+	text, result, err := m.overlaid(ctx, scope, w, node)
+	if err != nil || text == nil {
+		return false, result, err
+	}
+	if err := m.Client.Create(ctx, w.userData(encode(text))); err != nil && !apierrors.IsAlreadyExists(err) {
+		result, err := m.judge(scope, fmt.Errorf("creating Secret %s: %w", key.Name, err))
+		return false, result, err
+	}
+	scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
+
+	return true, ctrl.Result{}, nil
+}
+
+// followTalos asks Talos in a container that runs, and watches it from then on.
+func (m *Machines) followTalos(ctx context.Context, scope *backends.Scope, w wish, pod *corev1.Pod, node *corev1.Node) (ctrl.Result, error) {
+	key := client.ObjectKeyFromObject(scope.TalosMachine)
+	if status, calm := m.Lookout.Calm(key, targetText(pod)); calm && scope.Observed.Provisioned && len(scope.TalosMachine.Status.Addresses) > 0 {
+		scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
+		scope.Observed.Running = running(scope.TalosMachine, node, status)
+		return ctrl.Result{}, nil
+	}
+	if pod.Status.PodIP == "" {
+		return m.soon(), nil
+	}
+	creds, err := m.Credentials.OfCluster(ctx, client.ObjectKeyFromObject(scope.Cluster))
+	if errors.Is(err, secrets.ErrBundleMissing) || errors.Is(err, secrets.ErrBundleInvalid) {
+		scope.Observed.Running = backends.Unknown(infrav1.WaitingForCredentialsReason, "There is no client certificate to ask the machine with; restore the secrets of the cluster")
+		return m.later(), nil
+	}
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	talos, err := m.Dialer.Secure(ctx, pod.Status.PodIP, creds)
+	if err == nil {
+		defer func() { _ = talos.Close() }()
+		scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
+		return m.observe(ctx, scope, pod, node, talos, creds)
+	}
+	m.Lookout.Forget(key)
+	if errors.Is(err, talosclient.ErrUntrusted) {
+		return m.handOver(ctx, scope, w, pod, node)
+	}
+
+	return m.silent(scope, w, pod, node), nil
+}
+
+// silent says that Talos does not answer, and asks again less and less.
+func (m *Machines) silent(scope *backends.Scope, w wish, pod *corev1.Pod, node *corev1.Node) ctrl.Result {
+	since := m.Clock.Since(runningSince(pod).StartedAt.Time)
+	switch {
+	case isSilent(node):
+		scope.Observed.Running = backends.False(infrav1.NodeNotReadyReason, fmt.Sprintf(
+			"The machine does not answer, and its node %s is not ready either: bring that back, or delete the Machine", node.Name))
+	case since <= startPatience:
+		scope.Observed.Running = backends.False(infrav1.HostBootingReason, "The container has just started; Talos does not answer in it yet")
+	case scope.Observed.Provisioned:
+		scope.Observed.Running = backends.False(infrav1.HostNotAnsweringReason, "The machine does not answer; the log of its Pod may say why")
+	case !w.controlPlane && !ptr.Deref(scope.Cluster.Status.Initialization.ControlPlaneInitialized, false):
+		// Its certificate comes from there.
+		scope.Observed.Running = backends.False(infrav1.HostBootingReason, "The machine does not answer; it does not before the control plane of the cluster runs")
+	default:
+		scope.Observed.Running = backends.False(infrav1.NotTalosReason, fmt.Sprintf(
+			"The container has run for more than a minute, but Talos does not answer in it: is %s an image of Talos? If not, name another one in a new template", imageOf(pod)))
+	}
+	quiet := since
+	if before := conditions.Get(scope.TalosMachine, infrav1.HostRunningCondition); scope.Observed.Provisioned && before != nil && before.Status == metav1.ConditionFalse {
+		quiet = m.Clock.Since(before.LastTransitionTime.Time)
+	}
+	pace := lookout.Pace(quiet, m.ProbeInterval/silentFactor, silentFactor*m.ProbeInterval)
+
+	return ctrl.Result{RequeueAfter: backends.Jitter(m.Random, pace)}
+}
+
+// handOver gives a machine its configuration through the Talos API. Only one whose
+// configuration is too long for the environment is in maintenance mode.
+func (m *Machines) handOver(ctx context.Context, scope *backends.Scope, w wish, pod *corev1.Pod, node *corev1.Node) (ctrl.Result, error) {
+	if scope.Observed.Provisioned {
+		scope.Observed.Running = backends.False(infrav1.HostReturnedToMaintenanceReason,
+			"The machine does not run as a node of this cluster any more after it has, and is not configured again by itself; delete its Machine")
+		return m.later(), nil
+	}
+	if !w.byAPI {
+		result := m.silent(scope, w, pod, node)
+		if scope.Observed.Running.Reason == infrav1.NotTalosReason {
+			scope.Observed.Running = backends.False(infrav1.HostNotAnsweringReason, "Talos answers in the container, but does not know the certificates of this cluster: its configuration is another one, or was not taken")
+		}
+		return result, nil
+	}
+	if node == nil && needsNode(w.machine) {
+		return m.soon(), nil
+	}
+	text, result, err := m.overlaid(ctx, scope, w, node)
+	if err != nil || text == nil {
+		return result, err
+	}
+	// Another Pod may have its address by now, and the configuration carries keys.
+	current := &corev1.Pod{}
+	err = m.APIReader.Get(ctx, client.ObjectKeyFromObject(pod), current)
+	if err != nil || !current.DeletionTimestamp.IsZero() || targetText(current) != targetText(pod) {
+		return m.soon(), client.IgnoreNotFound(err)
+	}
+	talos, err := m.Dialer.Maintenance(ctx, pod.Status.PodIP, "")
+	if err != nil {
+		return m.silent(scope, w, pod, node), nil
+	}
+	defer func() { _ = talos.Close() }()
+	err = talos.ApplyConfiguration(ctx, text)
+	switch {
+	case errors.Is(err, talosclient.ErrInvalidConfiguration):
+		scope.Observed.Configuration = backends.False(infrav1.ConfigurationRefusedReason, fmt.Sprintf("Talos has refused the configuration: %v", err))
+		return m.later(), nil
+	case err != nil:
+		// Perhaps it was taken; the next pass sees.
+		scope.Observed.Configuration = backends.False(infrav1.ApplyingConfigurationReason, "The machine has not confirmed that it took its configuration")
+		return m.soon(), nil
+	}
+	scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
+	m.Recorder.Eventf(scope.TalosMachine, pod, corev1.EventTypeNormal, infrav1.EventConfigurationApplied, "Apply", "Handed the configuration over to Pod %s", pod.Name)
+
+	return m.soon(), nil
+}
+
+// observe reads what a configured machine tells.
+func (m *Machines) observe(
+	ctx context.Context, scope *backends.Scope, pod *corev1.Pod, node *corev1.Node, talos talosclient.Node, creds talosclient.Credentials,
+) (ctrl.Result, error) {
+	status, err := talos.MachineStatus(ctx)
+	if err != nil {
+		scope.Observed.Running = backends.Unknown(infrav1.HostNotAnsweringReason, "The machine does not tell its stage")
+		return m.soon(), nil
+	}
+	version, err := talos.Version(ctx)
+	if err != nil {
+		return m.soon(), nil //nolint:nilerr // The next pass asks again.
+	}
+	scope.Observed.TalosVersion = version
+	if wanted := scope.TalosMachine.Spec.Container.Talos.Version; version != wanted {
+		scope.Observed.Running = backends.False(infrav1.WrongReleaseReason, fmt.Sprintf(
+			"The image %s is Talos %s, but %s was asked for: name both as they are in a new template", imageOf(pod), version, wanted))
+		return m.later(), nil
+	}
+	scope.Observed.Running = running(scope.TalosMachine, node, status)
+	if status.Stage == talosclient.StageRunning || status.Stage == talosclient.StageBooting {
+		addresses, err := backends.AddressesOf(ctx, talos)
+		if err != nil || len(addresses) == 0 {
+			return m.soon(), nil
+		}
+		scope.Observed.Addresses = addresses
+		if err := m.recordRan(ctx, scope, pod); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
+	key := client.ObjectKeyFromObject(scope.TalosMachine)
+	found := fmt.Sprint(pod.Status.PodIP, version, scope.Observed.Addresses)
+	calm := m.Lookout.Seen(key, targetText(pod), status, found, func(f *follow.Follower) { f.Follow(key, pod.Status.PodIP, creds, status) })
+	if calm && scope.Observed.Provisioned {
+		return ctrl.Result{}, nil
+	}
+
+	return m.later(), nil
+}
+
+// recordRan writes down that the machine runs: from then on it is never configured
+// again by itself.
+func (m *Machines) recordRan(ctx context.Context, scope *backends.Scope, pod *corev1.Pod) error {
+	if scope.TalosMachine.Spec.Pod.Progress == infrav1.PodRan {
+		return nil
+	}
+	// What is recorded to run and still wished for would be wiped once more.
+	if err := m.useUpWish(ctx, scope.TalosMachine); err != nil {
+		return err
+	}
+	if err := backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.Pod.Progress = infrav1.PodRan }); err != nil {
+		return err
+	}
+	scope.Observed.Provisioned = true
+	scope.Observed.Reprovisioning = backends.False(infrav1.NotReprovisioningReason, "")
+	ctrl.LoggerFrom(ctx).Info("The machine runs with its configuration", "Pod", pod.Name)
+	m.Recorder.Eventf(scope.TalosMachine, pod, corev1.EventTypeNormal, infrav1.EventProvisioned, "Observe", "Pod %s runs with its configuration", pod.Name)
+
+	return nil
+}
+
+// imageOf is the image of the Talos container of a Pod.
+func imageOf(pod *corev1.Pod) string {
+	for i := range pod.Spec.Containers {
+		if pod.Spec.Containers[i].Name == containerName {
+			return pod.Spec.Containers[i].Image
+		}
+	}
+
+	return ""
+}
+
+// targetText is which machine is looked at, and where.
+func targetText(pod *corev1.Pod) string {
+	return fmt.Sprint(pod.UID, pod.Status.PodIP)
+}
+
+// etcdAddress is the lasting address of etcd; the zero Addr when there is none.
+func etcdAddress(machine *infrav1.TalosMachine) netip.Addr {
+	address, err := netip.ParseAddr(machine.Spec.Pod.EtcdAddress)
+	if err != nil {
+		return netip.Addr{}
+	}
+
+	return address
+}

@@ -1,0 +1,257 @@
+package container
+
+import (
+	"context"
+	"fmt"
+
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/endpoint"
+)
+
+// errTaken says that an object of a name that is ours belongs to somebody else.
+type errTaken struct{ kind, name string }
+
+// Error implements error.
+func (e errTaken) Error() string { return e.kind + " " + e.name + " belongs to somebody else" }
+
+// taken says so in a condition.
+func taken(kind, name string) backends.Finding {
+	return backends.False(infrav1.PodNameTakenReason, fmt.Sprintf(
+		"%s %s exists, and does not belong to this TalosMachine; nothing is done to it. Delete it, or the Machine, to go on", kind, name))
+}
+
+// errGoing says that an object of ours is being deleted, which is waited for.
+type errGoing struct{ kind, name string }
+
+// Error implements error.
+func (e errGoing) Error() string { return e.kind + " " + e.name + " is being deleted" }
+
+// createPod makes what the Pod needs, and then the Pod. That it may exist is
+// recorded before.
+func (m *Machines) createPod(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
+	scope.Observed.Claim = backends.False(infrav1.PodPreparingReason, "Making what the Pod needs")
+	scope.Observed.Running = backends.False(infrav1.HostNotConfiguredReason, "The machine has no Pod yet")
+	configuration, missing, err := m.configuration(ctx, scope)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	// A machine that ran has its configuration on its volume.
+	if !scope.Observed.Provisioned {
+		if missing != "" {
+			scope.Observed.Claim = backends.False(infrav1.WaitingForBootstrapDataReason, missing)
+			return m.later(), nil
+		}
+		if unfit := m.unfit(scope, configuration); unfit != "" {
+			scope.Observed.Claim = backends.False(infrav1.OverlayFailedReason, unfit)
+			return m.later(), nil
+		}
+	}
+	if err := m.intend(ctx, scope); err != nil {
+		return ctrl.Result{}, err
+	}
+	if current, err := m.isCurrent(ctx, scope.TalosMachine); err != nil || !current {
+		return m.soon(), err
+	}
+	w := m.wish(scope, missing != "" || isLong(configuration))
+	if ready, result, err := m.prepare(ctx, scope, w); err != nil || !ready {
+		return result, err
+	}
+	pod := w.pod()
+	err = m.Client.Create(ctx, pod)
+	if apierrors.IsAlreadyExists(err) {
+		// The next pass sees whose it is.
+		return m.soon(), nil
+	}
+	if err != nil {
+		return m.judge(scope, fmt.Errorf("creating Pod %s: %w", pod.Name, err))
+	}
+
+	return ctrl.Result{}, m.welcome(ctx, scope, pod)
+}
+
+// welcome records a Pod that was just created.
+func (m *Machines) welcome(ctx context.Context, scope *backends.Scope, pod *corev1.Pod) error {
+	machine := scope.TalosMachine
+	ctrl.LoggerFrom(ctx).Info("Created the Pod of the machine", "Pod", klog.KObj(pod), "providerID", machine.Spec.ProviderID)
+	event, note := infrav1.EventPodCreated, "Created Pod %s"
+	if machine.Spec.Pod.UID != "" {
+		event, note = infrav1.EventPodReplaced, "Made Pod %s again on its volume"
+	}
+	if err := m.bindPod(ctx, scope, pod); err != nil {
+		return err
+	}
+	m.Recorder.Eventf(machine, pod, corev1.EventTypeNormal, event, "Create", note, pod.Name)
+	scope.Observed.Claim = backends.False(infrav1.PodNotScheduledReason, "Waiting for the Pod to get a node")
+
+	return nil
+}
+
+// isCurrent tells whether what was decided on is what is recorded: an old record
+// would make another Pod after the one that was lost.
+func (m *Machines) isCurrent(ctx context.Context, machine *infrav1.TalosMachine) (bool, error) {
+	current := &infrav1.TalosMachine{}
+	if err := m.APIReader.Get(ctx, client.ObjectKeyFromObject(machine), current); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+
+	return current.UID == machine.UID && current.DeletionTimestamp.IsZero() && current.Spec.Pod == machine.Spec.Pod, nil
+}
+
+// prepare makes what the Pod needs; it tells whether all of it is there.
+func (m *Machines) prepare(ctx context.Context, scope *backends.Scope, w wish) (bool, ctrl.Result, error) {
+	if w.controlPlane {
+		if err := m.ensureEtcdService(ctx, scope, w); err != nil {
+			result, err := m.judge(scope, err)
+			return false, result, err
+		}
+	}
+	if !isEphemeral(w.machine) {
+		if _, err := ensure(ctx, m, w.machine, w.claim(), &corev1.PersistentVolumeClaim{}); err != nil {
+			result, err := m.judge(scope, err)
+			return false, result, err
+		}
+	}
+	if w.byAPI || needsNode(w.machine) || scope.Observed.Provisioned {
+		return true, ctrl.Result{}, nil
+	}
+
+	// A kubelet that finds the Secret at once need not try again.
+	return m.reconcileUserData(ctx, scope, w, nil)
+}
+
+// intend records the provider ID, and that there may be a Pod.
+func (m *Machines) intend(ctx context.Context, scope *backends.Scope) error {
+	machine := scope.TalosMachine
+	if machine.Spec.ProviderID != "" && machine.Spec.Pod.Progress != "" {
+		return nil
+	}
+	providerID := machine.Spec.ProviderID
+	if providerID == "" {
+		var err error
+		if providerID, err = backends.MintProviderID(m.Random); err != nil {
+			return err
+		}
+	}
+
+	return backends.Record(ctx, m.Client, machine, func(spec *infrav1.TalosMachineSpec) {
+		spec.ProviderID = providerID
+		if spec.Pod.Progress == "" {
+			spec.Pod.Progress = infrav1.PodCreating
+		}
+	})
+}
+
+// ensureEtcdService makes the Service of the machine's etcd, or mends it, and records
+// its address.
+func (m *Machines) ensureEtcdService(ctx context.Context, scope *backends.Scope, w wish) error {
+	recorded, wanted := w.machine.Spec.Pod.EtcdAddress, w.etcdService()
+	service, err := ensure(ctx, m, w.machine, wanted, &corev1.Service{})
+	if err != nil {
+		return err
+	}
+	if mended, differs := endpoint.Mended(service, wanted); differs {
+		if err := m.Client.Patch(ctx, mended, client.MergeFromWithOptions(service, client.MergeFromWithOptimisticLock{})); err != nil {
+			return fmt.Errorf("mending Service %s: %w", service.Name, err)
+		}
+		service = mended
+	}
+	address := service.Spec.ClusterIP
+	switch {
+	case address == "" || address == corev1.ClusterIPNone || (recorded != "" && recorded != address):
+		return errAddressLost{name: service.Name, recorded: recorded, found: address}
+	case recorded == address:
+		return nil
+	}
+
+	return backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.Pod.EtcdAddress = address })
+}
+
+// errAddressLost says that a Service has another address than the one that is
+// recorded.
+type errAddressLost struct{ name, recorded, found string }
+
+// Error implements error.
+func (e errAddressLost) Error() string {
+	if e.recorded == "" {
+		return fmt.Sprintf("Service %s has no address: delete it, so that it is made again with one", e.name)
+	}
+
+	return fmt.Sprintf("The address of Service %s is %q, but etcd of the cluster knows the machine at %s: delete the Service, so that it is made again with that address",
+		e.name, e.found, e.recorded)
+}
+
+// ensure creates an object of the machine, unless it is there, and returns what is
+// there then; found is where that is read to. It is looked for first: the API server
+// refuses a second Service that asks for an address before it says that the name is
+// in use.
+func ensure[T client.Object](ctx context.Context, m *Machines, machine *infrav1.TalosMachine, wanted, found T) (T, error) {
+	kind, name := backends.KindOf(wanted), wanted.GetName()
+	err := m.APIReader.Get(ctx, client.ObjectKeyFromObject(wanted), found)
+	switch {
+	case apierrors.IsNotFound(err):
+		if err := m.Client.Create(ctx, wanted); err != nil {
+			return wanted, fmt.Errorf("creating %s %s: %w", kind, name, err)
+		}
+		return wanted, nil
+	case err != nil:
+		return found, fmt.Errorf("reading %s %s: %w", kind, name, err)
+	case !metav1.IsControlledBy(found, machine):
+		return found, errTaken{kind: kind, name: name}
+	case !found.GetDeletionTimestamp().IsZero():
+		return found, errGoing{kind: kind, name: name}
+	}
+
+	return found, nil
+}
+
+// letPodGo takes our finalizer off a Pod.
+func (m *Machines) letPodGo(ctx context.Context, pod *corev1.Pod) error {
+	before := pod.DeepCopy()
+	if !controllerutil.RemoveFinalizer(pod, infrav1.TalosPodFinalizer) {
+		return nil
+	}
+	if err := m.Client.Patch(ctx, pod, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("letting Pod %s go: %w", pod.Name, err)
+	}
+
+	return nil
+}
+
+// storageProblem says why the claim of a machine has no volume; empty when nothing
+// is known against it.
+func (m *Machines) storageProblem(ctx context.Context, machine *infrav1.TalosMachine) (string, error) {
+	if isEphemeral(machine) {
+		return "", nil
+	}
+	claim := &corev1.PersistentVolumeClaim{}
+	err := m.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machine.Name + infrav1.DataClaimSuffix}, claim)
+	if err != nil || claim.Status.Phase == corev1.ClaimBound {
+		return "", client.IgnoreNotFound(err)
+	}
+	if claim.Status.Phase == corev1.ClaimLost {
+		return fmt.Sprintf("PersistentVolumeClaim %s has lost its volume, and with it the data of the machine: delete the Machine", claim.Name), nil
+	}
+	name := claim.Spec.StorageClassName
+	if name == nil || *name == "" {
+		return fmt.Sprintf("PersistentVolumeClaim %s is not bound, and the management cluster has no default StorageClass: make one the default, or name one in spec.container.storage.volumeClaim of a new template", claim.Name), nil
+	}
+	err = m.APIReader.Get(ctx, client.ObjectKey{Name: *name}, &storagev1.StorageClass{})
+	if apierrors.IsNotFound(err) {
+		return fmt.Sprintf("StorageClass %s of PersistentVolumeClaim %s does not exist: create it, or name another one in a new template", *name, claim.Name), nil
+	}
+	if err != nil {
+		return "", fmt.Errorf("reading StorageClass %s: %w", *name, err)
+	}
+
+	return "", nil
+}

@@ -1,0 +1,304 @@
+package container
+
+import (
+	"cmp"
+	"maps"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/apimachinery/pkg/util/validation"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/labels/format"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/endpoint"
+)
+
+const (
+	// containerName is the name of the only container of a Pod.
+	containerName = "talos"
+	// officialImage is the repository of Talos' own images.
+	officialImage = "ghcr.io/siderolabs/talos"
+	// userDataVariable is where Talos looks for its configuration.
+	userDataVariable = "USERDATA"
+	// gracePeriodSeconds is how long Talos may take to end what runs on the node;
+	// releasedGracePeriodSeconds is how long it may where nothing is wanted of the
+	// machine any more. Connections to an API server without etcd would stay open
+	// until then.
+	gracePeriodSeconds         = int64(30)
+	releasedGracePeriodSeconds = int64(1)
+
+	portTalos, portTrustd, portKubernetes = int32(talosclient.Port), int32(50001), int32(6443)
+	portEtcdClient, portEtcdPeer          = int32(2379), int32(2380)
+)
+
+// dataPaths are the directories of Talos that must outlive the container, each
+// with its folder on the volume. All begin empty; /opt must not be among them,
+// because the image has the CNI plugins there.
+var dataPaths = []struct{ path, folder string }{
+	{"/var", "var"},
+	{"/system/state", "state"},
+	{"/etc/cni", "etc-cni"},
+	{"/etc/kubernetes", "etc-kubernetes"},
+	{"/usr/libexec/kubernetes", "libexec-kubernetes"},
+}
+
+// wish is what the objects of a machine are made from.
+type wish struct {
+	machine *infrav1.TalosMachine
+	// cluster is the name of the Cluster.
+	cluster string
+	// controlPlane tells a control plane machine.
+	controlPlane bool
+	// failureDomain is the zone that the Machine is to be in; empty for any.
+	failureDomain string
+	// byAPI tells that the configuration is too long for the environment of a
+	// container, and is handed over through the Talos API.
+	byAPI bool
+}
+
+func (w wish) spec() *infrav1.TalosMachineContainerSpec {
+	return w.machine.Spec.Container
+}
+
+// labels are on every object of a machine.
+func (w wish) labels() map[string]string {
+	labels := map[string]string{clusterv1.ClusterNameLabel: w.cluster, infrav1.MachineLabel: format.MustFormatValue(w.machine.Name)}
+	if w.controlPlane {
+		labels[clusterv1.MachineControlPlaneLabel] = ""
+	}
+	// What has not the label of the watch filter wakes nobody.
+	if value, ok := w.machine.Labels[clusterv1.WatchLabel]; ok {
+		labels[clusterv1.WatchLabel] = value
+	}
+
+	return labels
+}
+
+// meta is the metadata of an object of a machine.
+func (w wish) meta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: w.machine.Namespace, Name: name, Labels: w.labels(),
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(w.machine, infrav1.GroupVersion.WithKind(infrav1.TalosMachineKind))},
+	}
+}
+
+// pod is the Pod of a machine: the Talos image, as Talos wants to be run in a
+// container. It needs to be privileged, because cgroups are read-only else; it
+// gets nothing else of its host.
+func (w wish) pod() *corev1.Pod {
+	spec := w.spec()
+	pod := &corev1.Pod{ObjectMeta: w.meta(w.machine.Name)}
+	pod.Labels = w.podLabels(spec.PodMetadata.Labels)
+	pod.Annotations = union(spec.PodMetadata.Annotations, nil)
+	pod.Finalizers = []string{infrav1.TalosPodFinalizer}
+	pod.Spec = corev1.PodSpec{
+		Hostname:                      w.machine.Name,
+		AutomountServiceAccountToken:  ptr.To(false),
+		EnableServiceLinks:            ptr.To(false),
+		RestartPolicy:                 corev1.RestartPolicyAlways,
+		TerminationGracePeriodSeconds: ptr.To(gracePeriodSeconds),
+		// The node inside serves the names of its own cluster, not of this one.
+		DNSPolicy:                 corev1.DNSDefault,
+		NodeSelector:              spec.NodeSelector,
+		Tolerations:               spec.Tolerations,
+		Affinity:                  w.affinity(),
+		TopologySpreadConstraints: w.spread(),
+		Containers:                []corev1.Container{w.container()},
+		Volumes:                   w.volumes(),
+	}
+	if len(validation.IsDNS1123Label(w.machine.Name)) > 0 {
+		// The name in the configuration counts.
+		pod.Spec.Hostname = ""
+	}
+	if spec.RuntimeClassName != "" {
+		pod.Spec.RuntimeClassName = ptr.To(spec.RuntimeClassName)
+	}
+	for _, secret := range spec.ImagePullSecrets {
+		pod.Spec.ImagePullSecrets = append(pod.Spec.ImagePullSecrets, corev1.LocalObjectReference{Name: secret.Name})
+	}
+
+	return pod
+}
+
+// podLabels are the labels of a Pod that has some already. By them its Services find
+// it, and the cache.
+func (w wish) podLabels(given map[string]string) map[string]string {
+	labels := union(given, w.labels())
+	if !w.controlPlane {
+		// The Service of the control plane would lead to it.
+		delete(labels, clusterv1.MachineControlPlaneLabel)
+	}
+
+	return labels
+}
+
+func (w wish) container() corev1.Container {
+	spec := w.spec()
+	container := corev1.Container{
+		Name:  containerName,
+		Image: cmp.Or(spec.Talos.Image, officialImage+":"+spec.Talos.Version),
+		// Without a registry only what is there can be run; tags of releases do not move.
+		ImagePullPolicy: corev1.PullIfNotPresent,
+		Env:             []corev1.EnvVar{{Name: "PLATFORM", Value: "container"}},
+		Ports:           []corev1.ContainerPort{{Name: "talos", ContainerPort: portTalos}},
+		Resources:       corev1.ResourceRequirements{Requests: spec.Resources.Requests, Limits: spec.Resources.Limits},
+		SecurityContext: &corev1.SecurityContext{
+			Privileged: ptr.To(true), ReadOnlyRootFilesystem: ptr.To(true),
+			SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeUnconfined},
+		},
+		VolumeMounts: []corev1.VolumeMount{{Name: "run", MountPath: "/run"}, {Name: "system", MountPath: "/system"}, {Name: "tmp", MountPath: "/tmp"}},
+	}
+	for _, data := range dataPaths {
+		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "data", MountPath: data.path, SubPath: data.folder})
+	}
+	if !w.byAPI {
+		container.Env = append(container.Env, corev1.EnvVar{Name: userDataVariable, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
+			LocalObjectReference: corev1.LocalObjectReference{Name: w.machine.Name + infrav1.UserDataSecretSuffix}, Key: infrav1.UserDataKey,
+		}}})
+	}
+	if w.controlPlane {
+		container.Ports = append(container.Ports,
+			corev1.ContainerPort{Name: "trustd", ContainerPort: portTrustd}, corev1.ContainerPort{Name: "kubernetes", ContainerPort: portKubernetes})
+		// It tells the Service whether an API server answers; a GET would be
+		// refused. There is no liveness probe: one at the Talos API would end workers
+		// again and again while no control plane machine answers.
+		container.ReadinessProbe = &corev1.Probe{
+			ProbeHandler:  corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.FromInt32(portKubernetes)}},
+			PeriodSeconds: 2, TimeoutSeconds: 3, FailureThreshold: 3,
+		}
+	}
+
+	return container
+}
+
+func (w wish) volumes() []corev1.Volume {
+	volumes := []corev1.Volume{}
+	for _, name := range []string{"run", "system", "tmp"} {
+		volumes = append(volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}})
+	}
+	data := corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
+	if !isEphemeral(w.machine) {
+		data.VolumeSource = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: w.machine.Name + infrav1.DataClaimSuffix}}
+	}
+
+	return append(volumes, data)
+}
+
+// affinity is the user's, with the failure domain of the Machine in each of its
+// terms: a node fits that fits one term.
+func (w wish) affinity() *corev1.Affinity {
+	affinity := w.spec().Affinity.DeepCopy()
+	if w.failureDomain == "" {
+		return affinity
+	}
+	if affinity == nil {
+		affinity = &corev1.Affinity{}
+	}
+	if affinity.NodeAffinity == nil {
+		affinity.NodeAffinity = &corev1.NodeAffinity{}
+	}
+	required := affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution
+	if required == nil || len(required.NodeSelectorTerms) == 0 {
+		required = &corev1.NodeSelector{NodeSelectorTerms: []corev1.NodeSelectorTerm{{}}}
+	}
+	for i := range required.NodeSelectorTerms {
+		required.NodeSelectorTerms[i].MatchExpressions = append(required.NodeSelectorTerms[i].MatchExpressions,
+			corev1.NodeSelectorRequirement{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{w.failureDomain}})
+	}
+	affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = required
+
+	return affinity
+}
+
+// spread is the user's; else a control plane is spread over nodes where it can be.
+func (w wish) spread() []corev1.TopologySpreadConstraint {
+	if given := w.spec().TopologySpreadConstraints; len(given) > 0 || !w.controlPlane {
+		return given
+	}
+
+	return []corev1.TopologySpreadConstraint{{
+		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
+		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{
+			clusterv1.ClusterNameLabel: w.cluster, clusterv1.MachineControlPlaneLabel: "",
+		}},
+	}}
+}
+
+func (w wish) etcdServiceName() string {
+	return endpoint.NameOf(w.machine.Name, infrav1.EtcdServiceSuffix)
+}
+
+// etcdService gives etcd of a control plane machine an address for life, ready or
+// not: the Pod gets another one with each sandbox, and once all members have,
+// etcd never finds together again. Made again it asks for the address that the other
+// members know.
+func (w wish) etcdService() *corev1.Service {
+	return &corev1.Service{
+		ObjectMeta: w.meta(w.etcdServiceName()),
+		Spec: corev1.ServiceSpec{
+			Type:                     corev1.ServiceTypeClusterIP,
+			ClusterIP:                w.machine.Spec.Pod.EtcdAddress,
+			Selector:                 map[string]string{infrav1.MachineLabel: format.MustFormatValue(w.machine.Name), clusterv1.ClusterNameLabel: w.cluster},
+			PublishNotReadyAddresses: true,
+			Ports: []corev1.ServicePort{
+				servicePort("client", portEtcdClient),
+				servicePort("peer", portEtcdPeer),
+				// With discovery the address is told to workers, which ask it for certificates.
+				servicePort("trustd", portTrustd),
+			},
+		},
+	}
+}
+
+func servicePort(name string, port int32) corev1.ServicePort {
+	return corev1.ServicePort{Name: name, Port: port, TargetPort: intstr.FromInt32(port), Protocol: corev1.ProtocolTCP}
+}
+
+// claim is the claim for the volume of a machine.
+func (w wish) claim() *corev1.PersistentVolumeClaim {
+	wanted := w.spec().Storage.VolumeClaim
+	claim := &corev1.PersistentVolumeClaim{
+		ObjectMeta: w.meta(w.machine.Name + infrav1.DataClaimSuffix),
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: wanted.Size}},
+		},
+	}
+	if wanted.StorageClassName != "" {
+		claim.Spec.StorageClassName = ptr.To(wanted.StorageClassName)
+	}
+
+	return claim
+}
+
+// userData is the Secret with the configuration that the Pod starts with.
+func (w wish) userData(text []byte) *corev1.Secret {
+	return &corev1.Secret{
+		ObjectMeta: w.meta(w.machine.Name + infrav1.UserDataSecretSuffix),
+		Type:       clusterv1.ClusterSecretType,
+		Data:       map[string][]byte{infrav1.UserDataKey: text},
+	}
+}
+
+// union is the union of two maps; of a key in both the second one wins.
+func union(first, second map[string]string) map[string]string {
+	if len(first) == 0 && len(second) == 0 {
+		return nil
+	}
+	both := maps.Clone(first)
+	if both == nil {
+		both = map[string]string{}
+	}
+	maps.Copy(both, second)
+
+	return both
+}
+
+// isEphemeral tells that with the Pod the machine is lost.
+func isEphemeral(machine *infrav1.TalosMachine) bool {
+	return machine.Spec.Container.Storage.Type != infrav1.ContainerStorageVolumeClaim
+}

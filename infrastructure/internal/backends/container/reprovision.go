@@ -1,0 +1,120 @@
+package container
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
+)
+
+// reconcileReprovision begins to delete the Pod and its data when somebody asks for
+// it (design D15), and says how far that is. The wish is the annotation; once it is
+// begun, the record on the TalosMachine goes on without it. It is taken away before
+// the machine is recorded to run.
+func (m *Machines) reconcileReprovision(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
+	machine := scope.TalosMachine
+	progress := machine.Spec.Pod.Progress
+	scope.Observed.Reprovisioning = backends.False(infrav1.NotReprovisioningReason, "")
+	switch {
+	case progress == infrav1.PodCreating || progress == infrav1.PodCreated:
+		// It gets its configuration anyway; one that has run before gets it again.
+		if ptr.Deref(machine.Status.Initialization.Provisioned, false) {
+			scope.Observed.Reprovisioning = backends.True(infrav1.ReprovisionHandingOverReason, "The Pod and its data are gone, and are made again")
+		}
+		return ctrl.Result{}, nil
+	case progress == infrav1.PodReprovisioning, progress == "", !reprovision.IsWanted(machine):
+		return ctrl.Result{}, nil
+	}
+
+	return m.beginReprovision(ctx, scope)
+}
+
+// beginReprovision records that the Pod and its data are to be made again, unless
+// something speaks against it. That is judged on what is read live, by one
+// TalosMachine at a time, so that no two of a Cluster begin in one moment.
+func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
+	m.beginning.Lock()
+	defer m.beginning.Unlock()
+
+	machines := &infrav1.TalosMachineList{}
+	err := m.APIReader.List(ctx, machines, client.InNamespace(scope.TalosMachine.Namespace),
+		client.MatchingLabels{clusterv1.ClusterNameLabel: scope.Cluster.Name})
+	if err != nil {
+		return ctrl.Result{}, fmt.Errorf("listing TalosMachines: %w", err)
+	}
+	_, missing, err := m.configuration(ctx, scope)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	refusal := reprovision.RefusePod(reprovision.PodFacts{
+		Machine:      scope.TalosMachine,
+		Others:       machines.Items,
+		FromTemplate: metav1.HasAnnotation(scope.Machine.ObjectMeta, infrav1.ReprovisionAnnotation),
+		HasData:      missing == "",
+	})
+	if refusal.Reason != "" {
+		scope.Observed.Reprovisioning = backends.False(refusal.Reason, refusal.Message)
+		return m.later(), nil
+	}
+	err = backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.Pod.Progress = infrav1.PodReprovisioning })
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	ctrl.LoggerFrom(ctx).Info("Re-provisioning the machine")
+	m.Recorder.Eventf(scope.TalosMachine, nil, corev1.EventTypeNormal, infrav1.EventReprovisioning, "Reprovision",
+		"The Pod and its data are deleted, and made again with the same configuration")
+
+	return ctrl.Result{}, nil
+}
+
+// wipePod deletes the Pod and its data; once both are gone the Pod is made again as
+// if for the first time. The address of its etcd stays.
+func (m *Machines) wipePod(ctx context.Context, scope *backends.Scope, now life) (ctrl.Result, error) {
+	m.forget(client.ObjectKeyFromObject(scope.TalosMachine))
+	left, err := m.deleteAll(ctx, m.wish(scope, false), now, false)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	message := "The Pod and its data are being deleted, to be made again with the same configuration"
+	if len(left) > 0 {
+		message += "; waiting to be gone: " + strings.Join(left, ", ")
+		scope.Observed.Reprovisioning = backends.True(infrav1.ReprovisionWipingReason, message)
+		scope.Observed.Configuration = backends.False(infrav1.ReprovisionWipingReason, message)
+		scope.Observed.Running = backends.False(infrav1.ReprovisionWipingReason, message)
+		return m.later(), nil
+	}
+	err = backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) {
+		spec.Pod.Progress, spec.Pod.UID = infrav1.PodCreating, ""
+	})
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	scope.Observed.Reprovisioning = backends.True(infrav1.ReprovisionHandingOverReason, "The Pod and its data are gone, and are made again")
+	scope.Observed.Provisioned = false
+
+	return m.soon(), nil
+}
+
+// useUpWish takes the annotation away.
+func (m *Machines) useUpWish(ctx context.Context, machine *infrav1.TalosMachine) error {
+	if !reprovision.IsWanted(machine) {
+		return nil
+	}
+	before := machine.DeepCopy()
+	delete(machine.Annotations, infrav1.ReprovisionAnnotation)
+	if err := m.Client.Patch(ctx, machine, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("removing the annotation of TalosMachine %s: %w", before.Name, err)
+	}
+
+	return nil
+}

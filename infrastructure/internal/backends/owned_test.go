@@ -1,0 +1,73 @@
+package backends
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+var (
+	owner    = &infrav1.TalosCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "mine", UID: "mine"}}
+	stranger = &infrav1.TalosCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "theirs", UID: "theirs"}}
+)
+
+func serviceOf(cluster *infrav1.TalosCluster, finalizers ...string) *corev1.Service {
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Namespace: "n", Name: "s", UID: "first", Finalizers: finalizers,
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(cluster, infrav1.GroupVersion.WithKind(infrav1.TalosClusterKind))},
+	}}
+}
+
+func TestDeleteOwned(t *testing.T) {
+	for name, tc := range map[string]struct {
+		there       []client.Object
+		left, stays bool
+	}{
+		"what is not there is gone":                         {},
+		"what has no finalizer is gone at once":             {there: []client.Object{serviceOf(owner)}},
+		"what has a finalizer is waited for":                {there: []client.Object{serviceOf(owner, "example.com/wait")}, left: true, stays: true},
+		"what is somebody else's stays, and counts as gone": {there: []client.Object{serviceOf(stranger)}, stays: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			c := fake.NewClientBuilder().WithObjects(tc.there...).Build()
+			for range 2 {
+				found := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "s"}}
+				left, err := DeleteOwned(t.Context(), c, c, owner, found)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(left).To(Equal(tc.left))
+			}
+			services := &corev1.ServiceList{}
+			g.Expect(c.List(t.Context(), services)).To(Succeed())
+			g.Expect(services.Items).To(HaveLen(map[bool]int{true: 1}[tc.stays]))
+		})
+	}
+}
+
+func TestWhatCannotBeReadIsNotTakenForGone(t *testing.T) {
+	broken := errors.New("the API server is away")
+	for name, reads := range map[string]int{"before its deletion": 0, "after its deletion": 1} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			c := fake.NewClientBuilder().WithObjects(serviceOf(owner, "example.com/wait")).WithInterceptorFuncs(interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+					if reads--; reads < 0 {
+						return broken
+					}
+					return c.Get(ctx, key, into, options...)
+				},
+			}).Build()
+			_, err := DeleteOwned(t.Context(), c, c, owner, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "s"}})
+			g.Expect(err).To(MatchError(broken))
+		})
+	}
+}

@@ -1,0 +1,299 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/endpoint"
+)
+
+// apiServerPort is where the API server of a control plane machine listens.
+const apiServerPort = int32(6443)
+
+// +kubebuilder:rbac:groups="",resources=services,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch;delete
+
+// reconcileService makes the Service of a control plane in Pods as it is to be, and
+// sets the endpoint from it. It finds nothing, the zero Finding, when all is well.
+func (r *ClusterReconciler) reconcileService(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (backends.Finding, error) {
+	service, found, err := r.ensureService(ctx, cluster, talosCluster)
+	if err != nil || found.Status != "" {
+		return found, err
+	}
+	address := endpoint.Address(service)
+	wanted := talosCluster.Spec.ControlPlaneEndpoint
+	switch {
+	case address == "":
+		return isFalse(infrav1.WaitingForServiceReason, "Waiting for Service %s to get the address of a load balancer", service.Name), nil
+	case !wanted.IsValid():
+		return backends.Finding{}, r.setEndpoint(ctx, talosCluster, clusterv1.APIEndpoint{Host: address, Port: servicePort(talosCluster)})
+	case !slices.Contains(endpoint.Names(service, nil, r.ClusterDomain), wanted.Host):
+		return isFalse(infrav1.ServiceAddressLostReason,
+			"Service %s is reached at %q, but the endpoint of the cluster is %s, which cannot be changed: give the Service that address back", service.Name, address, wanted.Host), nil
+	}
+
+	return backends.Finding{}, nil
+}
+
+// setEndpoint writes the endpoint at once: whoever sees the status of this pass, that
+// the infrastructure is provisioned, looks for it.
+func (r *ClusterReconciler) setEndpoint(ctx context.Context, talosCluster *infrav1.TalosCluster, found clusterv1.APIEndpoint) error {
+	changed := talosCluster.DeepCopy()
+	changed.Spec.ControlPlaneEndpoint = found
+	if err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(talosCluster, client.MergeFromWithOptimisticLock{})); err != nil {
+		return fmt.Errorf("writing the endpoint of TalosCluster %s: %w", talosCluster.Name, err)
+	}
+	// The patch at the end of the pass knows the old version, and reads the new one.
+	talosCluster.Spec.ControlPlaneEndpoint = found
+
+	return nil
+}
+
+// ensureService creates the Service, or mends it. One that was deleted gets its
+// address back. The cache is believed where it shows that all is well.
+func (r *ClusterReconciler) ensureService(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (*corev1.Service, backends.Finding, error) {
+	wanted := desiredService(cluster, talosCluster)
+	cached := &corev1.Service{}
+	err := r.Client.Get(ctx, client.ObjectKeyFromObject(wanted), cached)
+	if err == nil && metav1.IsControlledBy(cached, talosCluster) && cached.DeletionTimestamp.IsZero() {
+		if _, differs := endpoint.Mended(cached, wanted); !differs {
+			return cached, backends.Finding{}, nil
+		}
+	}
+	service := &corev1.Service{}
+	err = r.APIReader.Get(ctx, client.ObjectKeyFromObject(wanted), service)
+	switch {
+	case apierrors.IsNotFound(err):
+		if err := r.Client.Create(ctx, wanted); err != nil {
+			return nil, refusedService(wanted.Name, err), clientError(err)
+		}
+		return wanted, backends.Finding{}, nil
+	case err != nil:
+		return nil, backends.Finding{}, fmt.Errorf("reading Service %s: %w", wanted.Name, err)
+	case !metav1.IsControlledBy(service, talosCluster):
+		return nil, isFalse(infrav1.ServiceNameTakenReason, "Service %s exists, and does not belong to this TalosCluster; nothing is done to it. Delete it to go on", wanted.Name), nil
+	case !service.DeletionTimestamp.IsZero():
+		return nil, isFalse(infrav1.WaitingForServiceReason, "Service %s is being deleted; it is made again with its address", wanted.Name), nil
+	}
+	mended, differs := endpoint.Mended(service, wanted)
+	if !differs {
+		return service, backends.Finding{}, nil
+	}
+	if err := r.Client.Patch(ctx, mended, client.MergeFromWithOptions(service, client.MergeFromWithOptimisticLock{})); err != nil {
+		return nil, refusedService(wanted.Name, err), clientError(err)
+	}
+
+	return mended, backends.Finding{}, nil
+}
+
+// desiredService is the Service as it is to be. With an endpoint that is known it
+// asks for that address.
+func desiredService(cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) *corev1.Service {
+	spec := talosCluster.Spec.Container.ControlPlaneService
+	service := &corev1.Service{
+		ObjectMeta: objectOf(cluster, talosCluster, endpoint.ServiceName(talosCluster)),
+		Spec: corev1.ServiceSpec{
+			Type:     corev1.ServiceTypeClusterIP,
+			Selector: controlPlanePods(cluster),
+			Ports: []corev1.ServicePort{{
+				Name: "kubernetes", Port: servicePort(talosCluster), TargetPort: intstr.FromInt32(apiServerPort), Protocol: corev1.ProtocolTCP,
+			}},
+		},
+	}
+	service.Annotations = maps.Clone(spec.Annotations)
+	if spec.Type != "" {
+		service.Spec.Type = corev1.ServiceType(spec.Type)
+	}
+	if spec.LoadBalancerClass != "" {
+		service.Spec.LoadBalancerClass = ptr.To(spec.LoadBalancerClass)
+	}
+	known := talosCluster.Spec.ControlPlaneEndpoint.Host
+	if _, err := netip.ParseAddr(known); err != nil {
+		// None yet, or a name.
+		return service
+	}
+	if service.Spec.Type == corev1.ServiceTypeLoadBalancer {
+		// There is no other way to ask just any load balancer for an address.
+		service.Spec.LoadBalancerIP = known
+	} else {
+		service.Spec.ClusterIP = known
+	}
+
+	return service
+}
+
+// objectOf is the metadata of an object that a TalosCluster makes.
+func objectOf(cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster, name string) metav1.ObjectMeta {
+	labels := map[string]string{clusterv1.ClusterNameLabel: cluster.Name}
+	if value, ok := talosCluster.Labels[clusterv1.WatchLabel]; ok {
+		labels[clusterv1.WatchLabel] = value
+	}
+
+	return metav1.ObjectMeta{
+		Namespace: talosCluster.Namespace, Name: name, Labels: labels,
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(talosCluster, infrav1.GroupVersion.WithKind(infrav1.TalosClusterKind))},
+	}
+}
+
+func controlPlanePods(cluster *clusterv1.Cluster) map[string]string {
+	return map[string]string{clusterv1.ClusterNameLabel: cluster.Name, clusterv1.MachineControlPlaneLabel: ""}
+}
+
+func servicePort(talosCluster *infrav1.TalosCluster) int32 {
+	return ptr.Deref(talosCluster.Spec.Container.ControlPlaneService.Port, infrav1.DefaultControlPlaneServicePort)
+}
+
+// refusedService says that the API server has refused the Service; the zero Finding
+// for errors that pass by themselves.
+func refusedService(name string, err error) backends.Finding {
+	if !isRefusal(err) {
+		return backends.Finding{}
+	}
+
+	return isFalse(infrav1.ServiceRefusedReason, "The API server refuses Service %s as it is to be; it is tried again. Its address may be in use by another Service, a quota used up, or its type not changeable: %v", name, err)
+}
+
+// clientError is an error to try again at once; nil for a refusal, which is a
+// condition.
+func clientError(err error) error {
+	if isRefusal(err) {
+		return nil
+	}
+
+	return fmt.Errorf("writing the Service of the control plane: %w", err)
+}
+
+func isRefusal(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
+}
+
+// reconcileBudget keeps evictions from taking more than one control plane machine
+// at a time, and the only one at all: with its Pod its etcd may be gone. It finds
+// nothing, the zero Finding, when all is well.
+func (r *ClusterReconciler) reconcileBudget(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (backends.Finding, error) {
+	machines, err := r.controlPlaneMachines(ctx, cluster)
+	if err != nil {
+		return backends.Finding{}, err
+	}
+	wanted := desiredBudget(cluster, talosCluster, int32(len(machines))) //nolint:gosec // G115: there are few.
+	key, budget := client.ObjectKeyFromObject(wanted), &policyv1.PodDisruptionBudget{}
+	if err := r.Client.Get(ctx, key, budget); err == nil && metav1.IsControlledBy(budget, talosCluster) && !differs(budget, wanted) {
+		return backends.Finding{}, nil
+	}
+	// The cache has none that others have made.
+	budget = &policyv1.PodDisruptionBudget{}
+	err = r.APIReader.Get(ctx, key, budget)
+	switch {
+	case apierrors.IsNotFound(err):
+		err = r.Client.Create(ctx, wanted)
+	case err != nil:
+	case !metav1.IsControlledBy(budget, talosCluster):
+		return budgetMissing("PodDisruptionBudget %s exists, and does not belong to this TalosCluster, so that drains may evict more control plane machines at once than etcd can lose; delete it to go on", wanted.Name), nil
+	case budget.DeletionTimestamp.IsZero() && differs(budget, wanted):
+		before := budget.DeepCopy()
+		mendBudget(budget, wanted)
+		err = r.Client.Patch(ctx, budget, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	}
+	if isRefusal(err) {
+		return budgetMissing("The API server refuses PodDisruptionBudget %s, so that drains may evict more control plane machines at once than etcd can lose; it is tried again. Its words: %v", wanted.Name, err), nil
+	}
+	if err != nil {
+		return backends.Finding{}, fmt.Errorf("writing PodDisruptionBudget %s: %w", wanted.Name, err)
+	}
+
+	return backends.Finding{}, nil
+}
+
+// budgetMissing says so. The cluster is ready all the same: while it is not, the
+// MachineHealthChecks of its Cluster do nothing.
+func budgetMissing(format string, args ...any) backends.Finding {
+	return backends.True(infrav1.BudgetMissingReason, fmt.Sprintf(format, args...))
+}
+
+// controlPlaneMachines are the control plane machines of a cluster that are neither
+// lost nor being deleted.
+func (r *ClusterReconciler) controlPlaneMachines(ctx context.Context, cluster *clusterv1.Cluster) ([]infrav1.TalosMachine, error) {
+	machines := &infrav1.TalosMachineList{}
+	if err := r.Client.List(ctx, machines, client.InNamespace(cluster.Namespace), client.MatchingLabels(controlPlanePods(cluster))); err != nil {
+		return nil, fmt.Errorf("listing TalosMachines: %w", err)
+	}
+
+	return slices.DeleteFunc(machines.Items, func(machine infrav1.TalosMachine) bool {
+		return !machine.DeletionTimestamp.IsZero() || machine.Spec.Pod.Progress == infrav1.PodLost
+	}), nil
+}
+
+func desiredBudget(cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster, machines int32) *policyv1.PodDisruptionBudget {
+	return &policyv1.PodDisruptionBudget{
+		ObjectMeta: objectOf(cluster, talosCluster, talosCluster.Name+infrav1.ControlPlaneBudgetSuffix),
+		Spec: policyv1.PodDisruptionBudgetSpec{
+			Selector:     &metav1.LabelSelector{MatchLabels: controlPlanePods(cluster)},
+			MinAvailable: ptr.To(intstr.FromInt32(leastAvailable(machines))),
+		},
+	}
+}
+
+// mendBudget makes a budget as it is to be; what others have set besides stays.
+func mendBudget(budget, wanted *policyv1.PodDisruptionBudget) {
+	budget.Spec.Selector, budget.Spec.MinAvailable, budget.Spec.MaxUnavailable = wanted.Spec.Selector, wanted.Spec.MinAvailable, nil
+	if budget.Labels == nil {
+		budget.Labels = map[string]string{}
+	}
+	maps.Copy(budget.Labels, wanted.Labels)
+}
+
+func differs(budget, wanted *policyv1.PodDisruptionBudget) bool {
+	mended := budget.DeepCopy()
+	mendBudget(mended, wanted)
+
+	return !apiequality.Semantic.DeepEqual(budget, mended)
+}
+
+// leastAvailable is how many of so many control plane machines evictions must leave:
+// all but one where etcd keeps its quorum without it.
+func leastAvailable(machines int32) int32 {
+	const leastToSpareOne = 3
+	if machines < leastToSpareOne {
+		return max(machines, 1)
+	}
+
+	return machines - 1
+}
+
+// deleteMade deletes what the TalosCluster has made, last of all; it tells what is
+// left.
+func (r *ClusterReconciler) deleteMade(ctx context.Context, talosCluster *infrav1.TalosCluster) ([]string, error) {
+	meta := func(name string) metav1.ObjectMeta {
+		return metav1.ObjectMeta{Namespace: talosCluster.Namespace, Name: name}
+	}
+	var left []string
+	for _, made := range []client.Object{
+		&policyv1.PodDisruptionBudget{ObjectMeta: meta(talosCluster.Name + infrav1.ControlPlaneBudgetSuffix)},
+		&corev1.Service{ObjectMeta: meta(endpoint.ServiceName(talosCluster))},
+	} {
+		there, err := backends.DeleteOwned(ctx, r.Client, r.APIReader, talosCluster, made)
+		if err != nil {
+			return nil, err
+		}
+		if there {
+			left = append(left, backends.KindOf(made)+" "+made.GetName())
+		}
+	}
+
+	return left, nil
+}
