@@ -97,6 +97,14 @@ func TestNetworkPoliciesFitTheManagers(t *testing.T) {
 	NewWithT(t).Expect(listed.Resources).To(ConsistOf(files))
 }
 
+// The network of a cluster takes a moment to learn where the webhook of a Pod is
+// that has just become ready.
+func TestManagersAreAvailableOnceTheirWebhooksCanBeReached(t *testing.T) {
+	for _, of := range managers() {
+		NewWithT(t).Expect(manifest[appsv1.Deployment](NewWithT(t), of.folder+"/manager/manager.yaml").Spec.MinReadySeconds).To(BeNumerically(">", 1), of.folder)
+	}
+}
+
 func portsOf(ports []networkingv1.NetworkPolicyPort) []string {
 	names := make([]string, 0, len(ports))
 	for _, port := range ports {
