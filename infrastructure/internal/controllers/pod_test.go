@@ -1,7 +1,6 @@
 package controllers
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -154,27 +153,11 @@ func TestAnOldRecordMakesNoPod(t *testing.T) {
 	old := w.machine("a").DeepCopy()
 	old.Spec.Pod = infrav1.TalosMachinePod{Progress: infrav1.PodCreating}
 	w.vanish("a")
-	stale := staleReader{Client: w.client, old: old}
-	m.machines.Client = stale
+	m.machines.Client = behind{Client: w.client, machine: old}
 	_, err := m.machines.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(old)})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(w.yard.created["a"]).To(HaveLen(1))
 	g.Expect(w.exists(&corev1.Pod{}, "a")).To(BeFalse())
-}
-
-// staleReader is a cache that shows an old TalosMachine.
-type staleReader struct {
-	client.Client
-	old *infrav1.TalosMachine
-}
-
-func (r staleReader) Get(ctx context.Context, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
-	if machine, ok := object.(*infrav1.TalosMachine); ok {
-		r.old.DeepCopyInto(machine)
-		return nil
-	}
-
-	return r.Client.Get(ctx, key, object, opts...)
 }
 
 // vanish strips a Pod of all finalizers, and deletes it: nobody sees it go.
