@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -149,7 +150,21 @@ func expectMended(t *testing.T, spoil func(*world)) {
 }
 
 func TestBadInputEndpointServiceDeleted(t *testing.T) {
-	expectMended(t, func(w *world) { w.remove(w.service()) })
+	t.Run("later", func(t *testing.T) {
+		expectMended(t, func(w *world) { w.remove(w.service()) })
+	})
+	t.Run("before the cache has the endpoint", func(t *testing.T) {
+		g := NewWithT(t)
+		w, m := withPods(t, nil)
+		before, old := w.service(), w.talosCluster()
+		old.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{}
+		w.remove(before)
+		m.clusters.Client = behind[*infrav1.TalosCluster]{Client: w.client, old: old}
+		_, err := m.clusters.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(old)})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(w.service().Spec.ClusterIP).To(Equal(before.Spec.ClusterIP))
+		g.Expect(w.talosCluster().Spec.ControlPlaneEndpoint.Host).To(Equal(before.Spec.ClusterIP))
+	})
 }
 
 func TestBadInputEndpointServiceTypeChanged(t *testing.T) {

@@ -153,7 +153,7 @@ func TestAnOldRecordMakesNoPod(t *testing.T) {
 	old := w.machine("a").DeepCopy()
 	old.Spec.Pod = infrav1.TalosMachinePod{Progress: infrav1.PodCreating}
 	w.vanish("a")
-	m.machines.Client = behind{Client: w.client, machine: old}
+	m.machines.Client = behind[*infrav1.TalosMachine]{Client: w.client, old: old}
 	_, err := m.machines.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(old)})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(w.yard.created["a"]).To(HaveLen(1))

@@ -338,15 +338,18 @@ func TestAWishForAMachineWithoutConfigurationIsUsedUp(t *testing.T) {
 	g.Expect(w.machine("a").Annotations).NotTo(HaveKey(infrav1.ReprovisionAnnotation))
 }
 
-// behind reads a TalosMachine as it was some time ago, as a cache may.
-type behind struct {
+// behind reads the objects of one kind as one was some time ago, as a cache may.
+type behind[T interface {
+	client.Object
+	DeepCopyInto(into T)
+}] struct {
 	client.Client
-	machine *infrav1.TalosMachine
+	old T
 }
 
-func (c behind) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-	if machine, ok := o.(*infrav1.TalosMachine); ok {
-		c.machine.DeepCopyInto(machine)
+func (c behind[T]) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	if into, ok := o.(T); ok {
+		c.old.DeepCopyInto(into)
 		return nil
 	}
 
@@ -360,7 +363,7 @@ func TestAWishIsNotCarriedOutTwiceWhenTheCacheIsBehind(t *testing.T) {
 	old := w.machine("a")
 	w.settle(m)
 	g.Expect(metal.Resets()).To(HaveLen(1))
-	m.machines.Client = behind{Client: w.client, machine: old}
+	m.machines.Client = behind[*infrav1.TalosMachine]{Client: w.client, old: old}
 	for range rounds {
 		w.roundWith(m, apierrors.IsConflict)
 	}

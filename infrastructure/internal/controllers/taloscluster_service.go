@@ -79,10 +79,7 @@ func (r *ClusterReconciler) ensureService(ctx context.Context, cluster *clusterv
 	err = r.APIReader.Get(ctx, client.ObjectKeyFromObject(wanted), service)
 	switch {
 	case apierrors.IsNotFound(err):
-		if err := r.Client.Create(ctx, wanted); err != nil {
-			return nil, refusedService(wanted.Name, err), clientError(err)
-		}
-		return wanted, backends.Finding{}, nil
+		return r.createService(ctx, cluster, talosCluster)
 	case err != nil:
 		return nil, backends.Finding{}, fmt.Errorf("reading Service %s: %w", wanted.Name, err)
 	case !metav1.IsControlledBy(service, talosCluster):
@@ -99,6 +96,22 @@ func (r *ClusterReconciler) ensureService(ctx context.Context, cluster *clusterv
 	}
 
 	return mended, backends.Finding{}, nil
+}
+
+// createService creates the Service at the endpoint that is recorded now: the cache may
+// not have it yet, and at another address nobody would find the cluster.
+func (r *ClusterReconciler) createService(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (*corev1.Service, backends.Finding, error) {
+	current := &infrav1.TalosCluster{}
+	if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(talosCluster), current); err != nil {
+		return nil, backends.Finding{}, fmt.Errorf("reading TalosCluster %s: %w", talosCluster.Name, err)
+	}
+	talosCluster.Spec.ControlPlaneEndpoint = current.Spec.ControlPlaneEndpoint
+	service := desiredService(cluster, talosCluster)
+	if err := r.Client.Create(ctx, service); err != nil {
+		return nil, refusedService(service.Name, err), clientError(err)
+	}
+
+	return service, backends.Finding{}, nil
 }
 
 // desiredService is the Service as it is to be. With an endpoint that is known it

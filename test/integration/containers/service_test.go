@@ -75,6 +75,7 @@ func TestBadInputClusterIPServiceDeletedOrChanged(t *testing.T) {
 	g.Expect(service(t, g, endpointKey(name)).Spec).To(And(HaveField("Type", corev1.ServiceTypeClusterIP), HaveField("ClusterIP", cluster.Spec.ControlPlaneEndpoint.Host)))
 
 	t.Run("deleted", func(t *testing.T) {
+		g := NewWithT(t)
 		before, after := deleteService(t, endpointKey(name))
 		g.Expect(after.Spec.ClusterIP).To(Equal(before.Spec.ClusterIP))
 		g.Expect(after.Spec.Selector).To(Equal(before.Spec.Selector))
