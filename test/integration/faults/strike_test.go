@@ -54,12 +54,14 @@ func (r *run) strike() error {
 	}
 	switch {
 	case r.fault.wipes:
-		r.victim.LoseDisk()
 		return r.await("the disk to be empty", momentTimeout, often, func() error {
-			if r.victim.Configuration() != nil {
-				return fmt.Errorf("%s still has its configuration", r.victim.Spec().Name)
+			if r.victim.Configuration() == nil {
+				return nil
 			}
-			return nil
+			// A machine that is about to boot, with the configuration that it has just
+			// got, does not hear it.
+			r.victim.LoseDisk()
+			return fmt.Errorf("%s still has its configuration", r.victim.Spec().Name)
 		})
 	case r.fault.everywhere:
 		for _, m := range r.machines() {
