@@ -1,7 +1,6 @@
 package controllers
 
 import (
-	"context"
 	"fmt"
 	"testing"
 	"time"
@@ -13,7 +12,6 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
@@ -336,24 +334,6 @@ func TestAWishForAMachineWithoutConfigurationIsUsedUp(t *testing.T) {
 	g.Expect(metal.Applied()).To(HaveLen(1))
 	g.Expect(conditions.IsTrue(w.machine("a"), infrav1.ReadyCondition)).To(BeTrue())
 	g.Expect(w.machine("a").Annotations).NotTo(HaveKey(infrav1.ReprovisionAnnotation))
-}
-
-// behind reads the objects of one kind as one was some time ago, as a cache may.
-type behind[T interface {
-	client.Object
-	DeepCopyInto(into T)
-}] struct {
-	client.Client
-	old T
-}
-
-func (c behind[T]) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-	if into, ok := o.(T); ok {
-		c.old.DeepCopyInto(into)
-		return nil
-	}
-
-	return c.Client.Get(ctx, key, o, opts...)
 }
 
 func TestAWishIsNotCarriedOutTwiceWhenTheCacheIsBehind(t *testing.T) {

@@ -399,34 +399,6 @@ func (w *world) manager() *manager {
 	return m
 }
 
-// liveReader counts what is read live.
-type liveReader struct {
-	client.Reader
-	world *world
-}
-
-func (r liveReader) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-	r.world.reads++
-
-	return r.Reader.Get(ctx, key, o, opts...)
-}
-
-// cachedReader reads what a cache holds.
-type cachedReader struct {
-	client.Reader
-	world *world
-}
-
-func (r cachedReader) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-	reads := r.world.reads
-	err := r.Reader.Get(ctx, key, o, opts...)
-	if err == nil {
-		r.world.reads = reads
-	}
-
-	return err
-}
-
 // rest waits until the watches of a manager have told what they know.
 func (w *world) rest(m *manager) {
 	w.t.Helper()
