@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/test/etcdmodel"
 	"github.com/capi-talos/capi-talos/test/fleet"
 	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
 	"github.com/capi-talos/capi-talos/test/talossim"
@@ -76,6 +77,57 @@ func TestWorkersAreReprovisioned(t *testing.T) {
 	expectStates(t, name, infrav1.HostAvailable, len(hosts))
 	expectWiped(t, machines, hosts...)
 	expectRemembered(ctx, g, name, workers)
+}
+
+// TestAControlPlaneMachineIsReprovisioned: not while etcd needs its vote, because
+// another member is down; after that it is wiped, and joins etcd again.
+func TestAControlPlaneMachineIsReprovisioned(t *testing.T) {
+	t.Parallel()
+	const name = "again-cp"
+	g, ctx := NewWithT(t), t.Context()
+	machines := newFleet(t, simfleet.Options{Personality: talossim.Metal})
+	hosts := runCluster(t, machines, name, 3, 1)
+	controlPlanes := machinesOf(ctx, g, name, true)
+	g.Expect(controlPlanes).To(HaveLen(3))
+	asked, down := hostOf(ctx, g, hosts, controlPlanes[0]), hostOf(ctx, g, hosts, controlPlanes[1])
+	boots := machines.Machine(asked).Boots()
+	voters := func() etcdmodel.Count {
+		return machines.Sim.Voters(machines.Machine(hostOf(ctx, g, hosts, controlPlanes[2])))
+	}
+	machines.Machine(down).Break(talossim.Faults{DeadEtcd: true})
+	g.Eventually(voters).WithTimeout(timeout).Should(Equal(etcdmodel.Count{Voters: 3, Answering: 2}))
+
+	wiped := watchWipes(t, machines, hosts)
+	wish := client.ObjectKey{Namespace: name, Name: controlPlanes[0].Spec.InfrastructureRef.Name}
+	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "annotate", "talosmachine", wish.Name, infrav1.ReprovisionAnnotation+"=")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(func(g Gomega) {
+		machine := &infrav1.TalosMachine{}
+		g.Expect(world.Client.Get(ctx, wish, machine)).To(Succeed())
+		g.Expect(told(machine, infrav1.ReprovisioningCondition)).To(HaveField("Reason", infrav1.ReprovisionEtcdReason))
+	}).WithTimeout(timeout).Should(Succeed())
+	g.Expect(machines.Machine(asked).Boots()).To(Equal(boots))
+
+	machines.Machine(down).Break(talossim.Faults{})
+	g.Eventually(func(g Gomega) {
+		machine := &infrav1.TalosMachine{}
+		g.Expect(world.Client.Get(ctx, wish, machine)).To(Succeed())
+		g.Expect(machine.Annotations).NotTo(HaveKey(infrav1.ReprovisionAnnotation))
+		g.Expect(told(machine, infrav1.ReprovisioningCondition)).To(HaveField("Reason", infrav1.NotReprovisioningReason))
+	}).WithTimeout(timeout).Should(Succeed())
+	g.Eventually(voters).WithTimeout(timeout).Should(Equal(etcdmodel.Count{Voters: 3, Answering: 3}))
+	awaitControlPlane(t, name, 3)
+	_, was := wiped.Load(asked.Name)
+	g.Expect(was).To(BeTrue(), "it was seen without any content")
+	g.Expect(machines.Machine(asked).Boots()).To(BeNumerically(">", boots))
+	g.Expect(machines.Bootstraps()).To(Equal(1))
+	g.Expect(machines.Sim.Offences()).To(BeEmpty())
+	g.Expect(machinesOf(ctx, g, name, true)).To(ConsistOf(
+		HaveField("UID", controlPlanes[0].UID), HaveField("UID", controlPlanes[1].UID), HaveField("UID", controlPlanes[2].UID)))
+
+	deleteClusters(t, name, name)
+	expectStates(t, name, infrav1.HostAvailable, len(hosts))
+	expectWiped(t, machines, hosts...)
 }
 
 // watchWipes looks at machines all the time, past the Talos API, and notes the names

@@ -1,6 +1,7 @@
 package talossim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -167,7 +168,8 @@ func (a *api) memberStatus() (*machine.EtcdMemberStatus, error) {
 	if err != nil {
 		return nil, err
 	}
-	const size, index = 20 << 20, 1000
+	const small, index = 20 << 20, 1000
+	size := cmp.Or(a.boot.machine.faults.DatabaseBytes, small)
 	member := &machine.EtcdMemberStatus{
 		MemberId: data.ID, Leader: data.Cluster.Leader(), DbSize: size, DbSizeInUse: size / 2, IsLearner: a.boot.member().Learner,
 		RaftTerm: data.Cluster.Term() + 1, RaftIndex: index, RaftAppliedIndex: index, ProtocolVersion: "3.6.12", StorageVersion: "3.6.0",

@@ -46,6 +46,8 @@ type Faults struct {
 	// Kubernetes of the whole cluster refuses writes, or "CORRUPT". It is disarmed
 	// when the fault goes, also of a member that is out by then.
 	Alarm string
+	// DatabaseBytes is what the database of its etcd takes; 0 is a small one.
+	DatabaseBytes int64
 }
 
 // Break changes what is wrong with the machine.

@@ -19,6 +19,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/nethelpers"
 	"github.com/siderolabs/talos/pkg/machinery/resources/block"
 	"github.com/siderolabs/talos/pkg/machinery/resources/config"
+	"github.com/siderolabs/talos/pkg/machinery/resources/etcd"
 	"github.com/siderolabs/talos/pkg/machinery/resources/hardware"
 	"github.com/siderolabs/talos/pkg/machinery/resources/k8s"
 	"github.com/siderolabs/talos/pkg/machinery/resources/network"
@@ -32,6 +33,7 @@ func types() []meta.ResourceWithRD {
 	return []meta.ResourceWithRD{
 		&block.Disk{}, &block.DiscoveredVolume{}, &block.SystemDisk{}, &block.VolumeConfig{}, &block.VolumeStatus{},
 		&config.MachineConfig{}, &config.MachineType{},
+		&etcd.Spec{},
 		&hardware.MemoryModule{}, &hardware.Processor{}, &hardware.SystemInformation{},
 		&k8s.Manifest{}, &k8s.NodeIP{}, &k8s.Nodename{}, &k8s.NodeStatus{}, &k8s.StaticPodStatus{},
 		&network.AddressStatus{}, &network.HostnameStatus{}, &network.LinkStatus{}, &network.NodeAddress{},
@@ -43,7 +45,7 @@ func types() []meta.ResourceWithRD {
 // namespaces are those that resources are in. Some of these are one and the same.
 func namespaces() []string {
 	return []string{
-		meta.NamespaceName, block.NamespaceName, config.NamespaceName, hardware.NamespaceName, k8s.NamespaceName, k8s.ControlPlaneNamespaceName,
+		meta.NamespaceName, block.NamespaceName, config.NamespaceName, etcd.NamespaceName, hardware.NamespaceName, k8s.NamespaceName, k8s.ControlPlaneNamespaceName,
 		network.NamespaceName, runtime.NamespaceName, secrets.NamespaceName,
 	}
 }
@@ -195,8 +197,22 @@ func (r *resources) setNode(ctx context.Context, s *settings, address string) {
 		r.put(ctx, res)
 	}
 	if s.controlPlane {
+		r.put(ctx, etcdSpec(s, nodeIP.TypedSpec().Addresses))
 		r.setManifests(ctx, s.kubelet)
 	}
+}
+
+// etcdSpec is what etcd is started with.
+func etcdSpec(s *settings, addresses []netip.Addr) resource.Resource {
+	res, config := etcd.NewSpec(etcd.NamespaceName, etcd.SpecID), s.provider.Cluster().Etcd()
+	spec := res.TypedSpec()
+	spec.Name, spec.Image = s.hostname, config.Image()
+	spec.AdvertisedAddresses, spec.ListenPeerAddresses, spec.ListenClientAddresses = addresses, addresses, addresses
+	spec.ExtraArgs = map[string]etcd.ArgValues{}
+	for argument, values := range config.ExtraArgs() {
+		spec.ExtraArgs[argument] = etcd.ArgValues{Values: values}
+	}
+	return res
 }
 
 // setStaticPods tells the static Pods of a control plane node.

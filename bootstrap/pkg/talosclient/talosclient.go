@@ -19,6 +19,10 @@ const Port = 50000
 // itself.
 const DefaultCallTimeout = 10 * time.Second
 
+// DefaultEtcdQuota is etcd's own limit of a database in bytes (etcd v3.6,
+// server/storage/quota.go, DefaultQuotaBytes).
+const DefaultEtcdQuota = 2 << 30
+
 // Errors that callers tell apart. Everything else a Node returns is a
 // transport or server error and means "unknown", never "absent".
 var (
@@ -110,6 +114,10 @@ type Node interface {
 	EtcdMembers(ctx context.Context) ([]EtcdMember, error)
 	// EtcdStatus is the state of this node's own member.
 	EtcdStatus(ctx context.Context) (EtcdStatus, error)
+	// EtcdQuota is the limit of the database of this node's own member in bytes: that
+	// of the machine configuration (argument quota-backend-bytes of etcd), else
+	// DefaultEtcdQuota. 0 says that there is none, or that the node has no etcd.
+	EtcdQuota(ctx context.Context) (int64, error)
 	// EtcdAlarms are the alarms raised in the etcd cluster.
 	EtcdAlarms(ctx context.Context) ([]EtcdAlarm, error)
 	// EtcdForfeitLeadership has this node's member hand the leadership of etcd to

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -14,9 +15,9 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
-	"github.com/capi-talos/capi-talos/controlplane/internal/etcd"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -107,7 +108,7 @@ func setEtcdCondition(s *scope) {
 		set(s, conditionType, status, reason, message)
 		return
 	}
-	if problems := etcdProblems(s); len(problems) > 0 {
+	if problems := slices.Concat(etcdProblems(s), almostFull(s)); len(problems) > 0 {
 		set(s, conditionType, metav1.ConditionFalse, controlplanev1.EtcdClusterNotHealthyReason, bullets(problems))
 		return
 	}
@@ -122,6 +123,21 @@ func etcdProblems(s *scope) []string {
 	}
 
 	return s.facts.EtcdProblems()
+}
+
+// almostFull names the Machines whose member's database is near its quota. Nothing
+// waits for that: a Machine that is replaced begins with a database without gaps.
+func almostFull(s *scope) []string {
+	var found []string
+	for _, machine := range s.machines {
+		if view := s.nodes[machine.Name].Etcd; view != nil && view.IsAlmostFull() {
+			found = append(found, "Machine "+machine.Name+": the database of etcd is near its quota of "+
+				resource.NewQuantity(view.DBQuotaBytes, resource.BinarySI).String()+
+				", beyond which Kubernetes takes no writes; delete what fills it, compact and defragment it, or raise quota-backend-bytes")
+		}
+	}
+
+	return found
 }
 
 func setComponentsCondition(s *scope) {

@@ -6,7 +6,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capi-talos/capi-talos/controlplane/internal/etcd"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	"github.com/capi-talos/capi-talos/controlplane/internal/metrics"
 	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
 )
@@ -63,7 +63,7 @@ func shownEtcd(s *scope) metrics.Etcd {
 	voters := judged.Voters()
 	found := metrics.Etcd{
 		Answering: len(judged.Answering), Silent: voters - len(judged.Answering), Learners: len(judged.Members) - voters,
-		Alarms: map[string]int{}, DatabaseSizes: map[string]int64{},
+		Alarms: map[string]int{}, DatabaseSizes: map[string]int64{}, DatabaseQuotas: map[string]int64{},
 	}
 	// Before that there is no quorum that could be lost: nobody is to be woken.
 	if intent := s.intent(); s.initialized() || (intent != nil && intent.Bootstrapped) {
@@ -73,8 +73,13 @@ func shownEtcd(s *scope) metrics.Etcd {
 		found.Alarms[alarm.Name]++
 	}
 	for _, machine := range s.machines {
-		if view := s.nodes[machine.Name].Etcd; view != nil {
-			found.DatabaseSizes[machine.Name] = view.DBSizeBytes
+		view := s.nodes[machine.Name].Etcd
+		if view == nil {
+			continue
+		}
+		found.DatabaseSizes[machine.Name] = view.DBSizeBytes
+		if view.DBQuotaBytes > 0 {
+			found.DatabaseQuotas[machine.Name] = view.DBQuotaBytes
 		}
 	}
 

@@ -162,6 +162,23 @@ func TestScaleUpWaitsForAHealthyControlPlane(t *testing.T) {
 	}
 }
 
+// TestADatabaseNearItsQuotaIsTold, and holds nothing up.
+func TestADatabaseNearItsQuotaIsTold(t *testing.T) {
+	g := NewWithT(t)
+	w, r := scaled(t, 1)
+	node := w.talos[w.machines()[0].Name]
+	node.Update(func(s *talosfake.State) { s.EtcdQuota, s.EtcdStatus.DBSizeBytes = 1<<30, 900<<20 })
+	w.scale(3)
+	w.settle(r)
+	w.settle(r)
+	g.Expect(w.machines()).To(HaveLen(3))
+	g.Expect(w.members()).To(HaveLen(3))
+	condition := conditions.Get(w.controlPlane(), controlplanev1.EtcdClusterHealthyCondition)
+	g.Expect(condition.Reason).To(Equal(controlplanev1.EtcdClusterNotHealthyReason))
+	g.Expect(condition.Message).To(And(ContainSubstring(node.Snapshot().Hostname), ContainSubstring("near its quota of 1Gi")))
+	g.Expect(conditions.IsTrue(w.controlPlane(), controlplanev1.AvailableCondition)).To(BeTrue())
+}
+
 func alarm(machine *talosfake.Machine, name string) {
 	machine.Update(func(s *talosfake.State) { s.Alarms = []talosclient.EtcdAlarm{{MemberID: firstMember, Alarm: name}} })
 }

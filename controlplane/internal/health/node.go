@@ -7,12 +7,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-	"strings"
 	"time"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
-	"github.com/capi-talos/capi-talos/controlplane/internal/etcd"
 )
 
 // DefaultTimeout bounds the questions to one node altogether.
@@ -208,32 +206,6 @@ func etcdView(ctx context.Context, node talosclient.Node, services map[string]ta
 	if services != nil && services[etcdService].State != serviceRunning {
 		return nil, errors.New("the etcd service does not run")
 	}
-	members, err := node.EtcdMembers(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("listing the etcd members: %w", err)
-	}
-	status, err := node.EtcdStatus(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("reading the etcd status: %w", err)
-	}
-	var alarms []talosclient.EtcdAlarm
-	// The status has the alarms of all members among its errors (etcd v3.6,
-	// server/etcdserver/api/v3rpc/maintenance.go, Status).
-	isAlarm := func(problem string) bool { return strings.Contains(problem, "alarm:") }
-	if slices.ContainsFunc(status.Errors, isAlarm) {
-		if alarms, err = node.EtcdAlarms(ctx); err != nil {
-			return nil, fmt.Errorf("reading the etcd alarms: %w", err)
-		}
-	}
 
-	view := &etcd.View{Self: status.MemberID, Leader: status.Leader, Learner: status.Learner, DBSizeBytes: status.DBSizeBytes,
-		Lag: status.RaftIndex - min(status.RaftIndex, status.RaftAppliedIndex), Errors: slices.DeleteFunc(slices.Clone(status.Errors), isAlarm)}
-	for _, m := range members {
-		view.Members = append(view.Members, etcd.Member{ID: m.ID, Name: m.Hostname, PeerURLs: m.PeerURLs, Learner: m.Learner})
-	}
-	for _, a := range alarms {
-		view.Alarms = append(view.Alarms, etcd.Alarm{MemberID: a.MemberID, Name: a.Alarm})
-	}
-
-	return view, nil
+	return etcd.Look(ctx, node)
 }

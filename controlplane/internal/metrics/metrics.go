@@ -25,6 +25,7 @@ const (
 	etcdQuorumMargin    = "capi_talos_etcd_quorum_margin"
 	etcdAlarms          = "capi_talos_etcd_alarms"
 	etcdDatabaseSize    = "capi_talos_etcd_database_size_bytes"
+	etcdDatabaseQuota   = "capi_talos_etcd_database_quota_bytes"
 	machines            = "capi_talos_control_plane_machines"
 	decisions           = "capi_talos_control_plane_decisions_total"
 )
@@ -80,7 +81,12 @@ func families() map[string]family {
 			kind:   prometheus.GaugeValue,
 		},
 		etcdDatabaseSize: {
-			help:   "Size of a member's database on disk. Talos does not tell its quota.",
+			help:   "Size of a member's database on disk.",
+			labels: []string{"machine"},
+			kind:   prometheus.GaugeValue,
+		},
+		etcdDatabaseQuota: {
+			help:   "Limit of a member's database; without a series it has none, or nobody knows it.",
 			labels: []string{"machine"},
 			kind:   prometheus.GaugeValue,
 		},
@@ -106,8 +112,8 @@ type Etcd struct {
 	QuorumMargin *int
 	// Alarms counts alarms by kind.
 	Alarms map[string]int
-	// DatabaseSizes are sizes in bytes by the name of the Machine.
-	DatabaseSizes map[string]int64
+	// DatabaseSizes and DatabaseQuotas are bytes by the name of the Machine.
+	DatabaseSizes, DatabaseQuotas map[string]int64
 }
 
 // SetEtcd shows the state of etcd.
@@ -120,6 +126,7 @@ func (r *Recorder) SetEtcd(of ControlPlane, etcd Etcd) {
 	r.set(of, etcdQuorumMargin, margin)
 	r.set(of, etcdAlarms, numbers(etcd.Alarms))
 	r.set(of, etcdDatabaseSize, numbers(etcd.DatabaseSizes))
+	r.set(of, etcdDatabaseQuota, numbers(etcd.DatabaseQuotas))
 }
 
 // SetMachines shows how many Machines there are, by the value of the label state.

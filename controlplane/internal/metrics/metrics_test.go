@@ -129,7 +129,8 @@ func TestEtcdMachinesAndDecisionsAreShown(t *testing.T) {
 	g.Expect(recorder.Register(registry)).To(Succeed())
 
 	recorder.SetEtcd(controlPlane("one"), metrics.Etcd{
-		Answering: 2, Silent: 1, QuorumMargin: new(int), Alarms: map[string]int{"NOSPACE": 1}, DatabaseSizes: map[string]int64{"one-a": 4096},
+		Answering: 2, Silent: 1, QuorumMargin: new(int), Alarms: map[string]int{"NOSPACE": 1},
+		DatabaseSizes: map[string]int64{"one-a": 4096}, DatabaseQuotas: map[string]int64{"one-a": 8192},
 	})
 	recorder.SetMachines(controlPlane("one"), map[string]int{"wanted": 3})
 	recorder.CountDecision(controlPlane("one"), "Stable")
@@ -140,6 +141,7 @@ func TestEtcdMachinesAndDecisionsAreShown(t *testing.T) {
 		"capi_talos_etcd_quorum_margin cluster=one namespace=fleet":                          0,
 		"capi_talos_etcd_alarms alarm=NOSPACE cluster=one namespace=fleet":                   1,
 		"capi_talos_etcd_database_size_bytes cluster=one machine=one-a namespace=fleet":      4096,
+		"capi_talos_etcd_database_quota_bytes cluster=one machine=one-a namespace=fleet":     8192,
 		"capi_talos_control_plane_machines cluster=one namespace=fleet state=wanted":         3,
 		"capi_talos_control_plane_decisions_total action=Stable cluster=one namespace=fleet": 1,
 	}))

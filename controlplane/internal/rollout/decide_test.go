@@ -6,8 +6,8 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
-	"github.com/capi-talos/capi-talos/controlplane/internal/etcd"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 )
 

@@ -30,8 +30,8 @@ const (
 
 	// ReprovisionDespiteOthers is the value of ReprovisionAnnotation that a person
 	// chooses when the cluster has no quorum left to lose: the machine does not
-	// wait for others of its Cluster that are being re-provisioned. With any
-	// other value it does.
+	// wait for others of its Cluster that are being re-provisioned, nor for a
+	// majority of etcd without it. With any other value it does.
 	ReprovisionDespiteOthers = "despite-others"
 
 	// MoveHierarchyLabel is put on a CRD: it makes clusterctl move all objects of that

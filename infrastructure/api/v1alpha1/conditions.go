@@ -156,6 +156,10 @@ const (
 	// ReprovisionOtherMachineReason says that nothing is done because another
 	// machine of the Cluster is being re-provisioned.
 	ReprovisionOtherMachineReason = "AnotherMachineReprovisions"
+	// ReprovisionEtcdReason says that nothing is done because the other control plane
+	// machines that answer have no majority of etcd's votes, or their data may be
+	// corrupt: what the machine has might be the last of it.
+	ReprovisionEtcdReason = "EtcdNeedsMachine"
 	// ReprovisionDataMissingReason says that nothing is done because the Secret
 	// with the machine configuration is missing: the machine could not be
 	// configured again.

@@ -8,9 +8,12 @@
 package reprovision
 
 import (
+	"strings"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
@@ -37,6 +40,12 @@ const (
 // IsWanted tells whether somebody has asked for a machine to be re-provisioned.
 func IsWanted(machine *infrav1.TalosMachine) bool {
 	return metav1.HasAnnotation(machine.ObjectMeta, infrav1.ReprovisionAnnotation)
+}
+
+// IsDespiteOthers tells whether a person lets a machine be wiped whatever becomes of
+// the other ones, and of etcd.
+func IsDespiteOthers(machine *infrav1.TalosMachine) bool {
+	return machine.Annotations[infrav1.ReprovisionAnnotation] == infrav1.ReprovisionDespiteOthers
 }
 
 // IsUnderWay tells whether the machine of a host is being re-provisioned.
@@ -128,7 +137,7 @@ func refusal(machine *infrav1.TalosMachine, going, fromTemplate, hasData bool, o
 			Message: "The machine is not wiped, because the Secret with the machine configuration, which it would get again, is missing; restore the Secret, or take the annotation " +
 				infrav1.ReprovisionAnnotation + " away",
 		}
-	case other != "" && machine.Annotations[infrav1.ReprovisionAnnotation] != infrav1.ReprovisionDespiteOthers:
+	case other != "" && !IsDespiteOthers(machine):
 		return Refusal{
 			Reason: infrav1.ReprovisionOtherMachineReason,
 			Message: "The machine is not wiped, because " + other + " in the same Cluster is being re-provisioned; wait for it. " +
@@ -137,6 +146,20 @@ func refusal(machine *infrav1.TalosMachine, going, fromTemplate, hasData bool, o
 	}
 
 	return Refusal{}
+}
+
+// RefuseForEtcd says what etcd has against the wipe of a control plane machine, by what
+// the other ones say.
+func RefuseForEtcd(others etcd.Health) Refusal {
+	problems := others.WipeProblems()
+	if len(problems) == 0 {
+		return Refusal{}
+	}
+	return Refusal{
+		Reason: infrav1.ReprovisionEtcdReason,
+		Message: "The machine is not wiped, because etcd cannot do without it: " + strings.Join(problems, ", ") + ". Mend the other control plane machines; " +
+			"where the cluster has no quorum left to lose, give the annotation " + infrav1.ReprovisionAnnotation + " the value " + infrav1.ReprovisionDespiteOthers,
+	}
 }
 
 // isGoing tells whether the TalosMachine or its host goes. Only what carries our

@@ -6,6 +6,7 @@ import (
 	"github.com/cosi-project/runtime/pkg/resource"
 	"github.com/siderolabs/talos/pkg/machinery/resources/block"
 	"github.com/siderolabs/talos/pkg/machinery/resources/config"
+	"github.com/siderolabs/talos/pkg/machinery/resources/etcd"
 	"github.com/siderolabs/talos/pkg/machinery/resources/hardware"
 	"github.com/siderolabs/talos/pkg/machinery/resources/k8s"
 	"github.com/siderolabs/talos/pkg/machinery/resources/network"
@@ -24,6 +25,7 @@ func read() []resource.Metadata {
 		metadata(block.NamespaceName, block.DiscoveredVolumeType, ""),
 		metadata(block.NamespaceName, block.VolumeStatusType, "STATE"),
 		metadata(config.NamespaceName, config.MachineConfigType, config.ActiveID),
+		metadata(etcd.NamespaceName, etcd.SpecType, etcd.SpecID),
 		metadata(hardware.NamespaceName, hardware.MemoryModuleType, ""),
 		metadata(hardware.NamespaceName, hardware.ProcessorType, ""),
 		metadata(hardware.NamespaceName, hardware.SystemInformationType, hardware.SystemInformationID),

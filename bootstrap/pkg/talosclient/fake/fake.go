@@ -94,6 +94,7 @@ type State struct {
 	EtcdData   bool
 	Members    []talosclient.EtcdMember
 	EtcdStatus talosclient.EtcdStatus
+	EtcdQuota  int64
 	Alarms     []talosclient.EtcdAlarm
 	Services   []talosclient.Service
 	StaticPods []talosclient.StaticPod

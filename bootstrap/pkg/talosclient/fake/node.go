@@ -143,6 +143,10 @@ func (n *node) EtcdStatus(context.Context) (talosclient.EtcdStatus, error) {
 	})
 }
 
+func (n *node) EtcdQuota(context.Context) (int64, error) {
+	return answer(n, "EtcdQuota", func(s State) int64 { return s.EtcdQuota })
+}
+
 func (n *node) EtcdAlarms(context.Context) ([]talosclient.EtcdAlarm, error) {
 	return answer(n, "EtcdAlarms", func(s State) []talosclient.EtcdAlarm { return s.Alarms })
 }

@@ -62,6 +62,11 @@ func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) 
 		FromTemplate: metav1.HasAnnotation(scope.Machine.ObjectMeta, infrav1.ReprovisionAnnotation),
 		HasData:      missing == "",
 	})
+	if refusal.Reason == "" {
+		if refusal, err = backends.RefuseForEtcd(ctx, m.APIReader, m.Dialer, m.Credentials, scope); err != nil {
+			return ctrl.Result{}, err
+		}
+	}
 	if refusal.Reason != "" {
 		scope.Observed.Reprovisioning = backends.False(refusal.Reason, refusal.Message)
 		return m.later(), nil

@@ -73,7 +73,13 @@ func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) 
 		// The cache is behind.
 		return nil, m.after(claimRetryInterval), nil
 	}
-	if refusal := reprovision.Refuse(facts); refusal.Reason != "" {
+	refusal := reprovision.Refuse(facts)
+	if refusal.Reason == "" {
+		if refusal, err = backends.RefuseForEtcd(ctx, m.APIReader, m.Dialer, m.Credentials, scope); err != nil {
+			return nil, ctrl.Result{}, err
+		}
+	}
+	if refusal.Reason != "" {
 		scope.Observed.Reprovisioning = backends.False(refusal.Reason, refusal.Message)
 		return facts.Host, m.later(), nil
 	}

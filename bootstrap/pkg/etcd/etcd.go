@@ -1,5 +1,5 @@
-// Package etcd judges the membership of an etcd cluster from what its nodes say
-// through the Talos API. It is pure: it reads facts and changes nothing.
+// Package etcd judges an etcd cluster from what its nodes say through the Talos API.
+// It changes nothing; but for Look, it is pure.
 //
 // A member is identified by its ID and its peer URLs, never by its name.
 package etcd
@@ -49,8 +49,9 @@ type View struct {
 	Learner bool
 	// Lag is how many entries of the raft log the own member has not applied yet.
 	Lag uint64
-	// DBSizeBytes is the size of the own member's database on disk.
-	DBSizeBytes int64
+	// DBSizeBytes is the size of the own member's database on disk, and
+	// DBQuotaBytes its limit; 0 where it is unknown or there is none.
+	DBSizeBytes, DBQuotaBytes int64
 	// Errors are what the own member complains about.
 	Errors []string
 	// Members is the member list.
@@ -67,6 +68,16 @@ func (v *View) Own() (Member, bool) {
 	}
 
 	return v.Members[i], true
+}
+
+// fullPercent is the share of its quota from which on a database counts as almost
+// full: a person still has the time to do something then.
+const fullPercent = 80
+
+// IsAlmostFull tells that the own member's database is near its quota. Once it has
+// reached it, the member raises the alarm NOSPACE, and etcd takes no more keys.
+func (v *View) IsAlmostFull() bool {
+	return v.DBQuotaBytes > 0 && v.DBSizeBytes > v.DBQuotaBytes/100*fullPercent
 }
 
 // Health is the state of an etcd cluster, judged from the views of the nodes
@@ -164,6 +175,25 @@ func (h Health) RemovalProblems(id uint64) []string {
 	case answering < Majority(voters):
 		found = append(found, "the voting members that would be left and answer are no majority")
 	}
+
+	return append(found, h.corruption()...)
+}
+
+// WipeProblems says what speaks against wiping a machine that is not among those
+// asked; nothing when etcd can do without it: the voters that answer, agreeing on one
+// leader, are a majority of all voters, itself included, and none has found its data
+// corrupt.
+func (h Health) WipeProblems() []string {
+	if !h.HasQuorum() {
+		return []string{"the voting members on the other machines that answer are no majority"}
+	}
+
+	return h.corruption()
+}
+
+// corruption are the alarms CORRUPT.
+func (h Health) corruption() []string {
+	var found []string
 	for _, alarm := range h.Alarms {
 		if alarm.Name == AlarmCorrupt {
 			found = append(found, describeAlarm(alarm))

@@ -80,3 +80,23 @@ func TestJudgeCountsAPromotedMemberAsVoting(t *testing.T) {
 	g.Expect(health.Answering).To(Equal([]uint64{1, 2}))
 	g.Expect(health.HasQuorum()).To(BeTrue())
 }
+
+func TestIsAlmostFull(t *testing.T) {
+	g := NewWithT(t)
+	const quota = 1000
+	for size, want := range map[int64]bool{0: false, 800: false, 801: true, 1000: true, 5000: true} {
+		g.Expect((&View{DBSizeBytes: size, DBQuotaBytes: quota}).IsAlmostFull()).To(Equal(want), "%d", size)
+	}
+	g.Expect((&View{DBSizeBytes: quota}).IsAlmostFull()).To(BeFalse(), "nobody knows the quota, or there is none")
+}
+
+func TestWipeProblems(t *testing.T) {
+	g := NewWithT(t)
+	three := members(1, 2, 3)
+	g.Expect(Judge([]View{view(2, 1, three), view(3, 1, three)}).WipeProblems()).To(BeEmpty(), "the two others are a majority of three")
+	g.Expect(Judge([]View{view(2, 1, three)}).WipeProblems()).To(ConsistOf(ContainSubstring("no majority")))
+	g.Expect(Judge(nil).WipeProblems()).To(ConsistOf(ContainSubstring("no majority")), "it is the only one")
+	one := view(2, 1, three)
+	one.Alarms = []Alarm{{MemberID: 1, Name: AlarmCorrupt}, {MemberID: 3, Name: "NOSPACE"}}
+	g.Expect(Judge([]View{one, view(3, 1, three)}).WipeProblems()).To(ConsistOf(ContainSubstring("CORRUPT")))
+}

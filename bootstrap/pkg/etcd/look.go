@@ -1,0 +1,53 @@
+package etcd
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+)
+
+// Look asks a node about etcd. It fails when the node's etcd does not answer, and
+// when its member is a learner, which tells no members.
+func Look(ctx context.Context, node talosclient.Node) (*View, error) {
+	members, err := node.EtcdMembers(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("listing the etcd members: %w", err)
+	}
+	status, err := node.EtcdStatus(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("reading the etcd status: %w", err)
+	}
+	var alarms []talosclient.EtcdAlarm
+	if slices.ContainsFunc(status.Errors, isAlarm) {
+		if alarms, err = node.EtcdAlarms(ctx); err != nil {
+			return nil, fmt.Errorf("reading the etcd alarms: %w", err)
+		}
+	}
+
+	view := &View{
+		Self: status.MemberID, Leader: status.Leader, Learner: status.Learner, Lag: status.RaftIndex - min(status.RaftIndex, status.RaftAppliedIndex),
+		DBSizeBytes: status.DBSizeBytes, Errors: slices.DeleteFunc(slices.Clone(status.Errors), isAlarm),
+	}
+	// Without it the quota is unknown, which is no reason to know nothing.
+	if quota, err := node.EtcdQuota(ctx); err == nil {
+		view.DBQuotaBytes = quota
+	}
+	for _, m := range members {
+		view.Members = append(view.Members, Member{ID: m.ID, Name: m.Hostname, PeerURLs: m.PeerURLs, Learner: m.Learner})
+	}
+	for _, a := range alarms {
+		view.Alarms = append(view.Alarms, Alarm{MemberID: a.MemberID, Name: a.Alarm})
+	}
+
+	return view, nil
+}
+
+// isAlarm tells whether what a member complains about is an alarm: its status has
+// the alarms of all members among its errors (etcd v3.6,
+// server/etcdserver/api/v3rpc/maintenance.go, Status).
+func isAlarm(problem string) bool {
+	return strings.Contains(problem, "alarm:")
+}
