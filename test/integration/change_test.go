@@ -54,6 +54,38 @@ func TestARolloutReplacesEachMachine(t *testing.T) {
 	}
 }
 
+// TestARolloutWithoutASpareHost: one machine and one host. The replacement finds no
+// host, which the condition says, with the cure; once there is a host, it comes before
+// the old one goes.
+func TestARolloutWithoutASpareHost(t *testing.T) {
+	t.Parallel()
+	const name = "no-spare"
+	g, ctx := NewWithT(t), t.Context()
+	machines := newFleet(t, simfleet.Options{})
+	hosts := runCluster(t, machines, name, 1, 0)
+	before := namesOf(t, name)
+	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch", `{"spec":{"version":"v1.36.4"}}`)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(func(g Gomega) {
+		rolling := told(controlPlaneOf(ctx, g, name), controlplanev1.RollingOutCondition)
+		g.Expect(rolling.Reason).To(Equal(controlplanev1.NoSpareHostReason))
+		g.Expect(rolling.Message).To(ContainSubstring("add one, or set maxSurge to 0"))
+	}).WithTimeout(timeout).Should(Succeed())
+	g.Expect(namesOf(t, name)).To(ContainElements(before))
+
+	hosts = append(hosts, addHosts(t, machines, name, 1)...)
+	g.Eventually(func(g Gomega) {
+		g.Expect(namesOf(t, name)).NotTo(ContainElement(before[0]))
+	}).WithTimeout(timeout).Should(Succeed())
+	awaitControlPlane(t, name, 1)
+	g.Expect(told(controlPlaneOf(ctx, g, name), controlplanev1.RollingOutCondition)).To(HaveField("Reason", controlplanev1.NotRollingOutReason))
+	g.Expect(machines.Bootstraps()).To(Equal(1))
+	g.Expect(machines.Sim.Offences()).To(BeEmpty())
+	deleteClusters(t, name, name)
+	expectStates(t, name, infrav1.HostAvailable, len(hosts))
+	expectWiped(t, machines, hosts...)
+}
+
 // rolloutStory is what was told while Machines were replaced.
 type rolloutStory struct {
 	versions [][]string

@@ -194,7 +194,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 }
 
 // reconcileNormal gathers the facts, then acts on them. No decision is made on
-// facts that could not be gathered.
+// facts that could not be gathered. What answers at the endpoint has no say in a
+// departure once the cluster was in use, and is not asked then: it may be the API
+// server of a machine that has left etcd, which hangs.
 func (r *Reconciler) reconcileNormal(ctx context.Context, s *scope) (ctrl.Result, error) {
 	for _, gather := range []func(context.Context, *scope) error{
 		r.reconcileMachineList,
@@ -204,7 +206,6 @@ func (r *Reconciler) reconcileNormal(ctx context.Context, s *scope) (ctrl.Result
 		r.reconcileCertificates,
 		r.reconcileClientConfigs,
 		r.reconcileNodes,
-		r.reconcileEndpoint,
 		r.reconcileMachines,
 		r.reconcileUpToDate,
 		r.reconcileKinds,
@@ -217,6 +218,16 @@ func (r *Reconciler) reconcileNormal(ctx context.Context, s *scope) (ctrl.Result
 	}
 	s.facts = r.gatherFacts(s)
 	s.decision = rollout.Decide(s.facts)
+	if s.facts.Initialized && s.decision.IsDeparture() {
+		s.apiServer = r.memory.endpoint(client.ObjectKeyFromObject(s.controlPlane))
+	} else {
+		if err := r.reconcileEndpoint(ctx, s); err != nil {
+			s.gatherErr = err
+			return ctrl.Result{}, err
+		}
+		s.facts.APIServer = s.apiServer
+		s.decision = rollout.Decide(s.facts)
+	}
 	if s.recalled && (s.decision.Action != rollout.Stable || !isHealthy(s, s.machines)) {
 		// Something is to be done, or wrong: that is decided on what is so now.
 		r.forgetNodes(s)

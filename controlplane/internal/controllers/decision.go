@@ -25,6 +25,9 @@ const (
 	// Machine younger than bringUpTime: a node is about to come up.
 	bringUpInterval = 5 * time.Second
 	bringUpTime     = 20 * time.Minute
+	// leaveInterval is for nodes that leave etcd, which mostly takes less than a
+	// second: clients reach their API servers in vain from then on.
+	leaveInterval = time.Second
 	// unhealthyInterval is for control planes that are not healthy.
 	unhealthyInterval = 20 * time.Second
 	// healthyInterval is for healthy control planes.
@@ -112,8 +115,10 @@ func (r *Reconciler) interval(s *scope) time.Duration {
 	case rollout.WaitForInfrastructure, rollout.WaitForEndpoint, rollout.WaitForClusterDeletion, rollout.CreateMachine, rollout.HandOver,
 		rollout.DeleteMachine, rollout.RemediateMachine, rollout.ReleaseHook:
 		return 0
+	case rollout.LeaveEtcd, rollout.WaitForLeave:
+		return leaveInterval
 	case rollout.RecordBootstrapIntent, rollout.Bootstrap, rollout.RecordBootstrapped, rollout.RecordInitialized,
-		rollout.LeaveEtcd, rollout.WaitForLeave, rollout.RemoveMember, rollout.WaitForMachineDeletion:
+		rollout.RemoveMember, rollout.WaitForMachineDeletion:
 		return bringUpInterval
 	default:
 	}

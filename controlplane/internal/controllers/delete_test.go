@@ -1,7 +1,11 @@
 package controllers
 
 import (
+	"context"
+	"errors"
+	"slices"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -10,7 +14,10 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 )
 
 func newFalse(conditionType string) metav1.Condition {
@@ -158,6 +165,82 @@ func TestDeletedMachineIsHeldWithoutAMajority(t *testing.T) {
 	g.Expect(w.client.Update(t.Context(), machine)).To(Succeed())
 	g.Expect(w.reconcile(r)).To(Succeed())
 	g.Expect(w.machines()[0].Annotations).NotTo(HaveKey(controlplanev1.EtcdPreTerminateHookAnnotation))
+	g.Expect(w.recorded()).To(ContainElement(And(HavePrefix("Warning EtcdMemberAbandoned "), ContainSubstring(machine.Name))))
+}
+
+// recorded are the events since it was asked last.
+func (w *world) recorded() []string {
+	var found []string
+	for {
+		select {
+		case event := <-w.events.Events:
+			found = append(found, event)
+		default:
+			return found
+		}
+	}
+}
+
+// lateProber is asked what answers at the endpoint.
+type lateProber struct{ asked func() }
+
+func (p lateProber) Probe(context.Context, []byte) (health.APIServerState, error) {
+	p.asked()
+
+	return health.APIServerSilent, nil
+}
+
+// TestAnEndpointThatHangsDelaysNoLeave: whoever reaches the API server of a node that
+// has left etcd waits in vain, and so would the manager. It lets the Machine go first.
+func TestAnEndpointThatHangsDelaysNoLeave(t *testing.T) {
+	g := NewWithT(t)
+	w, r := changing(t, 3)
+	leaving := w.machines()[0]
+	member := w.talos[leaving.Name].Snapshot().EtcdStatus.MemberID
+	isOut := func() bool {
+		return !slices.ContainsFunc(w.talos[w.machines()[1].Name].Snapshot().Members, func(m talosclient.EtcdMember) bool { return m.ID == member })
+	}
+	r.Prober = lateProber{asked: func() {
+		if isOut() && len(w.machines()) == 3 {
+			g.Expect(w.machines()[0].Annotations).NotTo(HaveKey(controlplanev1.EtcdPreTerminateHookAnnotation))
+		}
+	}}
+	g.Expect(w.client.Delete(t.Context(), leaving)).To(Succeed())
+	g.Eventually(func() bool {
+		g.Expect(w.reconcile(r)).To(Succeed())
+		return metav1.HasAnnotation(w.machines()[0].ObjectMeta, controlplanev1.EtcdPreTerminateHookAnnotation)
+	}).WithTimeout(30 * time.Second).WithPolling(time.Millisecond).Should(BeFalse())
+	g.Expect(isOut()).To(BeTrue())
+	g.Expect(conditions.IsTrue(w.controlPlane(), controlplanev1.AvailableCondition)).To(BeTrue(), "what was known last is told")
+	g.Expect(w.reconcile(r)).To(Succeed())
+	g.Expect(conditions.GetMessage(w.controlPlane(), controlplanev1.AvailableCondition)).To(ContainSubstring("Nothing answers at the control plane endpoint"))
+}
+
+// TestOnlySilenceIsCountedAgainstALeave: a node that answers has all the time that it
+// needs; of one that is silent the member is removed through another one, once
+// spec.etcd.leaveTimeoutSeconds are over.
+func TestOnlySilenceIsCountedAgainstALeave(t *testing.T) {
+	g := NewWithT(t)
+	w, r := changing(t, 3)
+	leaving := w.machines()[0]
+	node := w.talos[leaving.Name]
+	node.OnLeave = func(*talosfake.Machine) error { return errors.New("etcd finds its cluster unhealthy") }
+	g.Expect(w.client.Delete(t.Context(), leaving)).To(Succeed())
+	w.settle(r)
+	w.clock.SetTime(w.clock.Now().Add(time.Hour))
+	w.settle(r)
+	g.Expect(w.members()).To(HaveLen(3))
+	g.Expect(w.machines()[0].Annotations).To(HaveKey(controlplanev1.EtcdPreTerminateHookAnnotation))
+
+	node.SetSilent(true)
+	w.settle(r)
+	w.clock.SetTime(w.clock.Now().Add(time.Duration(controlplanev1.DefaultEtcdLeaveTimeoutSeconds-1) * time.Second))
+	w.settle(r)
+	g.Expect(w.members()).To(HaveLen(3))
+	w.clock.SetTime(w.clock.Now().Add(time.Second))
+	w.settle(r)
+	g.Expect(w.recorded()).To(ContainElement(HavePrefix("Warning EtcdMemberRemoved ")))
+	w.until(r, func() bool { return len(w.machines()) == 3 && w.machines()[0].Name != leaving.Name && w.has(3)() })
 }
 
 // TestAMachineThatWaitsIsNotWritten: the webhook of Cluster API gives every Machine a

@@ -80,10 +80,12 @@ func (l *leaves) stop(machine client.ObjectKey) {
 }
 
 // stopUnwantedLeaves ends the calls that the decision does not wait for: Talos
-// would go on trying after what made the leave safe has changed.
+// would go on trying after what made the leave safe has changed. Once the member is
+// out, the call goes on: Talos stops etcd and wipes its data by it.
 func (r *Reconciler) stopUnwantedLeaves(s *scope) {
 	for _, machine := range s.machines {
-		if s.decision.Machine != machine.Name || s.decision.Action != rollout.WaitForLeave {
+		waited := s.decision.Machine == machine.Name && s.decision.Action == rollout.WaitForLeave
+		if !waited && !s.facts.HasLeft(machine.Name) {
 			r.leaves.stop(keyOf(machine))
 		}
 	}

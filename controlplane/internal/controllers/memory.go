@@ -18,6 +18,8 @@ type nodeMemory struct {
 
 	mu    sync.Mutex
 	known map[client.ObjectKey]remembered
+	// endpoints are what answered last at the endpoints of control planes.
+	endpoints map[client.ObjectKey]health.APIServerState
 }
 
 type remembered struct {
@@ -26,7 +28,7 @@ type remembered struct {
 }
 
 func newNodeMemory(c clock.PassiveClock) *nodeMemory {
-	return &nodeMemory{clock: c, known: map[client.ObjectKey]remembered{}}
+	return &nodeMemory{clock: c, known: map[client.ObjectKey]remembered{}, endpoints: map[client.ObjectKey]health.APIServerState{}}
 }
 
 // remember keeps what the node of a Machine said now.
@@ -50,4 +52,23 @@ func (m *nodeMemory) recall(machine client.ObjectKey) (health.Facts, bool) {
 	found, ok := m.known[machine]
 
 	return found.facts, ok && m.clock.Since(found.at) < healthyInterval
+}
+
+// answered keeps what answers at the endpoint of a control plane; APIServerUnknown
+// drops it.
+func (m *nodeMemory) answered(controlPlane client.ObjectKey, state health.APIServerState) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.endpoints[controlPlane] = state; state == health.APIServerUnknown {
+		delete(m.endpoints, controlPlane)
+	}
+}
+
+// endpoint is what answered there last. It is told while nobody asks, and nothing is
+// decided by it.
+func (m *nodeMemory) endpoint(controlPlane client.ObjectKey) health.APIServerState {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	return m.endpoints[controlPlane]
 }

@@ -116,6 +116,7 @@ func (r *Reconciler) unfollow(s *scope) {
 		r.Follower.Stop(keyOf(machine))
 		r.memory.forget(keyOf(machine))
 	}
+	r.memory.answered(client.ObjectKeyFromObject(s.controlPlane), health.APIServerUnknown)
 }
 
 // nodeToControlPlane maps the Machine of a node that has changed to its
@@ -156,6 +157,7 @@ func (r *Reconciler) reconcileEndpoint(ctx context.Context, s *scope) error {
 		return fmt.Errorf("asking the API server: %w", err)
 	}
 	s.apiServer = state
+	r.memory.answered(client.ObjectKeyFromObject(s.controlPlane), state)
 
 	return nil
 }

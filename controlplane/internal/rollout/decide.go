@@ -101,6 +101,11 @@ type Decision struct {
 	Message string
 }
 
+// IsDeparture tells that an etcd member is to go, or the Machine that has none any more.
+func (d Decision) IsDeparture() bool {
+	return slices.Contains([]Action{LeaveEtcd, RemoveMember, ReleaseHook}, d.Action)
+}
+
 // Decide says what to do next. It decides one thing at a time, and rather waits
 // than acts on what is not known.
 func Decide(facts Facts) Decision {

@@ -63,9 +63,9 @@ func decideDeparture(facts Facts, machine MachineFacts) *Decision {
 		return decideReturned(facts, machine, decide, wait)
 	case machine.Hook == HookEarly:
 		return wait(machine.HookWaitsFor)
-	case facts.hasNoMember(machine) && machine.Leaving && machine.Answers:
-		return decide(WaitForLeave, "etcd has no member of Machine "+machine.Name+" any more; waiting for its node to stop etcd and wipe its data")
 	case facts.hasNoMember(machine):
+		// Its node may still be stopping etcd and wiping its data. That is not waited
+		// for: its API server has no etcd any more, and clients reach it until it ends.
 		release := decide(ReleaseHook, "Machine "+machine.Name+" has no etcd member (any more)")
 		release.Left = true
 		return release
@@ -108,6 +108,12 @@ func decideReturned(facts Facts, machine MachineFacts, decide func(Action, strin
 	}
 
 	return withMember(decide(RemoveMember, "Removing the etcd member of Machine "+machine.Name+", with which it has joined again after it was let go"), member)
+}
+
+// HasLeft tells that etcd has no member of a Machine that is being deleted (any more):
+// what its node still does about it can do no harm.
+func (f Facts) HasLeft(name string) bool {
+	return slices.ContainsFunc(f.leaving(), func(machine MachineFacts) bool { return machine.Name == name && f.hasNoMember(machine) })
 }
 
 // isRid tells that etcd is rid of a Machine that is being deleted: only its

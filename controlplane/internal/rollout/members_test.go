@@ -5,7 +5,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/capi-talos/capi-talos/controlplane/internal/etcd"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 )
 
@@ -108,9 +108,9 @@ func TestAMemberThatReturnsIsRemoved(t *testing.T) {
 	}
 }
 
-// TestTheHookWaitsForTheEndOfALeave: Talos removes its member first, and wipes its
-// data after that. Breaking the call off in between leaves the data behind.
-func TestTheHookWaitsForTheEndOfALeave(t *testing.T) {
+// TestTheHookGoesOnceTheMemberIsOut: Talos removes its member first, and stops etcd and
+// wipes its data after that, which is not waited for: its API server is of no use.
+func TestTheHookGoesOnceTheMemberIsOut(t *testing.T) {
 	gone := func(change func(*MachineFacts)) Facts {
 		return three(func(facts *Facts) {
 			machine := &facts.Machines[2]
@@ -124,13 +124,14 @@ func TestTheHookWaitsForTheEndOfALeave(t *testing.T) {
 		facts Facts
 		want  Action
 	}{
-		"while it goes on":            {gone(func(*MachineFacts) {}), WaitForLeave},
-		"not once it has ended":       {gone(func(m *MachineFacts) { m.Leaving = false }), ReleaseHook},
-		"not when the node is silent": {gone(func(m *MachineFacts) { m.Answers = false }), ReleaseHook},
+		"while its node goes on":  {gone(func(*MachineFacts) {}), ReleaseHook},
+		"once its node has ended": {gone(func(m *MachineFacts) { m.Leaving = false }), ReleaseHook},
+		"when its node is silent": {gone(func(m *MachineFacts) { m.Answers = false }), ReleaseHook},
 	} {
 		t.Run(name, func(t *testing.T) {
 			decision := Decide(tc.facts)
 			NewWithT(t).Expect(decision.Action).To(Equal(tc.want), decision.Message)
+			NewWithT(t).Expect(tc.facts.HasLeft(tc.facts.Machines[2].Name)).To(BeTrue())
 		})
 	}
 }
