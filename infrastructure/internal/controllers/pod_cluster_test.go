@@ -106,7 +106,7 @@ func TestATalosClusterMakesItsEndpoint(t *testing.T) {
 
 		w.balance("198.51.100.2")
 		w.settle(m)
-		w.expectNotReady(infrav1.ServiceAddressLostReason, `"198.51.100.2"`, "198.51.100.1")
+		w.expectNotReady(infrav1.ServiceAddressLostReason, `"198.51.100.2"`, "198.51.100.1", "give the Service that address back")
 		g.Expect(w.talosCluster().Spec.ControlPlaneEndpoint.Host).To(Equal("198.51.100.1"), "it is set once")
 
 		w.remove(w.service())

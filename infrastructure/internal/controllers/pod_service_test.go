@@ -49,6 +49,18 @@ func TestBadInputEndpointServiceDeleted(t *testing.T) {
 		g.Expect(w.service().Spec.ClusterIP).To(Equal(before.Spec.ClusterIP))
 		g.Expect(w.talosCluster().Spec.ControlPlaneEndpoint.Host).To(Equal(before.Spec.ClusterIP))
 	})
+	t.Run("and made by somebody else at another address", func(t *testing.T) {
+		g := NewWithT(t)
+		w, m := withPods(t, nil)
+		before := w.service().Spec.ClusterIP
+		change(w, w.service(), func(s *corev1.Service) { s.Spec.ClusterIP, s.Spec.ClusterIPs = "172.20.9.9", []string{"172.20.9.9"} })
+		w.settle(m)
+		w.expectNotReady(infrav1.ServiceAddressLostReason, "172.20.9.9", before, "delete the Service")
+		w.remove(w.service())
+		w.settle(m)
+		w.expectReady()
+		g.Expect(w.service().Spec.ClusterIP).To(Equal(before))
+	})
 }
 
 func TestBadInputEndpointServiceTypeChanged(t *testing.T) {

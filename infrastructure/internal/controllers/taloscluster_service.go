@@ -43,8 +43,12 @@ func (r *ClusterReconciler) reconcileService(ctx context.Context, cluster *clust
 	case !wanted.IsValid():
 		return backends.Finding{}, r.setEndpoint(ctx, talosCluster, clusterv1.APIEndpoint{Host: address, Port: servicePort(talosCluster)})
 	case !slices.Contains(endpoint.Names(service, nil, r.ClusterDomain), wanted.Host):
+		cure := "give the Service that address back"
+		if service.Spec.Type != corev1.ServiceTypeLoadBalancer {
+			cure = "delete the Service, which is made again at that address if it is a cluster IP, or give it its former type back"
+		}
 		return isFalse(infrav1.ServiceAddressLostReason,
-			"Service %s is reached at %q, but the endpoint of the cluster is %s, which cannot be changed: give the Service that address back", service.Name, address, wanted.Host), nil
+			"Service %s is reached at %q, but the endpoint of the cluster is %s, which cannot be changed: %s", service.Name, address, wanted.Host, cure), nil
 	}
 
 	return backends.Finding{}, nil
