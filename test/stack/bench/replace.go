@@ -140,7 +140,7 @@ func (r *replacement) milestones() []milestone {
 		{name: "the member is asked to leave", by: byUs, happened: func(context.Context) bool {
 			return r.called(r.old, machineapi.MachineService_EtcdLeaveCluster_FullMethodName)
 		}},
-		{name: "etcd has no data of it", by: byMachine, happened: func(context.Context) bool { return !r.old.HasEtcdData() }},
+		{name: "etcd has no member of it", by: byMachine, happened: func(context.Context) bool { return r.votes(controlPlanes - 1) }},
 		{name: "our hook is gone", by: byUs, happened: r.hookIsGone},
 		{name: "the TalosMachine is deleted", by: byCore, happened: r.infrastructureIsDeleted},
 		{name: "the machine is reset", by: byUs, happened: func(context.Context) bool { return r.called(r.old, machineapi.MachineService_Reset_FullMethodName) }},
@@ -154,17 +154,20 @@ func (r *replacement) milestones() []milestone {
 				return r.called(r.bench.Sim.Machine(host), machineapi.MachineService_ApplyConfiguration_FullMethodName)
 			})
 		}},
-		{name: fmt.Sprintf("etcd has %d voters", controlPlanes), by: byMachine, happened: func(context.Context) bool {
-			return slices.ContainsFunc(r.hosts, func(host fleet.Host) bool {
-				return r.bench.Sim.Sim.Voters(r.bench.Sim.Machine(host)).Voters == controlPlanes
-			})
-		}},
+		{name: fmt.Sprintf("etcd has %d voters", controlPlanes), by: byMachine, happened: func(context.Context) bool { return r.votes(controlPlanes) }},
 		{name: "its Node is known", by: byCore, happened: func(ctx context.Context) bool {
 			machine := r.successor(ctx)
 			return machine != nil && conditions.IsTrue(machine, clusterv1.MachineNodeReadyCondition)
 		}},
 		{name: "the control plane is whole", by: byUs, happened: r.isWhole},
 	}
+}
+
+// votes tells that etcd has that many voters.
+func (r *replacement) votes(count int) bool {
+	return slices.ContainsFunc(r.hosts, func(host fleet.Host) bool {
+		return r.bench.Sim.Sim.Voters(r.bench.Sim.Machine(host)).Voters == count
+	})
 }
 
 func (r *replacement) called(machine *talossim.Machine, method string) bool {
