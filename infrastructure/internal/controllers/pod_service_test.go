@@ -49,6 +49,22 @@ func TestBadInputEndpointServiceDeleted(t *testing.T) {
 		g.Expect(w.service().Spec.ClusterIP).To(Equal(before.Spec.ClusterIP))
 		g.Expect(w.talosCluster().Spec.ControlPlaneEndpoint.Host).To(Equal(before.Spec.ClusterIP))
 	})
+	t.Run("while another manager was about to make it for the first time", func(t *testing.T) {
+		g := NewWithT(t)
+		w, m := withPods(t, nil)
+		before, old := w.service(), w.talosCluster()
+		old.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{}
+		w.remove(before)
+		slow := w.manager()
+		slow.clusters.Client = behind[*infrav1.TalosCluster]{Client: w.client, old: old}
+		slow.clusters.APIReader = &behindOnce[*infrav1.TalosCluster]{Reader: w.client, old: old}
+		_, err := slow.clusters.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(old)})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(w.exists(&corev1.Service{}, before.Name)).To(BeFalse(), "it had another address")
+		w.settle(m)
+		w.expectReady()
+		g.Expect(w.service().Spec.ClusterIP).To(Equal(before.Spec.ClusterIP))
+	})
 	t.Run("and made by somebody else at another address", func(t *testing.T) {
 		g := NewWithT(t)
 		w, m := withPods(t, nil)

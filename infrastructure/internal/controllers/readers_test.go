@@ -51,3 +51,23 @@ func (c behind[T]) Get(ctx context.Context, key client.ObjectKey, o client.Objec
 
 	return c.Client.Get(ctx, key, o, opts...)
 }
+
+// behindOnce reads an object of one kind as it was some time ago, once.
+type behindOnce[T interface {
+	client.Object
+	DeepCopyInto(into T)
+}] struct {
+	client.Reader
+	old  T
+	told bool
+}
+
+func (r *behindOnce[T]) Get(ctx context.Context, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
+	if into, ok := o.(T); ok && !r.told {
+		r.told = true
+		r.old.DeepCopyInto(into)
+		return nil
+	}
+
+	return r.Reader.Get(ctx, key, o, opts...)
+}

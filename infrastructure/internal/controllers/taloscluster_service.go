@@ -114,8 +114,30 @@ func (r *ClusterReconciler) createService(ctx context.Context, cluster *clusterv
 	if err := r.Client.Create(ctx, service); err != nil {
 		return nil, refusedService(service.Name, err), clientError(err)
 	}
+	if current.Spec.ControlPlaneEndpoint.IsValid() {
+		return service, backends.Finding{}, nil
+	}
 
-	return service, backends.Finding{}, nil
+	return r.keepOrTakeBack(ctx, talosCluster, service)
+}
+
+// keepOrTakeBack takes a Service back that was made while no endpoint was known, when
+// one is by now, and is another one: a second manager has made the first Service, and
+// somebody has deleted that before our request arrived.
+func (r *ClusterReconciler) keepOrTakeBack(ctx context.Context, talosCluster *infrav1.TalosCluster, service *corev1.Service) (*corev1.Service, backends.Finding, error) {
+	current := &infrav1.TalosCluster{}
+	if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(talosCluster), current); err != nil {
+		return nil, backends.Finding{}, fmt.Errorf("reading TalosCluster %s: %w", talosCluster.Name, err)
+	}
+	known := current.Spec.ControlPlaneEndpoint
+	if !known.IsValid() || slices.Contains(endpoint.Names(service, nil, r.ClusterDomain), known.Host) {
+		return service, backends.Finding{}, nil
+	}
+	if err := r.Client.Delete(ctx, service, client.Preconditions{UID: &service.UID}); client.IgnoreNotFound(err) != nil {
+		return nil, backends.Finding{}, fmt.Errorf("deleting Service %s, which has another address than the endpoint: %w", service.Name, err)
+	}
+
+	return nil, isFalse(infrav1.WaitingForServiceReason, "Service %s is made again at %s, the endpoint of the cluster", service.Name, known.Host), nil
 }
 
 // desiredService is the Service as it is to be. With an endpoint that is known it

@@ -13,6 +13,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
@@ -80,7 +81,13 @@ func create(t *testing.T, name string, controlPlanes, workers int, changes ...ch
 		for _, change := range changes {
 			change(object)
 		}
-		g.Expect(world.Client.Create(t.Context(), object)).To(Succeed(), object.GetKind())
+		// Where managers are killed, a webhook may be away for a moment.
+		var err error
+		g.Eventually(func() bool {
+			err = world.Client.Create(t.Context(), object.DeepCopy())
+			return apierrors.IsInternalError(err)
+		}).WithTimeout(timeout).WithPolling(polling).Should(BeFalse(), object.GetKind())
+		g.Expect(err).NotTo(HaveOccurred(), object.GetKind())
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
