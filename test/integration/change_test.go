@@ -9,6 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -167,6 +168,40 @@ func TestTwoMachinesDeletedAtOnceAreReplaced(t *testing.T) {
 	}).WithTimeout(timeout).Should(Succeed())
 	awaitControlPlane(t, name, 3)
 	g.Expect(namesOf(t, name)).To(ContainElement(before[2]))
+	deleteClusters(t, name, name)
+	expectStates(t, name, infrav1.HostAvailable, len(hosts))
+	expectWiped(t, machines, hosts...)
+}
+
+// TestAHostServesTheNextMachineWhileItsLastOneLasts: there is no other host, so the
+// next Machine has the address of one that is still there. The member that joins at it
+// is the next one's.
+func TestAHostServesTheNextMachineWhileItsLastOneLasts(t *testing.T) {
+	t.Parallel()
+	const (
+		name  = "same-host"
+		stays = "capi-talos.test/stays"
+	)
+	g, ctx := NewWithT(t), t.Context()
+	machines := newFleet(t, simfleet.Options{Delays: talossim.Delays{Etcd: 3 * time.Second}})
+	hosts := runCluster(t, machines, name, 3, 0)
+	before := namesOf(t, name)
+	old := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: before[0]}}
+	g.Expect(world.Client.Patch(ctx, old, client.RawPatch(types.JSONPatchType, []byte(`[{"op":"add","path":"/metadata/finalizers/-","value":"`+stays+`"}]`)))).To(Succeed())
+	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "delete", "machine", old.Name, "--wait=false")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(func(g Gomega) {
+		all := namesOf(t, name)
+		g.Expect(all).To(And(HaveLen(4), ContainElements(before)), "the last Machine of the host and the next one")
+		for _, machine := range machinesOf(ctx, g, name, true) {
+			if machine.Name != old.Name {
+				g.Expect(told(&machine, controlplanev1.MachineEtcdMemberHealthyCondition).Status).To(Equal(metav1.ConditionTrue), machine.Name)
+			}
+		}
+	}).WithTimeout(timeout).Should(Succeed())
+	g.Expect(machines.Sim.Offences()).To(BeEmpty())
+	g.Expect(world.Client.Patch(ctx, old, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+	awaitControlPlane(t, name, 3)
 	deleteClusters(t, name, name)
 	expectStates(t, name, infrav1.HostAvailable, len(hosts))
 	expectWiped(t, machines, hosts...)

@@ -67,7 +67,7 @@ func (b *boot) etcdOnce(ctx context.Context) {
 	var failure error
 	b.sim.update(func() {
 		if failure = b.sim.etcd.Start(b.machine.spec.Name, b.settings.hostname); failure == nil {
-			b.machine.etcd = etcdRunning
+			b.machine.etcd, b.machine.listed = etcdRunning, false
 		}
 		if b.machine.faults.Parted {
 			b.sim.etcd.Silence(b.machine.spec.Name)
@@ -108,7 +108,8 @@ func (b *boot) etcdReady() bool {
 	if _, found := b.sim.etcd.Data(m.spec.Name); found {
 		return m.found()
 	}
-	return !m.faults.Parted && b.sim.etcd.Join(b.settings.etcd, m.spec.Name, b.settings.hostname, m.url(peerPort)) == nil
+	m.listed = !m.faults.Parted && b.sim.etcd.Join(b.settings.etcd, m.spec.Name, b.settings.hostname, m.url(peerPort)) == nil
+	return m.listed
 }
 
 // etcdEnds tells whether etcd cannot go on. The lock is held.

@@ -31,6 +31,9 @@ type Machine struct {
 	present *boot
 	// etcd tells how far etcd is in the present boot.
 	etcd etcdState
+	// listed tells that etcd has joined and not started yet: the others have it in
+	// their list, and it has no data.
+	listed bool
 	// apiUp tells that the API server serves, and apiStarted that the kubelet has
 	// started it in the present boot.
 	apiUp, apiStarted bool
@@ -121,7 +124,7 @@ func (m *Machine) HasEtcdData() bool {
 	m.sim.mu.Lock()
 	defer m.sim.mu.Unlock()
 	_, found := m.sim.etcd.Data(m.spec.Name)
-	return found
+	return found && !m.listed
 }
 
 // ServesAPI tells whether an API server serves on the machine.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -241,6 +242,30 @@ func TestOnlySilenceIsCountedAgainstALeave(t *testing.T) {
 	w.settle(r)
 	g.Expect(w.recorded()).To(ContainElement(HavePrefix("Warning EtcdMemberRemoved ")))
 	w.until(r, func() bool { return len(w.machines()) == 3 && w.machines()[0].Name != leaving.Name && w.has(3)() })
+}
+
+// TestALeaveAsksNoOtherMember: a connection outlives the machine at its end, and leads
+// to the next one at the address. It is not asked to leave.
+func TestALeaveAsksNoOtherMember(t *testing.T) {
+	g := NewWithT(t)
+	w, r := changing(t, 3)
+	leaving := w.machines()[0]
+	node := w.talos[leaving.Name]
+	var asked atomic.Int32
+	node.OnForfeit = func(next *talosfake.Machine) error {
+		asked.Add(1)
+		next.Update(func(s *talosfake.State) { s.EtcdStatus.MemberID++ })
+		return nil
+	}
+	node.OnLeave = func(*talosfake.Machine) error {
+		t.Error("the next one was asked to leave")
+		return nil
+	}
+	g.Expect(w.client.Delete(t.Context(), leaving)).To(Succeed())
+	w.settle(r)
+	g.Eventually(asked.Load).Should(BeEquivalentTo(1))
+	g.Eventually(func() bool { return r.leaves.running(keyOf(leaving)) }).Should(BeFalse())
+	g.Expect(w.members()).To(HaveLen(3))
 }
 
 // TestAMachineThatWaitsIsNotWritten: the webhook of Cluster API gives every Machine a

@@ -92,9 +92,10 @@ func (r *Reconciler) stopUnwantedLeaves(s *scope) {
 }
 
 // leaveEtcd asks the node of the decision to leave etcd. It hands the leadership
-// over first if it can.
+// over first if it can. A connection finds its way to whoever has the address later,
+// so the node says before it is asked that it still is that member.
 func (r *Reconciler) leaveEtcd(ctx context.Context, s *scope) error {
-	machine := s.machine(s.decision.Machine)
+	machine, member := s.machine(s.decision.Machine), s.decision.MemberID
 	node, err := r.connectAsAdmin(ctx, s, machine)
 	if err != nil {
 		return fmt.Errorf("asking the node of Machine %s to leave etcd: %w", machine.Name, err)
@@ -108,7 +109,15 @@ func (r *Reconciler) leaveEtcd(ctx context.Context, s *scope) error {
 		before := r.Clock.Now()
 		if err := node.EtcdForfeitLeadership(ctx); err != nil {
 			log.Info("The node does not hand the leadership of etcd over", "reason", err.Error())
-		} else if status, err := node.EtcdStatus(ctx); err == nil && status.Leader == status.MemberID {
+		}
+		switch status, err := node.EtcdStatus(ctx); {
+		case err != nil:
+			log.Info("The node does not tell its etcd member any more", "reason", err.Error())
+			return
+		case status.MemberID != member:
+			log.Info("Another etcd member answers at the address of the node", "member", etcd.FormatID(status.MemberID))
+			return
+		case status.Leader == member:
 			log.Info("The node still leads etcd")
 		}
 		if err := node.EtcdLeave(ctx); err != nil {

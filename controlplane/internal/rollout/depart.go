@@ -99,8 +99,8 @@ func decideReturned(facts Facts, machine MachineFacts, decide func(Action, strin
 	if !facts.Initialized || !known {
 		return wait("Cluster API and the infrastructure provider to let it go")
 	}
-	// Its host may be another Machine's by now, and so its address.
-	if other, doubt := facts.mayHaveAnyMember(machine.Name); doubt {
+	// Its host may be another Machine's by now, and so its address; an ID is its own.
+	if other, doubt := facts.mayHaveAnyMember(machine.Name); doubt && member.ID != machine.MemberID {
 		return wait("the node of Machine " + other.Name + " to tell which etcd member is its")
 	}
 	if problems := facts.Etcd.RemovalProblems(member.ID); len(problems) > 0 {
@@ -119,7 +119,7 @@ func (f Facts) HasLeft(name string) bool {
 // isRid tells that etcd is rid of a Machine that is being deleted: only its
 // infrastructure is left, which may take its time. Nothing waits for that.
 func (f Facts) isRid(machine MachineFacts) bool {
-	return machine.Deleting && machine.Hook == HookGone && f.hasNoMember(machine)
+	return machine.letGo() && f.hasNoMember(machine)
 }
 
 // decideUnborn is about a Machine that goes before the API server has ever

@@ -84,8 +84,8 @@ type MachineFacts struct {
 	// MemberID is the ID of the node's etcd member, as the node said now or when
 	// it last did; 0 when it never did.
 	MemberID uint64
-	// Addresses are the hosts of peer URLs that can only be the Machine's; empty
-	// while nobody knows at which its etcd is.
+	// Addresses are the hosts of peer URLs that can only be the Machine's, until it is
+	// let go and another has its host; empty while nobody knows at which its etcd is.
 	Addresses []string
 	// MemberProblem says in a sentence why the node's etcd member is not up;
 	// empty when it is.
@@ -124,6 +124,16 @@ func (m MachineFacts) mayHaveAnyMember() bool {
 // where its etcd would be: a node is listed as a learner before it has data.
 func (m MachineFacts) isEmpty() bool {
 	return m.Answers && m.EtcdData == health.EtcdDataAbsent && len(m.Addresses) > 0
+}
+
+// letGo tells that nothing of ours holds the Machine any more: its host is wiped, and
+// the next one's, before the Machine is gone.
+func (m MachineFacts) letGo() bool { return m.Deleting && m.Hook == HookGone }
+
+// isAt tells that a member has the Machine's address and may be its: a node without
+// data has not given a member another name than its own, so that was left behind.
+func (m MachineFacts) isAt(member etcd.Member) bool {
+	return member.IsAt(m.Addresses) && (!m.isEmpty() || member.Name == "" || member.Name == m.Name)
 }
 
 // joined tells that the Machine's etcd member votes and follows the leader.
@@ -247,7 +257,7 @@ func (f Facts) mayHaveAnyMember(besides string) (MachineFacts, bool) {
 func (f Facts) membersOfNone(machines []MachineFacts) []etcd.Member {
 	return slices.DeleteFunc(slices.Clone(f.Etcd.Members), func(member etcd.Member) bool {
 		return slices.ContainsFunc(machines, func(machine MachineFacts) bool {
-			return machine.MemberID == member.ID || !machine.Held && member.IsAt(machine.Addresses)
+			return machine.MemberID == member.ID || !machine.Held && machine.isAt(member)
 		})
 	})
 }
@@ -262,7 +272,7 @@ func (f Facts) member(machine MachineFacts) (etcd.Member, bool) {
 		}
 	}
 	for _, member := range f.Etcd.Members {
-		if member.IsAt(machine.Addresses) && !f.belongsToOther(member, machine) {
+		if machine.isAt(member) && !f.belongsToOther(member, machine) {
 			return member, true
 		}
 	}
@@ -284,9 +294,11 @@ func (f Facts) onlyLearnerLeft(machine MachineFacts) (etcd.Member, bool) {
 	return left[0], true
 }
 
+// belongsToOther tells that a member is another Machine's than the one at whose address
+// it is: by its ID, or because the host was let go and is the other's by now.
 func (f Facts) belongsToOther(member etcd.Member, machine MachineFacts) bool {
 	return slices.ContainsFunc(f.Machines, func(other MachineFacts) bool {
-		return other.Name != machine.Name && other.MemberID == member.ID
+		return other.Name != machine.Name && (other.MemberID == member.ID || machine.letGo() && !other.letGo() && other.isAt(member))
 	})
 }
 

@@ -28,7 +28,7 @@ type play struct {
 	nodes    etcdmodel.Nodes
 	now      time.Time
 	serial   int
-	hosts    int
+	hosts    []string
 	machines []*machinePlay
 
 	replicas    int32
@@ -49,29 +49,35 @@ type play struct {
 // machinePlay is a Machine, its infrastructure and its node.
 type machinePlay struct {
 	name, providerID, domain string
-	created                  time.Time
-	release                  int
-	held, configured         bool
-	provisioned              bool
-	deleting                 bool
-	hook                     HookState
-	unhealthy, marked        bool
-	memberID                 uint64
-	retries                  *controlplanev1.RemediationRecord
+	// host is where it runs; its address stays on the Machine to the end.
+	host              string
+	created           time.Time
+	release           int
+	held, configured  bool
+	provisioned       bool
+	deleting          bool
+	hook              HookState
+	unhealthy, marked bool
+	memberID          uint64
+	retries           *controlplanev1.RemediationRecord
 
 	// silent nodes do not answer managers; parted ones do not reach their peers;
 	// stopped ones have a dead etcd; sick ones have a dead component.
 	silent, parted, stopped, sick bool
 	// left nodes have left etcd in this boot; out are Machines that were let go
-	// because they had no member.
-	left, out bool
+	// because they had no member, unborn those that went before etcd was in use.
+	left, out, unborn bool
+	// starting nodes are listed by etcd and have no data yet. ended are Machines whose
+	// host is wiped, and may be another's.
+	starting, ended bool
 	// list is the member list that the node knew before it was parted.
 	list []etcdmodel.Member
 }
 
 func newPlay(random *rand.Rand, decide func(Facts) Decision) *play {
 	return &play{
-		random: random, decide: decide, now: time.Unix(0, 0), hosts: 7, replicas: 1, surge: 1,
+		random: random, decide: decide, now: time.Unix(0, 0), replicas: 1, surge: 1,
+		hosts: []string{"host-1", "host-2", "host-3", "host-4", "host-5", "host-6"},
 		wiped: map[string]bool{}, leaving: map[string]bool{}, silentSince: map[string]time.Time{},
 	}
 }
@@ -121,15 +127,18 @@ func (p *play) world() {
 // live is what becomes of one Machine and its node.
 func (p *play) live(m *machinePlay) {
 	switch {
+	case m.ended:
+		if p.random.IntN(3) == 0 {
+			p.machines = slices.DeleteFunc(p.machines, func(other *machinePlay) bool { return other == m })
+		}
 	case m.deleting && m.hook == HookGone:
 		p.letGo(m)
-		return
 	case m.deleting && m.hook == HookEarly && p.random.IntN(2) == 0:
 		m.hook = HookDue
 	case !m.held && !m.configured:
 		m.configured = true
-	case m.configured && !m.provisioned && !m.deleting && p.hosts > 0:
-		p.hosts--
+	case m.configured && !m.provisioned && !m.deleting && len(p.hosts) > 0:
+		m.host, p.hosts = p.hosts[0], p.hosts[1:]
 		m.provisioned, m.providerID = true, "talos://"+m.name
 	case m.provisioned:
 		p.boot(m)
@@ -170,16 +179,17 @@ func (p *play) mayVote(m *machinePlay) bool {
 	return found && (!member.Learner || !data.Cluster.HasQuorum())
 }
 
-// gone is the end of a Machine: its host is wiped and free.
+// gone is the end of the infrastructure of a Machine: its host is wiped and the first
+// to be taken. The Machine lasts a little longer.
 func (p *play) gone(m *machinePlay) {
-	p.machines = slices.DeleteFunc(p.machines, func(other *machinePlay) bool { return other == m })
+	m.ended = true
 	if m.provisioned {
 		before := p.hasQuorum()
 		p.nodes.Wipe(m.name)
-		if before && !p.hasQuorum() && p.used {
+		if before && !p.hasQuorum() && p.used && !m.unborn {
 			p.offend("the wipe of %s took the quorum", m.name)
 		}
-		p.hosts++
+		p.hosts = append([]string{m.host}, p.hosts...)
 		p.wiped[m.providerID] = true
 	}
 	delete(p.leaving, m.name)
@@ -191,6 +201,7 @@ func (p *play) boot(m *machinePlay) {
 	if m.parted || m.stopped || m.left {
 		return
 	}
+	m.starting = false
 	if !has {
 		cluster := p.nodes.Answering(group)
 		if cluster == nil {
@@ -198,6 +209,7 @@ func (p *play) boot(m *machinePlay) {
 		}
 		before := p.hasQuorum()
 		if err := p.nodes.Join(group, m.name, m.name, m.peerURL()); err == nil {
+			m.starting = true
 			p.note("%s joins", m.name)
 		}
 		if before && !p.hasQuorum() {
@@ -211,12 +223,12 @@ func (p *play) boot(m *machinePlay) {
 	}
 }
 
-func (m *machinePlay) peerURL() string { return "https://" + m.name + ":2380" }
+func (m *machinePlay) peerURL() string { return "https://" + m.host + ":2380" }
 
 // view is what the node of a Machine says about etcd; nil when it says nothing.
 func (p *play) view(m *machinePlay) *etcd.View {
 	data, has := p.nodes.Data(m.name)
-	if !has || !p.answers(m) || m.stopped {
+	if !has || !p.answers(m) || m.stopped || m.starting {
 		return nil
 	}
 	member, found := data.Cluster.Member(data.ID)
@@ -236,7 +248,7 @@ func (p *play) view(m *machinePlay) *etcd.View {
 	return view
 }
 
-func (p *play) answers(m *machinePlay) bool { return m.provisioned && !m.silent }
+func (p *play) answers(m *machinePlay) bool { return m.provisioned && !m.silent && !m.ended }
 
 // facts is what a manager finds out.
 func (p *play) facts() Facts {
@@ -279,11 +291,11 @@ func (p *play) machineFacts(m *machinePlay, judged etcd.Health) MachineFacts {
 		MemberProblem: "the etcd member does not answer",
 	}
 	if m.provisioned {
-		facts.Addresses = []string{m.name}
+		facts.Addresses = []string{m.host}
 	}
 	if facts.Answers {
 		facts.EtcdData = health.EtcdDataAbsent
-		if _, has := p.nodes.Data(m.name); has {
+		if _, has := p.nodes.Data(m.name); has && !m.starting {
 			facts.EtcdData = health.EtcdDataPresent
 		}
 		if m.sick {
@@ -373,7 +385,7 @@ func (p *play) effect(decision Decision, dies bool) {
 			_ = cluster.Remove(decision.MemberID)
 		}
 	case ReleaseHook:
-		m.hook, m.out = HookGone, !p.isMember(m)
+		m.hook, m.out, m.unborn = HookGone, !p.isMember(m), p.intent == nil || !p.intent.Initialized
 	default:
 	}
 	if dies {

@@ -32,6 +32,12 @@ func empty(machine *MachineFacts) {
 	machine.EtcdData = health.EtcdDataAbsent
 }
 
+// atItsAddress puts a Machine to where that learner is.
+func atItsAddress(machine *MachineFacts) { machine.Addresses = []string{"192.0.2.9"} }
+
+// nameless makes that learner one whose etcd has not started (yet).
+func nameless(facts *Facts) { facts.Etcd.Members[3].Name = "" }
+
 // TestALearnerOfNobodyIsRemovedFirst: etcd has one learner at a time, so nobody
 // joins or goes while a node that was given back has left its own behind.
 func TestALearnerOfNobodyIsRemovedFirst(t *testing.T) {
@@ -39,16 +45,16 @@ func TestALearnerOfNobodyIsRemovedFirst(t *testing.T) {
 		facts Facts
 		want  Action
 	}{
-		"while all are well":            {three(learns), RemoveMember},
-		"while another goes":            {three(learns, func(f *Facts) { f.Machines[1].Deleting, f.Machines[1].Hook = true, HookDue }), RemoveMember},
-		"while another is to be mended": {three(learns, func(f *Facts) { f.Machines[1].Unhealthy, f.Machines[1].Answers = true, false }), RemoveMember},
-		"while another waits to join":   {three(learns, fourth(empty)), RemoveMember},
-		"at the address of one that is held back": {three(learns, fourth(empty, func(m *MachineFacts) {
-			m.Addresses, m.Held, m.Configured = []string{"192.0.2.9"}, true, false
-		})), RemoveMember},
-		"not while it may be a Machine's":          {three(learns, fourth()), WaitForPreflight},
-		"not when it is at a Machine's address":    {three(learns, fourth(empty, func(m *MachineFacts) { m.Addresses = []string{"192.0.2.9"} })), WaitForPreflight},
-		"not when nobody knows where a Machine is": {three(learns, fourth(empty, func(m *MachineFacts) { m.Addresses = nil })), WaitForPreflight},
+		"while all are well":                                           {three(learns), RemoveMember},
+		"while another goes":                                           {three(learns, func(f *Facts) { f.Machines[1].Deleting, f.Machines[1].Hook = true, HookDue }), RemoveMember},
+		"while another is to be mended":                                {three(learns, func(f *Facts) { f.Machines[1].Unhealthy, f.Machines[1].Answers = true, false }), RemoveMember},
+		"while another waits to join":                                  {three(learns, fourth(empty)), RemoveMember},
+		"at the address of one that is held back":                      {three(learns, fourth(empty, atItsAddress, func(m *MachineFacts) { m.Held, m.Configured = true, false })), RemoveMember},
+		"at the address of one without data, with the name of another": {three(learns, fourth(empty, atItsAddress)), RemoveMember},
+		"not while it may be a Machine's":                              {three(learns, fourth()), WaitForPreflight},
+		"not at a Machine's address without a name":                    {three(learns, nameless, fourth(empty, atItsAddress)), WaitForPreflight},
+		"not at the address of a Machine that does not answer":         {three(learns, fourth(atItsAddress)), WaitForPreflight},
+		"not when nobody knows where a Machine is":                     {three(learns, fourth(empty, func(m *MachineFacts) { m.Addresses = nil })), WaitForPreflight},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, decision := NewWithT(t), Decide(tc.facts)
@@ -96,6 +102,12 @@ func TestAMemberThatReturnsIsRemoved(t *testing.T) {
 			f.Machines[1].MemberID, f.Machines[1].Addresses, f.Etcd.Members[1].PeerURLs = 7, []string{"192.0.2.2"}, []string{"https://192.0.2.2:2380"}
 			f.Machines = append(f.Machines, MachineFacts{Name: "cp-d", Configured: true, MemberProblem: "none"})
 		}), WaitForMachineDeletion, 0},
+		"not at the address at which the next Machine joins": {three(letGo, func(f *Facts) {
+			f.Machines[1].MemberID, f.Machines[1].Addresses = 7, []string{"192.0.2.4"}
+			f.Etcd.Members[1] = etcd.Member{ID: 2, PeerURLs: []string{"https://192.0.2.4:2380"}, Learner: true}
+			f.Etcd.Answering = []uint64{1, 3}
+		}, fourth(empty)), WaitForPreflight, 0},
+		"while another Machine has not told which is its": {three(letGo, fourth()), RemoveMember, 2},
 		"another is made where it holds the last data": {three(letGo, func(f *Facts) {
 			f.Replicas, f.Machines, f.Etcd.Members, f.Etcd.Answering, f.Etcd.Leader = 1, f.Machines[1:2], f.Etcd.Members[1:2], []uint64{2}, 2
 		}), CreateMachine, 0},

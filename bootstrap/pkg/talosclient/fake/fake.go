@@ -103,12 +103,13 @@ type State struct {
 
 // Machine is one machine of the fleet. All methods may be called at any time.
 type Machine struct {
-	// OnApply, OnReset, OnBootstrap, OnLeave and OnRemoveMember run after the
+	// OnApply, OnReset, OnBootstrap, OnForfeit, OnLeave and OnRemoveMember run after the
 	// call was recorded and decide its result; nil accepts, and knows no other
 	// member. They may change the state by Update.
 	OnApply     func(m *Machine, configuration []byte) error
 	OnReset     func(m *Machine, options talosclient.ResetOptions) error
 	OnBootstrap func(m *Machine) error
+	OnForfeit   func(m *Machine) error
 	OnLeave     func(m *Machine) error
 	// OnRemoveMember is given the ID of the member to remove.
 	OnRemoveMember func(m *Machine, id uint64) error

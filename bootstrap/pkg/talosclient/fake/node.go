@@ -152,7 +152,10 @@ func (n *node) EtcdAlarms(context.Context) ([]talosclient.EtcdAlarm, error) {
 }
 
 func (n *node) EtcdForfeitLeadership(context.Context) error {
-	return n.machine.fault("EtcdForfeitLeadership")
+	if err := n.machine.fault("EtcdForfeitLeadership"); err != nil || n.machine.OnForfeit == nil {
+		return err
+	}
+	return n.machine.OnForfeit(n.machine)
 }
 
 func (n *node) EtcdLeave(context.Context) error {
