@@ -15,6 +15,8 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
@@ -205,6 +207,59 @@ func TestAHostServesTheNextMachineWhileItsLastOneLasts(t *testing.T) {
 	deleteClusters(t, name, name)
 	expectStates(t, name, infrav1.HostAvailable, len(hosts))
 	expectWiped(t, machines, hosts...)
+}
+
+// TestARemovedMemberIsTold: somebody takes a member out of etcd by hand. Nothing else
+// changes, the Machine says what is wrong and what to do, and that brings three voters.
+func TestARemovedMemberIsTold(t *testing.T) {
+	t.Parallel()
+	const name = "removed-member"
+	g, ctx := NewWithT(t), t.Context()
+	machines := newFleet(t, simfleet.Options{})
+	hosts := runCluster(t, machines, name, 3, 0)
+	removed := namesOf(t, name)[0]
+	removeMember(t, name, removed)
+	g.Eventually(func(g Gomega) {
+		for _, machine := range machinesOf(ctx, g, name, true) {
+			member := told(&machine, controlplanev1.MachineEtcdMemberHealthyCondition)
+			g.Expect(member.Reason == controlplanev1.MachineEtcdMemberRemovedReason).To(Equal(machine.Name == removed), "%s: %s", machine.Name, member.Message)
+		}
+		healthy := told(controlPlaneOf(ctx, g, name), controlplanev1.EtcdClusterHealthyCondition)
+		g.Expect(healthy.Status).To(Equal(metav1.ConditionFalse))
+		g.Expect(healthy.Message).To(ContainSubstring("Machine " + removed + ": The etcd member was removed"))
+	}).WithTimeout(timeout).Should(Succeed())
+
+	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "delete", "machine", removed)
+	g.Expect(err).NotTo(HaveOccurred())
+	awaitControlPlane(t, name, 3)
+	g.Expect(machines.Sim.Offences()).To(BeEmpty())
+	deleteClusters(t, name, name)
+	expectStates(t, name, infrav1.HostAvailable, len(hosts))
+	expectWiped(t, machines, hosts...)
+}
+
+// removeMember takes the etcd member of a Machine out through the node of another, as
+// "talosctl etcd remove-member" does.
+func removeMember(t *testing.T, name, machine string) {
+	t.Helper()
+	g, ctx := NewWithT(t), t.Context()
+	credentials, endpoints, err := secrets.ParseTalosconfig(clientConfigsOf(t, g, name).talosconfig.Data["talosconfig"])
+	g.Expect(err).NotTo(HaveOccurred())
+	dialer := talosclient.New()
+	defer dialer.Close()
+	for _, endpoint := range endpoints {
+		node, err := dialer.Secure(ctx, endpoint, credentials)
+		g.Expect(err).NotTo(HaveOccurred())
+		members, err := node.EtcdMembers(ctx)
+		g.Expect(err).NotTo(HaveOccurred())
+		i := slices.IndexFunc(members, func(member talosclient.EtcdMember) bool { return member.Hostname == machine })
+		g.Expect(i).NotTo(BeNumerically("<", 0), "%s is no member", machine)
+		if !members[i].IsAt([]string{endpoint}) {
+			g.Expect(node.EtcdRemoveMember(ctx, members[i].ID)).To(Succeed())
+			return
+		}
+	}
+	t.Fatal("there is no node of another Machine")
 }
 
 // TestAnUnhealthyControlPlaneMachineIsReplaced: a MachineHealthCheck finds a node

@@ -385,6 +385,10 @@ const (
 	// hold.
 	MachineEtcdMemberNotHealthyReason = "NotHealthy"
 
+	// MachineEtcdMemberRemovedReason says that somebody removed the member from
+	// etcd while its Machine stays; the node cannot join again with its data.
+	MachineEtcdMemberRemovedReason = "Removed"
+
 	// MachineEtcdMemberInspectionFailedReason says that the member cannot be
 	// observed.
 	MachineEtcdMemberInspectionFailedReason = clusterv1.InspectionFailedReason

@@ -87,7 +87,20 @@ func machineHealth(s *scope, machine *clusterv1.Machine) []metav1.Condition {
 		return health.Unknown("The node cannot be asked without the secrets of the cluster")
 	}
 
-	return health.Conditions(s.nodes[machine.Name])
+	found := health.Conditions(s.nodes[machine.Name])
+	if s.facts.LostItsMember(machine.Name) {
+		found[slices.IndexFunc(found, isAboutMember)] = metav1.Condition{
+			Type: controlplanev1.MachineEtcdMemberHealthyCondition, Status: metav1.ConditionFalse,
+			Reason:  controlplanev1.MachineEtcdMemberRemovedReason,
+			Message: "The etcd member was removed, and etcd does not take the node back with its data; delete the Machine, and another one joins",
+		}
+	}
+
+	return found
+}
+
+func isAboutMember(condition metav1.Condition) bool {
+	return condition.Type == controlplanev1.MachineEtcdMemberHealthyCondition
 }
 
 // deletingConditions say that a Machine goes, and what holds it.

@@ -319,6 +319,16 @@ func (f Facts) hasNoMember(machine MachineFacts) bool {
 		!slices.ContainsFunc(f.Etcd.Members, func(member etcd.Member) bool { return !f.belongsToOther(member, machine) })
 }
 
+// LostItsMember tells that somebody removed the etcd member of a Machine that stays:
+// its node has the data, and the majority knows no member that is, or may be, its.
+// etcd never takes that data back.
+func (f Facts) LostItsMember(name string) bool {
+	return f.Initialized && slices.ContainsFunc(f.staying(), func(machine MachineFacts) bool {
+		return machine.Name == name && machine.EtcdData == health.EtcdDataPresent && machine.MemberProblem != "" &&
+			machine.MemberID != 0 && f.hasNoMember(machine)
+	})
+}
+
 // EtcdProblems are sentences about what is wrong with etcd as a whole.
 func (f Facts) EtcdProblems() []string {
 	problems := slices.Clone(f.Etcd.Problems)

@@ -147,3 +147,32 @@ func TestTheHookGoesOnceTheMemberIsOut(t *testing.T) {
 		})
 	}
 }
+
+// TestAMemberThatSomebodyRemoved: only a majority says so, and only of a Machine that
+// stays, whose node has the data of that very member.
+func TestAMemberThatSomebodyRemoved(t *testing.T) {
+	removed := func(facts *Facts) {
+		facts.Etcd.Members, facts.Etcd.Answering = facts.Etcd.Members[:2], facts.Etcd.Answering[:2]
+		facts.Machines[2].MemberProblem = "the etcd member does not answer"
+	}
+	for name, tc := range map[string]struct {
+		facts Facts
+		want  bool
+	}{
+		"removed":                     {three(removed), true},
+		"listed, and silent":          {three(func(f *Facts) { f.Machines[2].MemberProblem = "silent" }), false},
+		"without a majority":          {three(removed, func(f *Facts) { f.Etcd.Answering = f.Etcd.Answering[:1] }), false},
+		"it never told which":         {three(removed, func(f *Facts) { f.Machines[2].MemberID = 0 }), false},
+		"its data is gone":            {three(removed, func(f *Facts) { f.Machines[2].EtcdData = health.EtcdDataAbsent }), false},
+		"its node does not say":       {three(removed, func(f *Facts) { f.Machines[2].EtcdData = health.EtcdDataUnknown }), false},
+		"it goes":                     {three(removed, func(f *Facts) { f.Machines[2].Deleting = true }), false},
+		"another member joins for it": {three(removed, learns, func(f *Facts) { f.Machines[2].Addresses = []string{"192.0.2.9"} }), false},
+		"its etcd is well":            {three(removed, func(f *Facts) { f.Machines[2].MemberProblem = "" }), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			g.Expect(tc.facts.LostItsMember("cp-c")).To(Equal(tc.want))
+			g.Expect(tc.facts.LostItsMember("cp-a")).To(BeFalse())
+		})
+	}
+}
