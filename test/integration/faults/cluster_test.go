@@ -30,9 +30,18 @@ import (
 	"github.com/capi-talos/capi-talos/test/talossim"
 )
 
-// spares are the hosts beyond the replicas: one for the surge, one for the machine
-// that does not come back.
-const spares = 2
+// spares are the hosts beyond the replicas. With a MachineHealthCheck there are two:
+// the host of an unhealthy Machine may be broken, and goes into quarantine. Else there
+// is one for the surge only, and the next Machine gets the host of the one that goes.
+func (c cell) spares() int {
+	switch {
+	case c.moment.remediated || c.replaces():
+		return 2
+	case c.moment.surge != nil:
+		return int(*c.moment.surge)
+	}
+	return 0
+}
 
 // probing is how often the balancers look at API servers; there are many.
 const probing = time.Second
@@ -53,7 +62,7 @@ func (r *run) addHosts() error {
 	if err := world.Client.Create(r.ctx, namespace); err != nil {
 		return fmt.Errorf("making the namespace: %w", err)
 	}
-	hosts, err := r.fleet.Add(r.ctx, max(r.moment.from(r.replicas), r.moment.to(r.replicas))+spares)
+	hosts, err := r.fleet.Add(r.ctx, max(r.moment.from(r.replicas), r.moment.to(r.replicas))+r.spares())
 	if err != nil {
 		return err
 	}
