@@ -141,12 +141,15 @@ func (r *run) create() error {
 	return nil
 }
 
+// little is for how many seconds a silent node is waited for.
+const little = 10
+
 // hasten shortens the times of an object.
 func (r *run) hasten(object *unstructured.Unstructured) error {
 	set := func(value int64, path ...string) error {
 		return unstructured.SetNestedField(object.Object, value, path...)
 	}
-	const little, release = 10, 30
+	const release = 30
 	switch object.GetKind() {
 	case infrav1.TalosMachineTemplateKind:
 		return set(release, "spec", "template", "spec", "metal", "releaseTimeoutSeconds")

@@ -11,8 +11,9 @@ import (
 )
 
 // breath is how long the managers live at least: many cells ask for their death,
-// and all of them need managers that get something done.
-const breath = 20 * time.Second
+// and all of them need managers that get something done. What a silent node is
+// waited for begins anew with each, so it is three times little.
+const breath = 3 * little * time.Second
 
 // killer kills our managers and starts them again, for all cells that ask for it at
 // about the same time.
