@@ -74,15 +74,32 @@ func (n *Nodes) Bootstrap(group, node, name, peerURL string) error {
 // joins without data (internal/app/machined/pkg/system/services/etcd.go,
 // addMember). That removal stays even when the rest is refused.
 func (n *Nodes) Join(group, node, name, peerURL string) error {
-	cluster := n.Answering(group)
-	if cluster == nil {
-		return n.JoinAt(0, group, node, name, peerURL)
+	if err := n.Add(group, node, name, peerURL); err != nil {
+		return err
 	}
-	return n.JoinAt(cluster.leader, group, node, name, peerURL)
+	return n.Start(node, name)
 }
 
 // JoinAt is Join when a certain member is asked.
 func (n *Nodes) JoinAt(asked uint64, group, node, name, peerURL string) error {
+	if err := n.AddAt(asked, group, node, name, peerURL); err != nil {
+		return err
+	}
+	return n.Start(node, name)
+}
+
+// Add is the first half of Join: the node is listed as a learner without a name,
+// which has not run. Start is the other half.
+func (n *Nodes) Add(group, node, name, peerURL string) error {
+	cluster := n.Answering(group)
+	if cluster == nil {
+		return n.AddAt(0, group, node, name, peerURL)
+	}
+	return n.AddAt(cluster.leader, group, node, name, peerURL)
+}
+
+// AddAt is Add when a certain member is asked.
+func (n *Nodes) AddAt(asked uint64, group, node, name, peerURL string) error {
 	if _, found := n.data[node]; found {
 		return ErrDataExists
 	}
@@ -106,7 +123,7 @@ func (n *Nodes) JoinAt(asked uint64, group, node, name, peerURL string) error {
 		return err
 	}
 	n.keep(node, Data{Group: group, Cluster: cluster, ID: id})
-	return cluster.Start(id, name)
+	return nil
 }
 
 // Answering is the oldest cluster of a group that has a leader, as far as data

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"google.golang.org/grpc/codes"
@@ -44,6 +45,9 @@ func (a *api) EtcdLeaveCluster(ctx context.Context, _ *machine.EtcdLeaveClusterR
 	if err := a.controlPlane("etcd leave"); err != nil {
 		return nil, err
 	}
+	if err := a.awaitMember(ctx); err != nil {
+		return nil, err
+	}
 	var failure error
 	var id uint64
 	if err := a.boot.sim.await(ctx, func() bool {
@@ -69,6 +73,27 @@ func (a *api) EtcdLeaveCluster(ctx context.Context, _ *machine.EtcdLeaveClusterR
 		a.boot.machine.etcd = etcdFinished
 	})
 	return &machine.EtcdLeaveClusterResponse{Messages: []*machine.EtcdLeaveCluster{{}}}, nil
+}
+
+// memberTimeout is how long Talos waits until its etcd is healthy, before it can tell
+// which member is to leave: a learner never is (internal/pkg/etcd/local.go).
+const memberTimeout = 3 * time.Minute
+
+// awaitMember waits until the machine knows which member is its own.
+func (a *api) awaitMember(ctx context.Context) error {
+	waiting, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer a.boot.beside(waiting, func(ctx context.Context) {
+		a.boot.sim.pause(ctx, memberTimeout)
+		cancel()
+	})()
+	if err := a.boot.sim.await(waiting, a.boot.healthy); err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return status.FromContextError(ctx.Err()).Err()
+	}
+	return errors.New("failed to leave cluster: 1 error(s) occurred:\n\tfailed to get local etcd member ID: context deadline exceeded")
 }
 
 // leave takes the machine's member out; one that is out already is no error. The

@@ -34,6 +34,9 @@ type boot struct {
 	// services tells that the services of a configured node were started. The
 	// lock of the fleet guards it.
 	services bool
+	// added tells that etcd has listed the machine as a learner in this boot. The
+	// lock of the fleet guards it.
+	added bool
 }
 
 func newBoot(m *Machine) *boot {
@@ -268,9 +271,10 @@ func (b *boot) beside(ctx context.Context, run func(context.Context)) (stop func
 	}
 }
 
-// up tells whether all services are: then the boot has ended. The lock is held.
+// up tells whether all services are up: then the boot has ended. A service that has
+// a health check is up once that succeeds. The lock is held.
 func (b *boot) up() bool {
-	if b.machine.faults.StuckBooting || b.settings.controlPlane && b.machine.etcd != etcdRunning {
+	if b.machine.faults.StuckBooting || b.settings.controlPlane && !b.healthy() {
 		return false
 	}
 	b.services = true

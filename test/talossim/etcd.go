@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"strconv"
+	"time"
 
 	"github.com/capi-talos/capi-talos/test/etcdmodel"
 	"github.com/capi-talos/capi-talos/test/talossim/kube"
@@ -40,6 +41,7 @@ func (b *boot) runEtcd(ctx context.Context) (stop func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
+		defer b.beside(ctx, b.promote)()
 		for ctx.Err() == nil {
 			b.etcdOnce(ctx)
 		}
@@ -47,7 +49,15 @@ func (b *boot) runEtcd(ctx context.Context) (stop func()) {
 	return func() {
 		cancel()
 		<-ended
-		b.setEtcd("")
+		b.sim.update(func() {
+			b.machine.etcd = ""
+			if b.machine.listed {
+				// Its etcd has not run, so there is no data. The others keep it in
+				// their list.
+				b.machine.listed = false
+				b.sim.etcd.Wipe(b.machine.spec.Name)
+			}
+		})
 	}
 }
 
@@ -81,13 +91,10 @@ func (b *boot) etcdOnce(ctx context.Context) {
 	}
 
 	ctx, cancel := context.WithCancel(ctx)
-	done := make(chan struct{}, 2)
-	go func() { b.promote(ctx); done <- struct{}{} }()
-	go func() { b.runAPIServer(ctx); done <- struct{}{} }()
+	stop := b.beside(ctx, b.runAPIServer)
 	_ = b.sim.await(ctx, b.etcdEnds)
 	cancel()
-	<-done
-	<-done
+	stop()
 	b.sim.update(func() {
 		if !b.machine.faults.Gone {
 			b.sim.etcd.Stop(b.machine.spec.Name)
@@ -108,7 +115,8 @@ func (b *boot) etcdReady() bool {
 	if _, found := b.sim.etcd.Data(m.spec.Name); found {
 		return m.found()
 	}
-	m.listed = !m.faults.Parted && b.sim.etcd.Join(b.settings.etcd, m.spec.Name, b.settings.hostname, m.url(peerPort)) == nil
+	m.listed = !m.faults.Parted && b.sim.etcd.Add(b.settings.etcd, m.spec.Name, b.settings.hostname, m.url(peerPort)) == nil
+	b.added = m.listed
 	return m.listed
 }
 
@@ -122,11 +130,24 @@ func (b *boot) etcdEnds() bool {
 	return !member && !b.machine.faults.Parted
 }
 
-// promote makes a learner vote, as Talos does in the background.
+// promoteFor is how long Talos tries to promote a learner
+// (internal/app/machined/pkg/system/services/etcd.go, promoteMember).
+const promoteFor = 10 * time.Minute
+
+// promote makes the member vote with which the node joins in this start of the
+// service. Talos forgets which that is when the service ends, and nobody else
+// promotes it: a node that restarts as a learner stays one.
 func (b *boot) promote(ctx context.Context) {
-	var learner bool
-	b.sim.look(func() { learner = b.member().Learner })
-	if !learner {
+	if b.sim.await(ctx, func() bool { return b.added }) != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer b.beside(ctx, func(ctx context.Context) {
+		b.sim.pause(ctx, promoteFor)
+		cancel()
+	})()
+	if b.sim.await(ctx, func() bool { return b.machine.etcd == etcdRunning }) != nil {
 		return
 	}
 	b.sim.pause(ctx, b.sim.options.Delays.Promote)

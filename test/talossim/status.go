@@ -122,8 +122,11 @@ func (b *boot) etcdService() serviceState {
 	state := serviceState{id: "etcd", state: string(b.machine.etcd)}
 	switch b.machine.etcd {
 	case etcdRunning:
-		state.known, state.healthy, state.message = true, b.healthy() || b.member().Learner, "Health check successful"
-		if !state.healthy {
+		state.known, state.healthy, state.message = true, b.healthy(), "Health check successful"
+		switch {
+		case b.member().Learner:
+			state.message = errLearner.Error()
+		case !state.healthy:
 			state.message = "Health check failed: etcdserver: no leader"
 		}
 	case etcdPreparing:
