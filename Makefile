@@ -94,7 +94,7 @@ test: local-repository ## Run the tests of rungs 1 and 2. RACE=1 looks for data 
 	@set -e; for module in $(filter-out test/integration,$(MODULES)); do echo "test $$module"; \
 		case $$module in test/*) run='$(GO_SUITE)';; *) run='$(GO_TEST)';; esac; (cd $$module && $$run -timeout 40m ./...); done
 	cd test/integration && $(GO_SUITE) ./world
-	@$(MAKE) --no-print-directory -j2 test-integration-rest test-integration-restarts test-integration-containers
+	@$(MAKE) --no-print-directory -j2 test-integration-rest test-integration-restarts test-integration-containers test-integration-faults
 
 # Tests that restart the managers, and those of machines in Pods, have management
 # clusters of their own, so that the others need not wait for them.
@@ -114,13 +114,17 @@ test-integration-rest:
 test-integration-containers: ## Run the part of the tests that is about machines in Pods.
 	cd test/integration && RACE=$(RACE) $(GO_SUITE) -v -timeout 40m ./containers
 
+.PHONY: test-integration-faults
+test-integration-faults: ## Run the part of the tests that has each fault of the fault matrix once.
+	cd test/integration && RACE=$(RACE) $(GO_SUITE) -v -timeout 40m ./faults -args -cells=11
+
 .PHONY: test-scale
 test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what the managers do when there is nothing to do.
 	cd test/integration && $(GO_SUITE) -v -p 1 -timeout 60m ./scale ./idle -args -long
 
 .PHONY: test-talos
-test-talos: local-repository $(if $(SMOKE),,test-histories) ## Run test-histories, and the suite on real Talos nodes in containers where there can be Docker. SMOKE=1 takes one node only.
-	cd test/stack && $(GO_SUITE) -v -timeout 3h ./talos -args -real -ginkgo.v -ginkgo.timeout=2h50m $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(RECORD),-record)
+test-talos: local-repository $(if $(SMOKE),,test-histories) ## Run test-histories, and the suite on real Talos nodes in containers where there can be Docker. SMOKE=1 takes one node only; STRICT=1 fails where there can be no Docker.
+	cd test/stack && $(GO_SUITE) -v -timeout 3h ./talos -args -real -ginkgo.v -ginkgo.timeout=2h50m $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(RECORD),-record) $(if $(STRICT),-strict)
 
 # The first revision at which the suite has run in a cluster. Providers are upgraded
 # from it; empty leaves that out.
@@ -128,7 +132,7 @@ UPGRADE_FROM ?= 45df26a1b064e7c69fc4f8787ad0f4d49e6c8535
 
 .PHONY: test-e2e
 test-e2e: local-repository ## Run the suite in a cluster: the providers in kind, real Talos nodes in Docker and in Pods. ONLY=<label filter>, UPGRADE_FROM=<git revision of an older release>.
-	cd test/e2e && $(GO_SUITE) -v -timeout 8h . -args -kind -ginkgo.v -ginkgo.timeout=7h30m $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(UPGRADE_FROM),-upgrade-from=$(UPGRADE_FROM))
+	cd test/e2e && $(GO_SUITE) -v -timeout 8h . -args -kind -ginkgo.v -ginkgo.timeout=7h30m $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(UPGRADE_FROM),-upgrade-from=$(UPGRADE_FROM)) $(if $(STRICT),-strict)
 
 .PHONY: test-histories
 test-histories: ## Play 10000 histories of the control plane's decision, and 500 of etcd on the model and on real etcd.
