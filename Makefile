@@ -123,8 +123,8 @@ test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what t
 	cd test/integration && $(GO_SUITE) -v -p 1 -timeout 60m ./scale ./idle -args -long
 
 .PHONY: test-talos
-test-talos: local-repository $(if $(SMOKE),,test-histories) ## Run test-histories, and the suite on real Talos nodes in containers where there can be Docker. SMOKE=1 takes one node only; STRICT=1 fails where there can be no Docker.
-	cd test/stack && $(GO_SUITE) -v -timeout 3h ./talos -args -real -ginkgo.v -ginkgo.timeout=2h50m $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(RECORD),-record) $(if $(STRICT),-strict)
+test-talos: local-repository $(if $(SMOKE),,test-histories) ## Run test-histories, and the suite on real Talos nodes in containers where there can be Docker. SMOKE=1 takes one node only; STRICT=1 fails where there can be no Docker; ONLY=<label filter>, BUSY=20.
+	cd test/stack && $(GO_SUITE) -v -timeout 3h ./talos -args -real -ginkgo.v -ginkgo.timeout=2h50m $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(BUSY),-busy=$(BUSY)) $(if $(RECORD),-record) $(if $(STRICT),-strict)
 
 # The first revision at which the suite has run in a cluster. Providers are upgraded
 # from it; empty leaves that out.

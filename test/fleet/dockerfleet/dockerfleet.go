@@ -108,14 +108,28 @@ func (f *Fleet) RunsWorkloads() bool { return true }
 func (f *Fleet) Bootstraps() int { return -1 }
 
 // address is an address of the network by its last byte.
-func (f *Fleet) address(last int) string {
-	bytes := f.options.Subnet.Addr().As4()
+func (f *Fleet) address(last int) string { return addressIn(f.options.Subnet, last) }
+
+func addressIn(subnet netip.Prefix, last int) string {
+	bytes := subnet.Addr().As4()
 	bytes[3] = byte(last) //nolint:gosec // It is below 256.
 	return netip.AddrFrom4(bytes).String()
 }
 
+// Link is a network of Docker that machines can have a second link in. Docker must
+// not give away addresses below 192 of its 256 by itself.
+type Link struct {
+	Network string
+	Subnet  netip.Prefix
+}
+
 // Add implements fleet.Fleet.
 func (f *Fleet) Add(ctx context.Context, count int) ([]fleet.Host, error) {
+	return f.AddWithLink(ctx, count, Link{})
+}
+
+// AddWithLink is Add for machines with a second link, unless its network is empty.
+func (f *Fleet) AddWithLink(ctx context.Context, count int, second Link) ([]fleet.Host, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var added []fleet.Host
@@ -125,6 +139,7 @@ func (f *Fleet) Add(ctx context.Context, count int) ([]fleet.Host, error) {
 			return nil, fmt.Errorf("adding machines: a fleet has at most %d", lastHost-firstHost+1)
 		}
 		m := newMachine(f, number)
+		m.second = second
 		if err := m.create(ctx); err != nil {
 			return nil, err
 		}
@@ -276,6 +291,15 @@ func (f *Fleet) Started(ctx context.Context, host fleet.Host) (string, error) {
 		return "", fmt.Errorf("asking when machine %s was switched on: %w", host.Name, err)
 	}
 	return strings.TrimSpace(string(out)), nil
+}
+
+// Console is what a machine has written so far, in all its boots.
+func (f *Fleet) Console(ctx context.Context, host fleet.Host) ([]byte, error) {
+	m := f.machine(host)
+	if m == nil {
+		return nil, fmt.Errorf("machine %s is not of this fleet", host.Name)
+	}
+	return m.console(ctx), nil
 }
 
 // KeepDataOnReset implements fleet.Fleet.

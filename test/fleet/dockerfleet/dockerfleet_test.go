@@ -85,6 +85,23 @@ func boot(t *testing.T, f *Fleet) *machine {
 	return m
 }
 
+// TestAMachineHasASecondLink: also after it was wiped.
+func TestAMachineHasASecondLink(t *testing.T) {
+	g, docker := NewWithT(t), newFakeDocker()
+	f := newTestFleet(t, docker)
+	m := newMachine(f, 3)
+	m.second = Link{Network: "storage", Subnet: netip.MustParsePrefix("172.30.8.0/24")}
+	g.Expect(m.create(t.Context())).To(Succeed())
+	f.take(m)
+	docker.exits <- exitPowerOff
+	const connect = "network connect --ip 172.30.8.4 storage test-host-3"
+	g.Eventually(func() int {
+		docker.mu.Lock()
+		defer docker.mu.Unlock()
+		return strings.Count(strings.Join(docker.calls, "\n"), connect)
+	}).WithTimeout(patience).Should(Equal(2))
+}
+
 func TestAMachineKeepsItsIdentity(t *testing.T) {
 	g, docker := NewWithT(t), newFakeDocker()
 	f := newTestFleet(t, docker)

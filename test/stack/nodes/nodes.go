@@ -10,7 +10,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"time"
 
+	"github.com/capi-talos/capi-talos/test/fleet"
 	"github.com/capi-talos/capi-talos/test/fleet/dockerfleet"
 	"github.com/capi-talos/capi-talos/test/stack/internal/docker"
 	"github.com/capi-talos/capi-talos/test/stack/internal/images"
@@ -54,6 +56,8 @@ type Nodes struct {
 	Docker  *docker.Daemon
 	Network *docker.Network
 
+	options  Options
+	storage  *docker.Network
 	barrier  *docker.Barrier
 	janitor  *docker.Janitor
 	registry *talosnode.Registry
@@ -88,7 +92,7 @@ func Up(ctx context.Context, options Options) (_ *Nodes, err error) {
 	}
 	// Where a registry answers, what the nodes send may leave.
 	confined := !machine.RegistryAnswers(ctx)
-	n := &Nodes{sysctls: talosnode.ReadSysctls()}
+	n := &Nodes{options: options, sysctls: talosnode.ReadSysctls()}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.Down(context.WithoutCancel(ctx)))
@@ -108,7 +112,7 @@ func Up(ctx context.Context, options Options) (_ *Nodes, err error) {
 			return nil, err
 		}
 	}
-	if n.Network, err = n.Docker.NewNetwork(ctx, options.Run, options.Bridge); err != nil {
+	if n.Network, err = n.Docker.NewNetwork(ctx, options.Run, options.Run, options.Bridge); err != nil {
 		return nil, err
 	}
 	if err := n.startRegistry(ctx, options); err != nil {
@@ -146,6 +150,30 @@ func (n *Nodes) OfferPrevious(ctx context.Context, built parts.Built) error {
 	}
 	return n.registry.Push(ctx, all)
 }
+
+// AddWithStorage boots machines with a second link, in a network for storage that all
+// such machines share, and returns the subnet of that network.
+func (n *Nodes) AddWithStorage(ctx context.Context, count int) ([]fleet.Host, netip.Prefix, error) {
+	if n.storage == nil {
+		const suffix = "-2"
+		var err error
+		if n.storage, err = n.Docker.NewNetwork(ctx, n.options.Run, n.options.Run+suffix, n.options.Bridge+suffix); err != nil {
+			return nil, netip.Prefix{}, err
+		}
+	}
+	hosts, err := n.Fleet.AddWithLink(ctx, count, dockerfleet.Link{Network: n.storage.Name, Subnet: n.storage.Subnet})
+	return hosts, n.storage.Subnet, err
+}
+
+// SlowRegistry is the address of another registry with the same images, which takes
+// its time for one of them, the first time that it is asked for. It listens until
+// ctx ends.
+func (n *Nodes) SlowRegistry(ctx context.Context, image string, delay time.Duration) (string, error) {
+	return talosnode.Delay(ctx, n.registry.Address, n.Network.Gateway.String(), image, delay)
+}
+
+// Registry is the address of the registry with the images of the nodes.
+func (n *Nodes) Registry() string { return n.registry.Address }
 
 func (n *Nodes) makeFleet(ctx context.Context, options Options, confined bool) error {
 	image, err := images.Open(options.Built.Dir("talos-image"))

@@ -29,7 +29,7 @@ import (
 // addHosts boots more machines and makes them known, with patches of the user's.
 func addHosts(ctx context.Context, namespace string, count int, patches ...string) []fleet.Host {
 	GinkgoHelper()
-	Expect(ctrlclient.IgnoreAlreadyExists(world.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}))).To(Succeed())
+	makeNamespace(ctx, namespace)
 	hosts, err := world.nodes.Fleet.Add(ctx, count)
 	Expect(err).NotTo(HaveOccurred())
 	for _, host := range hosts {
@@ -38,6 +38,12 @@ func addHosts(ctx context.Context, namespace string, count int, patches ...strin
 		Expect(world.client.Create(ctx, manifest)).To(Succeed())
 	}
 	return hosts
+}
+
+// makeNamespace makes a namespace, unless it is there.
+func makeNamespace(ctx context.Context, name string) {
+	GinkgoHelper()
+	Expect(ctrlclient.IgnoreAlreadyExists(world.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}))).To(Succeed())
 }
 
 // createCluster generates a cluster from the template, changes the specs of its

@@ -28,9 +28,9 @@ const labelRun = "capi-talos.run"
 // the end of the run.
 func RunLabel(run string) string { return labelRun + "=" + run }
 
-// NewNetwork makes a network for a run, which gives it its name, in a subnet
-// that this machine does not use.
-func (d *Daemon) NewNetwork(ctx context.Context, run, bridge string) (*Network, error) {
+// NewNetwork makes a network of that name for a run, in a subnet that this machine
+// does not use.
+func (d *Daemon) NewNetwork(ctx context.Context, run, name, bridge string) (*Network, error) {
 	used, err := machine.Networks()
 	if err != nil {
 		return nil, err
@@ -41,12 +41,12 @@ func (d *Daemon) NewNetwork(ctx context.Context, run, bridge string) (*Network, 
 		if overlaps(subnet, used) {
 			continue
 		}
-		network := &Network{Name: run, Bridge: bridge, Subnet: subnet, Gateway: netip.AddrFrom4([4]byte{172, 30, number, 1})}
+		network := &Network{Name: name, Bridge: bridge, Subnet: subnet, Gateway: netip.AddrFrom4([4]byte{172, 30, number, 1})}
 		_, err := d.Docker(ctx, "network", "create", "--driver", "bridge", "--label", RunLabel(run),
 			"--subnet", subnet.String(), "--gateway", network.Gateway.String(), "--ip-range", fmt.Sprintf("172.30.%d.192/26", number),
 			"--opt", "com.docker.network.bridge.name="+bridge, network.Name)
 		if err != nil {
-			return nil, fmt.Errorf("making network %s: %w", run, err)
+			return nil, fmt.Errorf("making network %s: %w", name, err)
 		}
 		return network, nil
 	}
