@@ -138,6 +138,7 @@ func createCluster(t *testing.T, machines *simfleet.Fleet, namespace, name strin
 
 func deleteClusters(t *testing.T, namespace string, names ...string) {
 	t.Helper()
+	expectNoOffence(t)
 	g := NewWithT(t)
 	for _, name := range names {
 		cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}

@@ -5,6 +5,7 @@ package integration
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,7 +36,22 @@ func newFleet(t *testing.T, options simfleet.Options) *simfleet.Fleet {
 	machines, err := simfleet.New(t.Context(), options)
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { g.Expect(machines.Close(context.WithoutCancel(t.Context()))).To(Succeed()) })
+	judged.Store(t, machines)
+	t.Cleanup(func() { judged.Delete(t) })
 	return machines
+}
+
+// judged are the fleets by the test that made them, as long as it has deleted no
+// cluster: a cluster that goes takes its quorum along.
+var judged sync.Map //nolint:gochecknoglobals // Of all tests, which run at the same time.
+
+// expectNoOffence asks the judge of etcd about what was done to the machines of a test
+// so far, once.
+func expectNoOffence(t *testing.T) {
+	t.Helper()
+	if machines, found := judged.LoadAndDelete(t); found {
+		NewWithT(t).Expect(machines.(*simfleet.Fleet).Sim.Offences()).To(BeEmpty())
+	}
 }
 
 // forgetHosts deletes the hosts of a namespace at the end of a test: the machines

@@ -54,6 +54,8 @@ func TestAMachineOfAnotherVendorsConfigurationIsNotAdopted(t *testing.T) {
 	}
 	g.Expect(w.machines()).To(HaveLen(1))
 	g.Expect(w.machines()[0].OwnerReferences).To(BeEmpty())
+	g.Expect(conditions.GetReason(w.controlPlane(), controlplanev1.InitializedCondition)).To(Equal(controlplanev1.ForeignMachinesReason))
+	g.Expect(conditions.GetMessage(w.controlPlane(), controlplanev1.InitializedCondition)).To(ContainSubstring("delete them"))
 }
 
 // TestAFirstMachineThatDiesIsReplaced: etcd is bootstrapped on another one by
