@@ -109,7 +109,7 @@ func TestADeadEtcd(t *testing.T) {
 	second.Break(talossim.Faults{})
 	w.voters(first, 2)
 	w.ready(second)
-	w.Eventually(func() (int, error) { return w.asksAPI(first, "/readyz") }).Should(Equal(http.StatusOK))
+	w.Eventually(func() (int, error) { return w.asksAPI(first, "/readyz") }).Should(Equal(http.StatusUnauthorized))
 }
 
 func TestARemovedMemberDoesNotComeBack(t *testing.T) {

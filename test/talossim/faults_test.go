@@ -26,7 +26,7 @@ func TestASilentMachineIsParted(t *testing.T) {
 	defer cancel()
 	_, err := node.Version(ctx)
 	w.Expect(err).To(MatchError(ContainSubstring("DeadlineExceeded")), "an open connection is dead too")
-	w.Expect(w.asksAPI(m, "/readyz")).To(Equal(http.StatusOK), "only its managers are parted from it")
+	w.Expect(w.asksAPI(m, "/readyz")).To(Equal(http.StatusUnauthorized), "only its managers are parted from it")
 	m.Break(talossim.Faults{})
 	w.ready(m)
 

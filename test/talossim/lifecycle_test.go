@@ -56,7 +56,7 @@ func TestFromMaintenanceToANodeAndBack(t *testing.T) {
 				HaveKeyWithValue("spec", HaveKey("template")))), "neither Secrets nor what the user has made")
 			w.Expect(admin.Addresses(t.Context())).To(Equal([]string{cp.Spec().Address}))
 			w.Expect(admin.Hostname(t.Context())).To(Equal("m1"))
-			w.Expect(w.asksAPI(cp, "/readyz")).To(Equal(http.StatusOK))
+			w.Expect(w.asksAPI(cp, "/readyz")).To(Equal(http.StatusUnauthorized))
 			w.Expect(w.asksAPI(cp, "/api/v1/nodes")).To(Equal(http.StatusUnauthorized))
 			w.Expect(w.sim.Bootstraps()).To(Equal(1))
 

@@ -40,10 +40,10 @@ func TestADeadAPIServer(t *testing.T) {
 	w.Eventually(second.ServesAPI).Should(BeFalse())
 	w.staticPods(second, false)
 	w.Expect(w.sim.Voters(first)).To(Equal(etcdmodel.Count{Voters: 2, Answering: 2}), "etcd runs on")
-	w.Expect(w.asksAPI(first, "/readyz")).To(Equal(http.StatusOK))
+	w.Expect(w.asksAPI(first, "/readyz")).To(Equal(http.StatusUnauthorized))
 	second.Break(talossim.Faults{})
 	w.staticPods(second, true)
-	w.Eventually(func() (int, error) { return w.asksAPI(second, "/readyz") }).Should(Equal(http.StatusOK))
+	w.Eventually(func() (int, error) { return w.asksAPI(second, "/readyz") }).Should(Equal(http.StatusUnauthorized))
 }
 
 // TestADeadKubelet: what runs goes on, and what Talos has heard last it still
@@ -58,7 +58,7 @@ func TestADeadKubelet(t *testing.T) {
 	second.Break(talossim.Faults{DeadKubelet: true})
 	w.nodeReady(first, second.Hostname(), corev1.ConditionUnknown)
 	w.status(second, talosclient.StageRunning, ContainElement("services: kubelet not healthy"))
-	w.Expect(w.asksAPI(second, "/readyz")).To(Equal(http.StatusOK))
+	w.Expect(w.asksAPI(second, "/readyz")).To(Equal(http.StatusUnauthorized))
 	second.Break(talossim.Faults{DeadKubelet: true, DeadEtcd: true})
 	w.Eventually(second.ServesAPI).Should(BeFalse())
 	w.Consistently(func() ([]talosclient.StaticPod, error) { return w.admin(second).StaticPods(t.Context()) }).

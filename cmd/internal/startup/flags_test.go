@@ -14,6 +14,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	"github.com/spf13/pflag"
+	logsv1 "k8s.io/component-base/logs/api/v1"
 )
 
 // notOurs are flags of all of Cluster API's managers that ours do not have.
@@ -91,4 +92,17 @@ func TestDiagnosticsAreProtectedByDefault(t *testing.T) {
 	g.Expect(opts.manager.DiagnosticsAddress).To(Equal(":8443"))
 	g.Expect(opts.manager.InsecureDiagnostics).To(BeFalse())
 	g.Expect(opts.profilerAddress).To(BeEmpty(), "it has no authentication")
+}
+
+// TestLogFormats: what --help lists is accepted, as by Cluster API's own managers.
+func TestLogFormats(t *testing.T) {
+	for _, format := range []string{"text", "json"} {
+		t.Run(format, func(t *testing.T) {
+			g, opts := NewWithT(t), &options{}
+			fs := pflag.NewFlagSet("manager", pflag.ContinueOnError)
+			opts.addTo(fs)
+			g.Expect(fs.Parse([]string{"--logging-format=" + format})).To(Succeed())
+			g.Expect(logsv1.Validate(opts.logs, nil, nil)).To(BeEmpty())
+		})
+	}
 }

@@ -17,7 +17,9 @@ import (
 const administrators = "system:masters"
 
 // guard lets only administrators in, by their client certificates, but for what
-// kube-apiserver tells everybody.
+// kube-apiserver tells everybody whom it knows. It knows nobody without a certificate:
+// Talos starts it with anonymous-auth=false
+// (internal/app/machined/pkg/controllers/k8s/control_plane_static_pod.go of v1.13.9).
 func guard(handler http.Handler, kubernetes string) http.Handler {
 	mux := http.NewServeMux()
 	for _, path := range []string{"/readyz", "/livez", "/healthz"} {
@@ -25,10 +27,6 @@ func guard(handler http.Handler, kubernetes string) http.Handler {
 	}
 	mux.HandleFunc("/version", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, versionInfo(kubernetes)) })
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		if len(r.TLS.VerifiedChains) == 0 {
-			writeError(w, apierrors.NewUnauthorized("Unauthorized"))
-			return
-		}
 		user := r.TLS.VerifiedChains[0][0].Subject
 		if !slices.Contains(user.Organization, administrators) {
 			writeError(w, apierrors.NewForbidden(schema.GroupResource{}, "", fmt.Errorf("user %q is not in group %s", user.CommonName, administrators)))
@@ -36,7 +34,13 @@ func guard(handler http.Handler, kubernetes string) http.Handler {
 		}
 		handler.ServeHTTP(w, r)
 	})
-	return mux
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if len(r.TLS.VerifiedChains) == 0 {
+			writeError(w, apierrors.NewUnauthorized("Unauthorized"))
+			return
+		}
+		mux.ServeHTTP(w, r)
+	})
 }
 
 // errNoSpace is what etcd says to who writes while its database is full.

@@ -96,19 +96,25 @@ func TestOnlyAdministratorsAreLetIn(t *testing.T) {
 		NewWithT(t).Expect(list(w.config(t, masters))).To(Succeed())
 	})
 	t.Run("another user of the CA", func(t *testing.T) {
-		NewWithT(t).Expect(apierrors.IsForbidden(list(w.config(t, "system:nodes")))).To(BeTrue())
-	})
-	t.Run("nobody", func(t *testing.T) {
 		g := NewWithT(t)
-		config := w.config(t, masters)
-		config.CertData, config.KeyData = nil, nil
-		g.Expect(apierrors.IsUnauthorized(list(config))).To(BeTrue())
+		config := w.config(t, "system:nodes")
+		g.Expect(apierrors.IsForbidden(list(config))).To(BeTrue())
 		info, err := kubernetes.NewForConfigOrDie(config).Discovery().ServerVersion()
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect([]string{info.GitVersion, info.Major, info.Minor}).To(Equal([]string{version, "1", "36"}))
 		raw, err := kubernetes.NewForConfigOrDie(config).RESTClient().Get().AbsPath("/readyz").DoRaw(t.Context())
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(string(raw)).To(Equal("ok"))
+	})
+	t.Run("nobody", func(t *testing.T) {
+		g := NewWithT(t)
+		config := w.config(t, masters)
+		config.CertData, config.KeyData = nil, nil
+		g.Expect(apierrors.IsUnauthorized(list(config))).To(BeTrue())
+		for _, path := range []string{"/readyz", "/version"} {
+			_, err := kubernetes.NewForConfigOrDie(config).RESTClient().Get().AbsPath(path).DoRaw(t.Context())
+			g.Expect(apierrors.IsUnauthorized(err)).To(BeTrue(), path)
+		}
 	})
 	t.Run("a user of another CA", func(t *testing.T) {
 		g := NewWithT(t)
