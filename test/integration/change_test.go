@@ -241,8 +241,15 @@ func TestARemovedMemberIsTold(t *testing.T) {
 func removeMember(t *testing.T, name, machine string) {
 	t.Helper()
 	g, ctx := NewWithT(t), t.Context()
-	credentials, endpoints, err := secrets.ParseTalosconfig(clientConfigsOf(t, g, name).talosconfig.Data["talosconfig"])
-	g.Expect(err).NotTo(HaveOccurred())
+	var credentials talosclient.Credentials
+	var endpoints []string
+	// The last Machines that came reach the talosconfig a pass later.
+	g.Eventually(func(g Gomega) {
+		var err error
+		credentials, endpoints, err = secrets.ParseTalosconfig(clientConfigsOf(t, g, name).talosconfig.Data["talosconfig"])
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(len(endpoints)).To(BeNumerically(">", 1))
+	}).WithTimeout(timeout).Should(Succeed())
 	dialer := talosclient.New()
 	defer dialer.Close()
 	for _, endpoint := range endpoints {
