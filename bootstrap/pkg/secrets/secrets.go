@@ -70,13 +70,15 @@ type Bundle struct {
 
 // NewBundle makes the key material of a new cluster for a configuration
 // contract such as v1.13. kubernetesCA, where it is not nil, is the content of
-// a <cluster>-ca Secret that the user made beforehand; its CA is taken.
+// a <cluster>-ca Secret that the user made beforehand; its CA is taken. The CAs that
+// are made are valid from talosclient.ClockLeeway before now, for nodes whose clock
+// lags.
 func NewBundle(now time.Time, contract string, kubernetesCA map[string][]byte) (*Bundle, error) {
 	versionContract, err := config.ParseContractFromVersion(contract)
 	if err != nil {
 		return nil, fmt.Errorf("reading the configuration contract %q: %w", contract, err)
 	}
-	parsed, err := secrets.NewBundle(secrets.NewFixedClock(now), versionContract)
+	parsed, err := secrets.NewBundle(secrets.NewFixedClock(now.Add(-talosclient.ClockLeeway)), versionContract)
 	if err != nil {
 		return nil, fmt.Errorf("making a secrets bundle: %w", err)
 	}
@@ -155,13 +157,23 @@ func (b *Bundle) KubernetesCA() (certificate, key []byte) {
 }
 
 // ClientCredentials makes a client certificate for the Talos API with one of
-// the Role constants, valid from now on for ttl.
+// the Role constants. It expires ttl after now. It is valid from
+// talosclient.ClockLeeway before now, for a node whose clock lags, but not from
+// before its CA.
 func (b *Bundle) ClientCredentials(name string, now time.Time, ttl time.Duration) (talosclient.Credentials, error) {
 	roles, unknown := role.Parse([]string{name})
 	if len(unknown) > 0 {
 		return talosclient.Credentials{}, fmt.Errorf("making a client certificate: role %q is not known to Talos", name)
 	}
-	pair, err := secrets.NewAdminCertificateAndKey(now, b.parsed.Certs.OS, roles, ttl)
+	ca, err := parseCertificate(b.parsed.Certs.OS.Crt)
+	if err != nil {
+		return talosclient.Credentials{}, fmt.Errorf("reading the CA of the Talos API: %w", err)
+	}
+	begins := now.Add(-talosclient.ClockLeeway)
+	if begins.Before(ca.NotBefore) {
+		begins = ca.NotBefore
+	}
+	pair, err := secrets.NewAdminCertificateAndKey(begins, b.parsed.Certs.OS, roles, now.Add(ttl).Sub(begins))
 	if err != nil {
 		return talosclient.Credentials{}, fmt.Errorf("making a client certificate of role %s: %w", name, err)
 	}

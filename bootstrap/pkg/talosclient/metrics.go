@@ -15,14 +15,15 @@ import (
 	"k8s.io/utils/clock"
 )
 
-// Metrics count the calls of the Talos API and time them. It is a
+// Metrics count the calls of the Talos API and time them, and the connections. It is a
 // prometheus.Collector. Nothing in it grows with the machines: the methods are
 // those that this package calls, and codes that gRPC does not know count as
 // Unknown.
 type Metrics struct {
-	clock     clock.PassiveClock
-	requests  *prometheus.CounterVec
-	durations *prometheus.HistogramVec
+	clock       clock.PassiveClock
+	requests    *prometheus.CounterVec
+	durations   *prometheus.HistogramVec
+	connections prometheus.Gauge
 }
 
 var _ prometheus.Collector = &Metrics{}
@@ -44,6 +45,10 @@ func NewMetrics(passiveClock clock.PassiveClock) *Metrics {
 			// Calls are bounded by DefaultCallTimeout, the leave of etcd by LeaveTimeout.
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
 		}, labels),
+		connections: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "capi_talos_talos_connections",
+			Help: "Connections to the Talos API that are open, those that nobody uses at the moment included.",
+		}),
 	}
 }
 
@@ -66,12 +71,22 @@ func (m *Metrics) Register(registry prometheus.Registerer) error {
 func (m *Metrics) Describe(into chan<- *prometheus.Desc) {
 	m.requests.Describe(into)
 	m.durations.Describe(into)
+	m.connections.Describe(into)
 }
 
 // Collect implements prometheus.Collector.
 func (m *Metrics) Collect(into chan<- prometheus.Metric) {
 	m.requests.Collect(into)
 	m.durations.Collect(into)
+	m.connections.Collect(into)
+}
+
+// connected counts connections that were opened, or closed. A pool without metrics
+// has nil.
+func (m *Metrics) connected(more float64) {
+	if m != nil {
+		m.connections.Add(more)
+	}
 }
 
 // dialOptions make a connection counted.

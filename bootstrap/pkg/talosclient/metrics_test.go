@@ -35,7 +35,7 @@ func TestCallsAreCountedByMethodAndAnswer(t *testing.T) {
 	serve(t, api, cert, &ca)
 	metrics, registry := talosclient.NewMetrics(fake), prometheus.NewRegistry()
 	g.Expect(metrics.Register(registry)).To(Succeed())
-	g.Expect(testutil.GatherAndCount(registry)).To(BeZero(), "nothing was called yet")
+	g.Expect(testutil.GatherAndCount(registry, requests, durations)).To(BeZero(), "nothing was called yet")
 	pool := talosclient.New(talosclient.WithMetrics(metrics))
 	t.Cleanup(pool.Close)
 

@@ -36,6 +36,11 @@ var (
 	// ours, under another CA: it belongs to another cluster, or is in
 	// maintenance mode.
 	ErrUntrusted = errors.New("node does not belong to the expected cluster")
+	// ErrClock says that a node of the expected cluster answered, but that its
+	// certificate is not valid now, or ours is not by the clock of the node: the
+	// clocks differ by more than ClockLeeway, or one of them stood while a
+	// certificate should have been renewed.
+	ErrClock = errors.New("the clocks of the node and of the manager differ too much")
 	// ErrAlreadyBootstrapped says that etcd on that node has data already.
 	ErrAlreadyBootstrapped = errors.New("etcd is already bootstrapped on this node")
 	// ErrMemberNotFound says that etcd has no member of that ID.
@@ -53,8 +58,8 @@ type Credentials struct {
 	Key  []byte
 }
 
-// Dialer opens connections, each to one node. Connections are pooled: closing
-// a Node gives it back, and an idle connection is closed after a while.
+// Dialer opens connections, each to one node. Whoever is given a Node closes it:
+// that ends the connection, or gives it back where others use it, too.
 type Dialer interface {
 	// Maintenance connects anonymously to a machine in maintenance mode at
 	// address (host without port). fingerprint, when not empty, must equal the
@@ -62,8 +67,10 @@ type Dialer interface {
 	// Errors: ErrNotInMaintenance, ErrFingerprintMismatch, or a transport error.
 	Maintenance(ctx context.Context, address, fingerprint string) (Node, error)
 	// Secure connects by mutual TLS to a configured node at address. The
-	// connection is verified before it is returned. Errors: ErrUntrusted, or a
-	// transport error.
+	// connection is verified before it is returned: the node has a certificate of
+	// the CA of creds. Which node of that cluster it is the caller finds out, for
+	// the certificate need not name the address. Errors: ErrUntrusted, ErrClock, or
+	// a transport error.
 	Secure(ctx context.Context, address string, creds Credentials) (Node, error)
 }
 
@@ -142,7 +149,7 @@ type Node interface {
 	// makes what is missing of them, and never changes one that is there.
 	Manifests(ctx context.Context) ([]map[string]any, error)
 
-	// Close gives the connection back.
+	// Close ends the connection, or gives it back where it is shared.
 	Close() error
 }
 
