@@ -118,20 +118,29 @@ func (a authority) issue(g Gomega) (tls.Certificate, talosclient.Credentials) {
 // serve starts the Talos API; with clients it demands their certificates.
 func serve(t *testing.T, api *talos, cert tls.Certificate, clients *authority) {
 	t.Helper()
+	if api.resources == nil {
+		api.resources = state.WrapCore(namespaced.NewState(inmem.Build))
+	}
+	serveWith(t, cert, clients, func(options ...grpc.ServerOption) *grpc.Server {
+		srv := grpc.NewServer(options...)
+		machine.RegisterMachineServiceServer(srv, api)
+		cosiv1.RegisterStateServer(srv, server.NewState(api.resources))
+		return srv
+	})
+}
+
+// serveWith starts what newServer makes.
+func serveWith(t *testing.T, cert tls.Certificate, clients *authority, newServer func(options ...grpc.ServerOption) *grpc.Server) {
+	t.Helper()
 	g := NewWithT(t)
 	config := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{cert}}
 	if clients != nil {
 		config.ClientAuth, config.ClientCAs = tls.RequireAndVerifyClientCert, x509.NewCertPool()
 		config.ClientCAs.AddCert(clients.cert)
 	}
-	if api.resources == nil {
-		api.resources = state.WrapCore(namespaced.NewState(inmem.Build))
-	}
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", net.JoinHostPort(address, strconv.Itoa(talosclient.Port)))
 	g.Expect(err).NotTo(HaveOccurred())
-	srv := grpc.NewServer(grpc.Creds(credentials.NewTLS(config)))
-	machine.RegisterMachineServiceServer(srv, api)
-	cosiv1.RegisterStateServer(srv, server.NewState(api.resources))
+	srv := newServer(grpc.Creds(credentials.NewTLS(config)))
 	go func() { _ = srv.Serve(listener) }()
 	t.Cleanup(srv.Stop)
 }
