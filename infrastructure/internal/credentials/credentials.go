@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -43,7 +44,9 @@ var ErrMissing = errors.New("the client certificate is missing")
 // ErrNoAdmin says that credentials lack the role that may wipe a machine.
 var ErrNoAdmin = errors.New("the client certificate lacks the role " + secrets.RoleAdmin)
 
-// Store gives out credentials. All fields are required.
+// Store gives out credentials. All fields are required. A reader's that nobody has
+// asked for since it was due is forgotten: its cluster may be gone, or be looked
+// after by another manager.
 type Store struct {
 	client  client.Client
 	secrets client.Reader
@@ -101,6 +104,7 @@ func (s *Store) OfCluster(ctx context.Context, cluster client.ObjectKey) (talosc
 	if err != nil {
 		return talosclient.Credentials{}, err
 	}
+	maps.DeleteFunc(s.readers, func(_ client.ObjectKey, found reader) bool { return !now.Before(found.renewAt) })
 	s.readers[cluster] = reader{digest: digest, renewAt: now.Add(readerLife / 2), credentials: creds}
 
 	return creds, nil
@@ -165,7 +169,9 @@ func fromSecret(ctx context.Context, reader client.Reader, key client.ObjectKey)
 
 // EnsureAdmin makes the Secret with the administrator's certificate of a host,
 // or renews it. It must be called before the machine is configured, for
-// nothing can be created while a namespace terminates. Errors:
+// nothing can be created while a namespace terminates. Once the machine may have
+// its configuration, the certificate stays that of the CA that it was given, for
+// the machine accepts no other, whatever the bundle of the cluster is now. Errors:
 // secrets.ErrBundleMissing where there is nothing to make it from.
 func (s *Store) EnsureAdmin(ctx context.Context, cluster client.ObjectKey, host *infrav1.TalosHost) error {
 	stored := &corev1.Secret{}
@@ -183,9 +189,14 @@ func (s *Store) EnsureAdmin(ctx context.Context, cluster client.ObjectKey, host 
 	if exists && isBound(stored, host) && s.isCurrent(stored, cluster, issuer) {
 		return nil
 	}
-	talosconfig, err := issuer.talosconfig(cluster.Name, host.Spec.Addresses, s.clock.Now())
-	if err != nil {
-		return fmt.Errorf("making the administrator's certificate of TalosHost %s: %w", host.Name, err)
+	talosconfig := stored.Data[infrav1.AdminSecretKey]
+	switch keeps := isOnlyKey(stored, host, issuer); {
+	case keeps && isBound(stored, host):
+		return nil
+	case !keeps:
+		if talosconfig, err = issuer.talosconfig(cluster.Name, host.Spec.Addresses, s.clock.Now()); err != nil {
+			return fmt.Errorf("making the administrator's certificate of TalosHost %s: %w", host.Name, err)
+		}
 	}
 
 	desired := stored.DeepCopy()
@@ -234,6 +245,17 @@ func (s *Store) RenewAdmin(ctx context.Context, cluster client.ObjectKey, host *
 // isBound tells whether a Secret goes with its host, and not before we let it.
 func isBound(stored *corev1.Secret, host *infrav1.TalosHost) bool {
 	return metav1.IsControlledBy(stored, host) && controllerutil.ContainsFinalizer(stored, infrav1.TalosHostFinalizer)
+}
+
+// isOnlyKey tells whether a Secret holds the certificate that a machine accepts which
+// may have its configuration, and the issuer would make one of another CA.
+func isOnlyKey(stored *corev1.Secret, host *infrav1.TalosHost, issuer *issuer) bool {
+	if host.Spec.Handover.ProviderID == "" {
+		return false
+	}
+	creds, _, err := secrets.ParseTalosconfig(stored.Data[infrav1.AdminSecretKey])
+
+	return err == nil && string(creds.CA) != string(issuer.ca)
 }
 
 // isCurrent tells whether a Secret is of this cluster and not due.
