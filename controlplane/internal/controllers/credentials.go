@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -17,7 +18,8 @@ import (
 const credentialLife = time.Hour
 
 // credentialStore keeps the client certificates of clusters, so that a pass
-// does not make new ones, and with them new connections.
+// does not make new ones. What nobody has asked for since it was due is forgotten:
+// its cluster may be gone, or be looked after by another manager.
 type credentialStore struct {
 	clock clock.PassiveClock
 
@@ -48,6 +50,7 @@ func (c *credentialStore) reader(cluster client.ObjectKey, bundle *secrets.Bundl
 	if err != nil {
 		return talosclient.Credentials{}, fmt.Errorf("making a client certificate for the Talos API: %w", err)
 	}
+	maps.DeleteFunc(c.stored, func(_ client.ObjectKey, found storedCredentials) bool { return !now.Before(found.renewAt) })
 	c.stored[cluster] = storedCredentials{digest: digest, renewAt: now.Add(credentialLife / 2), credentials: credentials}
 
 	return credentials, nil

@@ -44,12 +44,13 @@ func (l *leaves) running(machine client.ObjectKey) bool {
 	return l.calls[machine] != nil
 }
 
-// start begins a call, unless one is running; its end starts a pass.
-func (l *leaves) start(machine client.ObjectKey, call func(context.Context)) {
+// start begins a call, unless one is running, and tells whether it has; its end
+// starts a pass.
+func (l *leaves) start(machine client.ObjectKey, call func(context.Context)) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.calls[machine] != nil {
-		return
+		return false
 	}
 	ctx, cancel := context.WithCancel(l.ctx)
 	started := &leaveCall{cancel: cancel}
@@ -67,6 +68,8 @@ func (l *leaves) start(machine client.ObjectKey, call func(context.Context)) {
 		case <-l.ctx.Done():
 		}
 	}()
+
+	return true
 }
 
 // stop ends a call, if one is running: what was safe may be so no longer.
@@ -104,7 +107,7 @@ func (r *Reconciler) leaveEtcd(ctx context.Context, s *scope) error {
 	log.Info("Asking the node to leave etcd")
 	r.event(s, normal, "EtcdLeaveRequested", "LeaveEtcd", "Asking the node of Machine %s to leave etcd", machine.Name)
 
-	r.leaves.start(keyOf(machine), func(ctx context.Context) {
+	started := r.leaves.start(keyOf(machine), func(ctx context.Context) {
 		defer func() { _ = node.Close() }() // Closing gives the connection back; there is nothing to lose.
 		before := r.Clock.Now()
 		if err := node.EtcdForfeitLeadership(ctx); err != nil {
@@ -126,6 +129,9 @@ func (r *Reconciler) leaveEtcd(ctx context.Context, s *scope) error {
 		}
 		log.Info("The node has left etcd", "after", r.Clock.Since(before).Round(time.Second).String())
 	})
+	if !started {
+		_ = node.Close() // As above.
+	}
 
 	return nil
 }
