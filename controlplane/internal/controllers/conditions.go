@@ -17,6 +17,7 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
@@ -50,6 +51,8 @@ func explain(err error) string {
 	switch {
 	case err == nil:
 		return ""
+	case errors.Is(err, talosclient.ErrClock):
+		return health.WrongClockText
 	case errors.As(err, &joined):
 		var explained []string
 		for _, one := range joined.Unwrap() {

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"errors"
 	"slices"
 	"strings"
 
@@ -35,11 +36,18 @@ func MachineConditionTypes() []string {
 	return append(ComponentConditionTypes(), controlplanev1.MachineEtcdMemberHealthyCondition)
 }
 
+// WrongClockText says why a node with a wrong clock cannot be asked, and what to do.
+const WrongClockText = "The node answers, but its clock and that of the management cluster differ by more than ten minutes, " +
+	"so that they refuse each other's certificates; set the time servers of both"
+
 // Conditions are the conditions of a Machine, from the facts about its node.
 // The messages have no address, time or counter, so that they stay the same
 // while nothing changes.
 func Conditions(facts Facts) []metav1.Condition {
-	if facts.Err != nil {
+	switch {
+	case errors.Is(facts.Err, talosclient.ErrClock):
+		return Unknown(WrongClockText)
+	case facts.Err != nil:
 		return Unknown("The Talos API of the node does not answer")
 	}
 

@@ -115,6 +115,10 @@ const (
 	// HostRunsForeignReason says that the machine that answers belongs to another
 	// cluster. Nothing is sent to it, and its TalosHost is in state Error.
 	HostRunsForeignReason = "ConfiguredBySomebodyElse"
+	// HostClocksDifferReason says that the machine answers, but that its clock and
+	// that of the management cluster differ by more than ten minutes: they refuse
+	// each other's certificates. Set the time servers of both.
+	HostClocksDifferReason = "ClocksDiffer"
 	// HostDuplicateReason says that another TalosHost in use stands for the same
 	// machine. Nothing is sent to it.
 	HostDuplicateReason = "Duplicate"
@@ -227,6 +231,9 @@ const (
 	// AnswersConfiguredReason says that the machine answers, and has a
 	// configuration.
 	AnswersConfiguredReason = "AnswersConfigured"
+	// ReachableClocksDifferReason says that the machine answers, but that its clock
+	// and that of the management cluster differ by more than ten minutes.
+	ReachableClocksDifferReason = "ClocksDiffer"
 	// NoAddressAnswersReason says that no address of the host answers.
 	NoAddressAnswersReason = "NoAddressAnswers"
 	// FollowedByConsumerReason says that the TalosMachine that has claimed the
@@ -299,6 +306,10 @@ const (
 	// ReleaseUntrustedReason says that the machine does not accept the client
 	// certificate of the host, or that this is missing.
 	ReleaseUntrustedReason = "CredentialsRefused"
+	// ReleaseClocksDifferReason says that the clocks of the machine and of the
+	// management cluster differ by more than ten minutes. It is wiped once they
+	// agree.
+	ReleaseClocksDifferReason = "ClocksDiffer"
 	// EtcdVoterReason says that the machine has left etcd, has joined it again
 	// because it was restarted before it was reset, and votes, or may vote: it is
 	// wiped once the control plane provider has removed its member.

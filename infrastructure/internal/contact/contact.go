@@ -31,6 +31,9 @@ const (
 	// WrongFingerprint says that a machine in maintenance mode answers, but not
 	// with the demanded certificate.
 	WrongFingerprint Outcome = "WrongFingerprint"
+	// WrongClock says that a machine of the cluster of the credentials answers, and
+	// that its clock differs too much from ours for either to believe the other.
+	WrongClock Outcome = "WrongClock"
 	// WrongMachine says that a machine of another identity answers.
 	WrongMachine Outcome = "WrongMachine"
 	// InMaintenance says that the machine is in maintenance mode.
@@ -41,7 +44,12 @@ const (
 )
 
 // rank orders the outcomes of several addresses: the one that tells most wins.
-var rank = []Outcome{Silent, Foreign, WrongFingerprint, WrongMachine}
+var rank = []Outcome{Silent, Foreign, WrongFingerprint, WrongClock, WrongMachine}
+
+// WrongClockText says what is wrong with the machine of an answer with outcome
+// WrongClock, and what to do.
+const WrongClockText = "The machine answers, but its clock and that of the management cluster differ by more than ten minutes, " +
+	"so that they refuse each other's certificates; set the time servers of both"
 
 // Target is a machine to reach.
 type Target struct {
@@ -160,6 +168,8 @@ func dial(ctx context.Context, dialer talosclient.Dialer, target Target, address
 		switch {
 		case err == nil:
 			return Answer{Outcome: Configured, Address: address, Node: node}
+		case errors.Is(err, talosclient.ErrClock):
+			return Answer{Outcome: WrongClock, Address: address, Err: err}
 		case !errors.Is(err, talosclient.ErrUntrusted):
 			return Answer{Outcome: Silent, Address: address, Err: err}
 		}

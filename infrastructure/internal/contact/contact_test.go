@@ -25,6 +25,8 @@ func machine(maintenance bool, systemUUID string) *talosfake.Machine {
 
 func TestReach(t *testing.T) {
 	ours, theirs := &talosclient.Credentials{CA: []byte("ours")}, &talosclient.Credentials{CA: []byte("theirs")}
+	early := machine(false, uuid)
+	early.Update(func(s *talosfake.State) { s.WrongClock = true })
 	broken := machine(true, uuid)
 	broken.Fail("Hardware", errors.New("connection reset"))
 	tests := map[string]struct {
@@ -39,6 +41,9 @@ func TestReach(t *testing.T) {
 		"a node of ours":                                    {first: machine(false, uuid), credentials: ours, outcome: Configured, address: "192.0.2.1"},
 		"a node of somebody else":                           {first: machine(false, uuid), credentials: theirs, outcome: Foreign, address: "192.0.2.1"},
 		"a node, without credentials":                       {first: machine(false, uuid), outcome: Foreign, address: "192.0.2.1"},
+		"a node of ours whose clock is wrong":               {first: early, credentials: ours, outcome: WrongClock, address: "192.0.2.1"},
+		"a node of somebody else whose clock is wrong":      {first: early, credentials: theirs, outcome: Foreign, address: "192.0.2.1"},
+		"a wrong clock tells more than silence":             {second: early, credentials: ours, outcome: WrongClock, address: "192.0.2.2"},
 		"another machine":                                   {first: machine(true, other), outcome: WrongMachine, address: "192.0.2.1"},
 		"another certificate":                               {first: machine(true, uuid), fingerprint: "boot-0", outcome: WrongFingerprint, address: "192.0.2.1"},
 		"nobody":                                            {outcome: Silent, address: "192.0.2.1"},

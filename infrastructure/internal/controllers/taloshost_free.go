@@ -205,6 +205,10 @@ func (r *HostReconciler) reconcileForeign(ctx context.Context, s *hostScope, hos
 	case answer.Outcome == contact.WrongMachine:
 		s.error(infrav1.HostIdentityReason, wrongMachine(answer))
 		return wait, nil
+	case answer.Outcome == contact.WrongClock:
+		s.setReachable(answer.Outcome)
+		s.error(infrav1.HostForeignReason, "The machine was configured by somebody else, and cannot be wiped yet. "+contact.WrongClockText)
+		return wait, nil
 	case answer.Outcome != contact.Configured:
 		s.error(infrav1.HostForeignReason, "The machine was configured by somebody else, and does not accept the talosconfig of adoptionSecretRef")
 		return wait, nil

@@ -107,7 +107,7 @@ func (r *HostReconciler) releaseFacts(ctx context.Context, s *hostScope, answer 
 	facts := wipe.Facts{
 		Release: spec.Release, Handover: spec.Handover,
 		Contact: map[contact.Outcome]wipe.Contact{
-			contact.Foreign: wipe.Refused, contact.WrongMachine: wipe.OtherMachine,
+			contact.Foreign: wipe.Refused, contact.WrongMachine: wipe.OtherMachine, contact.WrongClock: wipe.WrongClock,
 			contact.InMaintenance: wipe.InMaintenance, contact.Configured: wipe.Configured,
 		}[answer.Outcome],
 		Now:        r.Clock.Now(),

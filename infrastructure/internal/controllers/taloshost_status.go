@@ -135,6 +135,8 @@ func (s *hostScope) setReachable(outcome contact.Outcome) {
 		s.reachable = backends.True(infrav1.AnswersInMaintenanceReason, "")
 	case contact.Configured, contact.Foreign:
 		s.reachable = backends.True(infrav1.AnswersConfiguredReason, "")
+	case contact.WrongClock:
+		s.reachable = isFalse(infrav1.ReachableClocksDifferReason, "%s", contact.WrongClockText)
 	case contact.WrongMachine:
 		s.reachable = isFalse(infrav1.IdentityMismatchReason, "Another machine answers at the addresses of the host")
 	case contact.Silent:

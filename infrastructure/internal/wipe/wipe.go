@@ -47,6 +47,9 @@ const (
 	Silent Contact = "Silent"
 	// Refused says that a machine answers, but not to the credentials at hand.
 	Refused Contact = "Refused"
+	// WrongClock says that the machine answers, and that its clock differs too much
+	// from ours for either to believe the other.
+	WrongClock Contact = "WrongClock"
 	// OtherMachine says that a machine of another identity answers.
 	OtherMachine Contact = "OtherMachine"
 	// InMaintenance says that the machine is in maintenance mode.
@@ -125,6 +128,12 @@ func Decide(facts Facts) Decision {
 		return Decision{
 			Action: Wait, Reason: infrav1.ReleaseUntrustedReason,
 			Message: "The machine answers, but does not accept the client certificate of the host; it cannot be wiped with it",
+		}
+	case WrongClock:
+		return Decision{
+			Action: Wait, Reason: infrav1.ReleaseClocksDifferReason,
+			Message: "The machine answers, but its clock and that of the management cluster differ by more than ten minutes, " +
+				"so that they refuse each other's certificates; it is wiped once they agree. Set the time servers of both",
 		}
 	case OtherMachine:
 		return Decision{

@@ -155,6 +155,10 @@ func TestDecide(t *testing.T) {
 			facts:  Facts{Release: wipeSystem, Contact: OtherMachine, Stage: talosclient.StageRunning},
 			action: Wait, reason: infrav1.ReleaseIdentityReason,
 		},
+		"a machine with a wrong clock is waited for": {
+			facts:  Facts{Release: wipeSystem, Contact: WrongClock},
+			action: Wait, reason: infrav1.ReleaseClocksDifferReason,
+		},
 		"a machine of somebody else is left alone": {
 			facts:  Facts{Release: wipeSystem, Contact: Refused},
 			action: Wait, reason: infrav1.ReleaseUntrustedReason,

@@ -73,6 +73,9 @@ func (d *Dialer) Secure(_ context.Context, address string, creds talosclient.Cre
 	if state.Maintenance || (len(state.CA) > 0 && !slices.Equal(state.CA, creds.CA)) {
 		return nil, talosclient.ErrUntrusted
 	}
+	if state.WrongClock {
+		return nil, fmt.Errorf("connecting to %s: %w", address, talosclient.ErrClock)
+	}
 	return &node{machine: machine}, nil
 }
 
@@ -82,7 +85,10 @@ type State struct {
 	// Maintenance tells that the machine has no configuration.
 	Maintenance bool
 	// CA, when set, is the only CA of credentials that the machine accepts.
-	CA          []byte
+	CA []byte
+	// WrongClock tells that the machine and its callers refuse each other's
+	// certificates for the time that is in them.
+	WrongClock  bool
 	Fingerprint string
 	Version     string
 	Status      talosclient.MachineStatus

@@ -21,6 +21,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/endpoint"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
 )
@@ -193,8 +194,12 @@ func (m *Machines) followTalos(ctx context.Context, scope *backends.Scope, w wis
 		return m.observe(ctx, scope, pod, node, talos, creds)
 	}
 	m.Lookout.Forget(key)
-	if errors.Is(err, talosclient.ErrUntrusted) {
+	switch {
+	case errors.Is(err, talosclient.ErrUntrusted):
 		return m.handOver(ctx, scope, w, pod, node)
+	case errors.Is(err, talosclient.ErrClock):
+		scope.Observed.Running = backends.False(infrav1.HostClocksDifferReason, contact.WrongClockText)
+		return m.later(), nil
 	}
 
 	return m.silent(scope, w, pod, node), nil

@@ -56,7 +56,7 @@ func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, 
 	case contact.InMaintenance:
 		m.Lookout.Forget(keyOf(scope.TalosMachine))
 		return m.backInMaintenance(ctx, scope, host, data, answer)
-	case contact.Silent, contact.Foreign, contact.WrongFingerprint, contact.WrongMachine:
+	case contact.Silent, contact.Foreign, contact.WrongFingerprint, contact.WrongClock, contact.WrongMachine:
 	}
 	m.Lookout.Forget(keyOf(scope.TalosMachine))
 	scope.Observed.Running = notRunning(answer, scope.Observed.Provisioned)
@@ -102,6 +102,8 @@ func notRunning(answer contact.Answer, ran bool) backends.Finding {
 	switch {
 	case answer.Outcome == contact.WrongMachine:
 		return backends.False(infrav1.HostIdentityMismatchReason, answer.WrongMachineText()+"; nothing is sent to it")
+	case answer.Outcome == contact.WrongClock:
+		return backends.False(infrav1.HostClocksDifferReason, contact.WrongClockText)
 	case answer.Outcome == contact.Foreign && ran:
 		return backends.False(infrav1.HostRunsForeignReason, "The machine that answers belongs to another cluster; nothing is sent to it")
 	case answer.Outcome == contact.Foreign:

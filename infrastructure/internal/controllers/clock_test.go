@@ -1,0 +1,45 @@
+package controllers
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/cluster-api/util/conditions"
+
+	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+// TestAMachineWithAWrongClockIsNoStranger: the conditions name the clock, and all
+// goes on once it is right.
+func TestAMachineWithAWrongClockIsNoStranger(t *testing.T) {
+	g := NewWithT(t)
+	w, m, metal := provisioned(t)
+	setClock := func(wrong bool) {
+		metal.Update(func(state *talosfake.State) { state.WrongClock = wrong })
+		metal.breakWatches()
+		w.settle(m)
+	}
+	namesClocks := And(ContainSubstring("clock"), ContainSubstring("time servers"))
+
+	setClock(true)
+	running := conditions.Get(w.machine("a"), infrav1.HostRunningCondition)
+	g.Expect(running.Reason).To(Equal(infrav1.HostClocksDifferReason))
+	g.Expect(running.Message).To(namesClocks)
+	g.Expect(w.host("h1").Status.State).To(Equal(infrav1.HostProvisioned), "it belongs to nobody else")
+	setClock(false)
+	g.Expect(conditions.IsTrue(w.machine("a"), infrav1.HostRunningCondition)).To(BeTrue())
+
+	setClock(true)
+	w.remove(w.machine("a"))
+	w.settle(m)
+	for _, conditionType := range []string{infrav1.ReleasedCondition, infrav1.ReachableCondition} {
+		found := conditions.Get(w.host("h1"), conditionType)
+		g.Expect(found.Reason).To(Equal(infrav1.ReleaseClocksDifferReason), conditionType)
+		g.Expect(found.Message).To(namesClocks, conditionType)
+	}
+	g.Expect(metal.Resets()).To(BeEmpty())
+	setClock(false)
+	g.Expect(metal.Resets()).To(HaveLen(1))
+	expectFree(w, "h1")
+}
