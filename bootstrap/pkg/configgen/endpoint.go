@@ -38,6 +38,18 @@ func setEndpointNames(cfg coreconfig.Provider, host HostOverlay) (coreconfig.Pro
 	})
 }
 
+// setContactNames adds the names of the machine to the certificate of the Talos API.
+// That has no document of its own in any contract.
+func setContactNames(cfg coreconfig.Provider, host HostOverlay) (coreconfig.Provider, error) {
+	if len(host.ContactNames) == 0 {
+		return cfg, nil
+	}
+	return cfg.PatchV1Alpha1(func(document *v1alpha1.Config) error {
+		document.MachineConfig.MachineCertSANs = withNames(document.MachineConfig.MachineCertSANs, host.ContactNames)
+		return nil
+	})
+}
+
 // withNames adds the names that are not there.
 func withNames(stated, names []string) []string {
 	there := map[string]bool{}

@@ -51,6 +51,11 @@ type HostOverlay struct {
 	// endpoint is reached. They are added to the names in the certificate of the
 	// API server, not to those of the Talos API. Workers ignore them.
 	EndpointNames []string
+	// ContactNames are the DNS names and addresses by which the Talos API of the
+	// machine is reached: Talos knows the machine's own addresses only, not a name
+	// or an address before NAT. They are added to the names in the certificate of
+	// the Talos API, for talosctl; the managers need none.
+	ContactNames []string
 	// Release is the Talos release that will read the configuration, such as
 	// v1.13.9: what it does not know is refused. Empty judges by none.
 	Release string
@@ -87,7 +92,7 @@ func Overlay(configuration []byte, host HostOverlay) ([]byte, error) {
 	}
 	cfg = patched.last()
 	for _, step := range []func(coreconfig.Provider, HostOverlay) (coreconfig.Provider, error){
-		setProviderID, setInstall, setNetwork, setEtcdAddress, setSystemReserved, setEndpointNames,
+		setProviderID, setInstall, setNetwork, setEtcdAddress, setSystemReserved, setEndpointNames, setContactNames,
 	} {
 		if cfg, err = step(cfg, host); err != nil {
 			return nil, &InvalidError{Err: err}

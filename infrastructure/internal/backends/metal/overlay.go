@@ -11,6 +11,7 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/installdisk"
 )
 
@@ -58,6 +59,7 @@ func overlayOf(host *infrav1.TalosHost, machine *infrav1.TalosMachine, told told
 		StrategicPatches:    host.Spec.StrategicPatches,
 		ProviderID:          machine.Spec.ProviderID,
 		Network:             networkOf(host.Spec.Network),
+		ContactNames:        contact.Addresses(host),
 		Container:           told.container,
 		Release:             readerOf(told.release, metalSpec(machine).Talos.Version),
 		InstallDisk:         host.Spec.Install.Disk,

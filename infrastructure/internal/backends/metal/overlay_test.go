@@ -6,6 +6,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
 	"k8s.io/utils/ptr"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
@@ -126,4 +127,21 @@ func TestAHostDoesNotRenameAControlPlane(t *testing.T) {
 	})
 	_, err := configure(render(t, configgen.RoleControlPlane, "v1.13"), host, &infrav1.TalosMachine{}, told{release: "v1.13.9"})
 	NewWithT(t).Expect(err).To(MatchError(ContainSubstring("strategicPatches of the host[0]")))
+}
+
+// TestTheMachineKnowsTheAddressesOfItsHost: a name, or an address before NAT, is not
+// among those that Talos finds by itself.
+func TestTheMachineKnowsTheAddressesOfItsHost(t *testing.T) {
+	for _, contract := range []string{"v1.12", "v1.13", "v1.14"} {
+		g := NewWithT(t)
+		host := metalHost(func(h *infrav1.TalosHost) {
+			h.Spec.Addresses = []string{"node-7.example.com", "198.51.100.7"}
+			h.Spec.Network = infrav1.HostNetwork{Interface: "eno1", Addresses: []string{"192.0.2.7/24"}}
+		})
+		configured, err := configure(render(t, configgen.RoleWorker, contract), host, &infrav1.TalosMachine{}, told{release: contract + ".0"})
+		g.Expect(err).NotTo(HaveOccurred())
+		loaded, err := configloader.NewFromBytes(configured)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(loaded.Machine().Security().CertSANs()).To(Equal([]string{"node-7.example.com", "198.51.100.7", "192.0.2.7"}), contract)
+	}
 }
