@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 
@@ -114,7 +115,7 @@ func generatedHostname(mac string) string {
 
 // maintenance waits for a configuration, with a certificate of this boot.
 func (b *boot) maintenance(ctx context.Context) (order, error) {
-	certificate, err := selfSigned(b.machine.spec.Address, b.sim.options.Clock.Now())
+	certificate, err := selfSigned(b.machine.spec.Address, b.machine.now())
 	if err != nil {
 		return order{}, err
 	}
@@ -309,8 +310,11 @@ func (b *boot) issuer(ctx context.Context) (pair, error) {
 // serveConfigured serves the Talos API to clients with a certificate of the CA.
 func (b *boot) serveConfigured(ca pair) error {
 	b.stopServing(false)
-	certificate, err := kube.Issue(ca.Crt, ca.Key, b.settings.hostname, append([]string{b.machine.spec.Address, b.settings.hostname}, b.settings.talosSANs...))
-	if err != nil {
+	certificates := &certificates{machine: b.machine, issue: func(begins time.Time) (tls.Certificate, error) {
+		sans := append([]string{b.machine.spec.Address, b.settings.hostname}, b.settings.talosSANs...)
+		return kube.Issue(ca.Crt, ca.Key, b.settings.hostname, sans, begins)
+	}}
+	if _, err := certificates.get(nil); err != nil {
 		return err
 	}
 	clients := x509.NewCertPool()
@@ -318,7 +322,7 @@ func (b *boot) serveConfigured(ca pair) error {
 		return errors.New("the configuration has no CA of the Talos API")
 	}
 	return b.serve(&tls.Config{
-		MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{certificate},
+		MinVersion: tls.VersionTLS12, GetCertificate: certificates.get, Time: b.machine.now,
 		ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: clients, VerifyConnection: onlyForClients,
 	})
 }

@@ -13,6 +13,10 @@ type Faults struct {
 	Refusing bool
 	// Slow delays every call of the Talos API.
 	Slow time.Duration
+	// ClockAhead is how far the clock of the machine is ahead of ours; behind, when
+	// negative. By it the Talos API judges client certificates, and its own, which
+	// is made anew when the clock is set, begins.
+	ClockAhead time.Duration
 	// BrokenDisk makes the installation fail: the machine boots into maintenance
 	// mode again. A container forgets the configuration and boots.
 	BrokenDisk bool

@@ -18,11 +18,12 @@ const certificateLife = 24 * time.Hour
 
 // serving issues the certificate of an API server.
 func serving(server APIServer) (tls.Certificate, error) {
-	return Issue(server.CA, server.CAKey, "kube-apiserver", server.SANs)
+	return Issue(server.CA, server.CAKey, "kube-apiserver", server.SANs, time.Now().Add(-time.Hour))
 }
 
-// Issue makes a serving certificate of a CA, with a new ECDSA key.
-func Issue(ca, caKey []byte, name string, sans []string) (tls.Certificate, error) {
+// Issue makes a serving certificate of a CA that begins at begins, with a new ECDSA
+// key.
+func Issue(ca, caKey []byte, name string, sans []string, begins time.Time) (tls.Certificate, error) {
 	parent, signer, err := Pair(ca, caKey)
 	if err != nil {
 		return tls.Certificate{}, err
@@ -38,7 +39,7 @@ func Issue(ca, caKey []byte, name string, sans []string) (tls.Certificate, error
 	}
 	template := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(certificateLife),
+		NotBefore: begins, NotAfter: begins.Add(certificateLife),
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
 	for _, san := range sans {
