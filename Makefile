@@ -119,8 +119,9 @@ test-integration-faults: ## Run the part of the tests that has each fault of the
 	cd test/integration && RACE=$(RACE) $(GO_SUITE) -v -timeout 40m ./faults -args -cells=11
 
 .PHONY: test-scale
-test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what the managers do when there is nothing to do.
-	cd test/integration && $(GO_SUITE) -v -p 1 -timeout 60m ./scale ./idle -args -long
+test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what the managers do and have when there is nothing to do. CLUSTERS=50 REST=1h leaves so many alone for so long.
+	cd test/integration && $(GO_SUITE) -v -p 1 -timeout 60m ./idle -args -long
+	cd test/integration && $(GO_SUITE) -v -p 1 -timeout 4h ./scale -args -long $(if $(CLUSTERS),-clusters=$(CLUSTERS)) $(if $(REST),-rest=$(REST))
 
 .PHONY: test-talos
 test-talos: local-repository $(if $(SMOKE),,test-histories) ## Run test-histories, and the suite on real Talos nodes in containers where there can be Docker. SMOKE=1 takes one node only; STRICT=1 fails where there can be no Docker; ONLY=<label filter>, BUSY=20.

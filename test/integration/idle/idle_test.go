@@ -64,6 +64,9 @@ func TestIdle(t *testing.T) {
 	awaitQuiet(t)
 	t.Logf("nobody wrote for %s after %.0f s", quiet, time.Since(start).Seconds())
 
+	scraper, err := bed.NewScraper(ctx, world.Client, namespace)
+	g.Expect(err).NotTo(HaveOccurred())
+	before := gauges(t, scraper)
 	from, calls := time.Now(), callsOf(machines)
 	select {
 	case <-ctx.Done():
@@ -76,6 +79,16 @@ func TestIdle(t *testing.T) {
 
 	writes, reads := requests(t, from, until)
 	names := roles(t)
+	after := gauges(t, scraper)
+	table(t, func(out *tabwriter.Writer) {
+		fmt.Fprintf(out, "AT THE BEGINNING AND THE END OF %s\tGOROUTINES\tCONNECTIONS TO THE TALOS API\n", window)
+		for _, name := range bed.OurManagers() {
+			fmt.Fprintf(out, "%s\t%d, %d\t%d, %d\n", name, before[name].Goroutines, after[name].Goroutines, before[name].Connections, after[name].Connections)
+		}
+	})
+	for name, found := range after {
+		g.Expect(found.Connections).To(BeNumerically("<=", 2*len(machines.Hosts())), name)
+	}
 	table(t, func(out *tabwriter.Writer) {
 		fmt.Fprintf(out, "REQUESTS TO THE API SERVER IN %s\tCOUNT\n", window)
 		fmt.Fprintf(out, "writes\t%d\nreads\t%d\n", len(writes), len(reads))
@@ -95,6 +108,19 @@ func TestIdle(t *testing.T) {
 			g.Expect(unary).To(BeZero(), "%s: %v", host, asked[host])
 		}
 	}
+}
+
+// gauges are what each of our managers has now.
+func gauges(t *testing.T, scraper *bed.Scraper) map[string]bed.Gauges {
+	t.Helper()
+	found := map[string]bed.Gauges{}
+	for _, name := range bed.OurManagers() {
+		NewWithT(t).Eventually(func() (err error) {
+			found[name], err = scraper.Read(t.Context(), world.Stack.Managers.Get(name))
+			return err
+		}).WithTimeout(time.Minute).Should(Succeed()) // The API server grants the right in a moment.
+	}
+	return found
 }
 
 // addHosts makes all hosts, and breaks two of them.
