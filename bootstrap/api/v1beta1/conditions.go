@@ -30,8 +30,9 @@ const (
 	// CertificatesWaitingReason: the bundle is made once the infrastructure of
 	// the cluster is provisioned.
 	CertificatesWaitingReason = "WaitingForClusterInfrastructure"
-	// BundleMissingReason: the cluster is initialized and its bundle is gone.
-	// No new one is ever made; restore the Secret from a backup.
+	// BundleMissingReason: the cluster has begun and its bundle is gone; the
+	// message tells what shows that it has begun. No new one is ever made;
+	// restore the Secret from a backup.
 	BundleMissingReason = "BundleMissing"
 	// BundleChangedReason: the bundle is another one than the cluster began
 	// with; restore the former content.
@@ -61,6 +62,10 @@ const (
 	// HeldByOwnerReason: what made the TalosConfig holds the bootstrap data
 	// back with HoldBootstrapDataAnnotation; the message says why.
 	HeldByOwnerReason = "HeldByOwner"
+	// ClusterNetworkChangedReason: spec.clusterNetwork of the Cluster is another
+	// one than when its first machine was made; change it back, or see
+	// AllowNetworkChangeAnnotation.
+	ClusterNetworkChangedReason = "ClusterNetworkChanged"
 	// DataSecretForeignReason: a Secret of that name belongs to somebody else.
 	DataSecretForeignReason = "DataSecretNotOwned"
 	// DataSecretErrorReason: the Kubernetes API refused a call; it is retried.
@@ -80,8 +85,23 @@ const (
 
 // BundleDigestAnnotation on a Cluster's `<cluster>-ca` Secret records the
 // digest of the secrets bundle that the cluster began with, so that a changed
-// bundle is found (design D6).
+// bundle is found (design D6). A Secret that a user brought outlives the Cluster,
+// and the record with it: it counts only once this Cluster has begun.
 const BundleDigestAnnotation = "bootstrap.cluster.x-k8s.io/talos-bundle-digest"
+
+// EncryptionDigestAnnotation, beside it, records a digest of the key with which
+// API servers encrypt Secrets in etcd. It is keyed with the bundle.
+const EncryptionDigestAnnotation = "bootstrap.cluster.x-k8s.io/talos-encryption-digest"
+
+// ClusterNetworkAnnotation, beside it, records spec.clusterNetwork of the Cluster,
+// as JSON, with Talos' defaults for what it leaves open.
+const ClusterNetworkAnnotation = "bootstrap.cluster.x-k8s.io/talos-cluster-network"
+
+// AllowNetworkChangeAnnotation on a Cluster lets machines that are made from now on
+// have the networks that are in its spec, though it has begun with others, and
+// records those. Its value does not matter. It can be removed once new machines
+// have their configuration.
+const AllowNetworkChangeAnnotation = "bootstrap.cluster.x-k8s.io/talos-allow-network-change"
 
 // GeneratedAnnotation marks the Secrets of a cluster that the provider made: they
 // belong to the Cluster, and go with it. A Secret of their names without it was

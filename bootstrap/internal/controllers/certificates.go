@@ -4,17 +4,27 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/secret"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/clusterrecord"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+)
+
+const (
+	// missingInterval is how often a bundle that is missed is looked for.
+	missingInterval = time.Minute
+	// missingJitter is by what part of it that is put off at most.
+	missingJitter = 0.25
 )
 
 // errConflictingCA says that the user made two Secrets that do not fit.
@@ -37,29 +47,47 @@ func (r *Reconciler) reconcileCertificates(ctx context.Context, s *scope) error 
 			return err
 		}
 	}
-	switch recorded := recordedDigest(ca); {
+	switch {
 	case errors.Is(err, secrets.ErrBundleInvalid):
 		s.certificates = isFalse(bootstrapv1.BundleInvalidReason, "Secret %s holds no Talos secrets bundle; restore its content, or delete it before the cluster is initialized",
 			secrets.BundleName(s.cluster.Name))
 		return nil
 	case err != nil:
 		return err
-	case recorded == "":
-		// Without the record, what was rendered tells whether it is the same.
-		its, err := r.isOfTheCluster(ctx, s, bundle)
+	}
+
+	return r.acceptBundle(ctx, s, ca, bundle)
+}
+
+// acceptBundle takes the bundle, unless the cluster has begun with another one,
+// and records with what it begins.
+func (r *Reconciler) acceptBundle(ctx context.Context, s *scope, ca *corev1.Secret, bundle *secrets.Bundle) error {
+	stored, present := clusterrecord.Of(ca), clusterrecord.For(s.cluster, bundle)
+	if stored != present {
+		begun, err := r.beginning(ctx, s, ca)
 		if err != nil {
 			return err
 		}
-		if !its {
-			s.certificates = bundleChanged(s)
+		kept, changed := judge(stored, present, begun, metav1.HasAnnotation(s.cluster.ObjectMeta, bootstrapv1.AllowNetworkChangeAnnotation))
+		if changed == "" && stored.Bundle == "" && begun.digest == "" {
+			// Without a record, what was rendered tells whether it is the same.
+			its, err := r.isOfTheCluster(ctx, s, bundle)
+			if err != nil {
+				return err
+			}
+			if !its {
+				changed = otherKeys
+			}
+		}
+		if changed != "" {
+			s.certificates = isFalse(bootstrapv1.BundleChangedReason, "Secret %s is not the one that the cluster began with: %s; restore its former content",
+				secrets.BundleName(s.cluster.Name), changed)
 			return nil
 		}
-		if err := r.recordBundle(ctx, s, ca, bundle); err != nil {
+		if err := r.recordBundle(ctx, s, ca, bundle, kept); err != nil {
 			return err
 		}
-	case recorded != bundle.Digest():
-		s.certificates = bundleChanged(s)
-		return nil
+		s.networkProblem = kept.NetworkProblem(s.cluster)
 	}
 	if s.certificates.status == "" {
 		s.bundle = bundle
@@ -69,22 +97,19 @@ func (r *Reconciler) reconcileCertificates(ctx context.Context, s *scope) error 
 	return nil
 }
 
-func bundleChanged(s *scope) finding {
-	return isFalse(bootstrapv1.BundleChangedReason, "Secret %s is not the one that the cluster began with; restore its former content",
-		secrets.BundleName(s.cluster.Name))
-}
-
 // createBundle makes the bundle of a new cluster. It returns nil, and says in
 // the condition why, when it must not.
 func (r *Reconciler) createBundle(ctx context.Context, s *scope, ca *corev1.Secret) (*secrets.Bundle, error) {
 	name := secrets.BundleName(s.cluster.Name)
-	begun, err := r.hasBegun(ctx, s, ca)
+	begun, err := r.beginning(ctx, s, ca)
 	if err != nil {
 		return nil, err
 	}
-	if begun {
-		s.certificates = isFalse(bootstrapv1.BundleMissingReason,
-			"Secret %s is missing, and the cluster has begun with it: no other is ever made. Restore it from a backup", name)
+	if begun.shown != "" {
+		s.certificates = isFalse(bootstrapv1.BundleMissingReason, "Secret %s is missing, and the cluster has begun with it, as %s: no other is ever made. %s",
+			name, begun.shown, begun.wayOut)
+		// One that is restored without the label of the Cluster is not watched.
+		s.renewAfter = wait.Jitter(missingInterval, missingJitter)
 		return nil, nil
 	}
 	if !s.controlPlane && s.cluster.Spec.ControlPlaneRef.IsDefined() {
@@ -94,7 +119,7 @@ func (r *Reconciler) createBundle(ctx context.Context, s *scope, ca *corev1.Secr
 	bundle, err := r.newBundle(s, ca)
 	if err != nil {
 		s.certificates = isFalse(bootstrapv1.BundleInvalidReason, "No secrets bundle can be made: %v", err)
-		return nil, nil //nolint:nilerr // Only the user can mend it; the Secret is watched.
+		return nil, nil //nolint:nilerr // Only the user can mend it; the Secret is labelled, and so watched.
 	}
 	made := &corev1.Secret{
 		ObjectMeta: clusterSecretMeta(s, name),
@@ -127,17 +152,6 @@ func (r *Reconciler) newBundle(s *scope, ca *corev1.Secret) (*secrets.Bundle, er
 	return secrets.NewBundle(r.Clock.Now(), s.config.Spec.TalosVersion, users)
 }
 
-// hasBegun tells that a bundle was in use: then it is missed, and never
-// replaced.
-func (r *Reconciler) hasBegun(ctx context.Context, s *scope, ca *corev1.Secret) (bool, error) {
-	if ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false) || recordedDigest(ca) != "" {
-		return true, nil
-	}
-	rendered, err := r.renderedConfigs(ctx, s)
-
-	return len(rendered) > 0, err
-}
-
 // isOfTheCluster compares a bundle with a machine configuration that was
 // rendered before. It is true where there is none.
 func (r *Reconciler) isOfTheCluster(ctx context.Context, s *scope, bundle *secrets.Bundle) (bool, error) {
@@ -160,68 +174,32 @@ func (r *Reconciler) isOfTheCluster(ctx context.Context, s *scope, bundle *secre
 	return true, nil
 }
 
-// renderedConfigs are the names of the TalosConfigs of the Cluster for which a
-// configuration was rendered from the bundle.
-func (r *Reconciler) renderedConfigs(ctx context.Context, s *scope) ([]string, error) {
-	list := &bootstrapv1.TalosConfigList{}
-	if err := r.Client.List(ctx, list, client.InNamespace(s.cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name}); err != nil {
-		return nil, fmt.Errorf("listing the TalosConfigs of the Cluster: %w", err)
-	}
-	var names []string
-	for i := range list.Items {
-		config := &list.Items[i]
-		if config.Spec.GenerateType == bootstrapv1.GenerateTypeNone {
-			continue
-		}
-		// The status may be lost, and the cache may lag.
-		there := ptr.Deref(config.Status.Initialization.DataSecretCreated, false)
-		if !there {
-			err := r.SecretCachingClient.Get(ctx, client.ObjectKeyFromObject(config), &corev1.Secret{})
-			if client.IgnoreNotFound(err) != nil {
-				return nil, fmt.Errorf("looking for Secret %s: %w", config.Name, err)
-			}
-			there = err == nil
-		}
-		if there {
-			names = append(names, config.Name)
-		}
-	}
-
-	return names, nil
-}
-
-// recordedDigest is the digest of the bundle that the cluster began with; empty
-// while it has not begun.
-func recordedDigest(ca *corev1.Secret) string {
-	if ca == nil {
-		return ""
-	}
-
-	return ca.Annotations[bootstrapv1.BundleDigestAnnotation]
-}
-
 // recordBundle makes the Secret with the Kubernetes CA, which other tools and
-// Cluster API read, and records there which bundle the cluster began with.
-func (r *Reconciler) recordBundle(ctx context.Context, s *scope, ca *corev1.Secret, bundle *secrets.Bundle) error {
+// Cluster API read, and records there with what the cluster began.
+func (r *Reconciler) recordBundle(ctx context.Context, s *scope, ca *corev1.Secret, bundle *secrets.Bundle, record clusterrecord.Record) error {
 	if ca == nil {
 		made := &corev1.Secret{
 			ObjectMeta: clusterSecretMeta(s, secrets.CAName(s.cluster.Name)),
 			Type:       clusterv1.ClusterSecretType,
 			Data:       bundle.CASecretData(),
 		}
-		made.Annotations[bootstrapv1.BundleDigestAnnotation] = bundle.Digest()
+		record.WriteTo(&made.ObjectMeta)
 		if err := r.Client.Create(ctx, made); err != nil {
 			return fmt.Errorf("creating Secret %s: %w", made.Name, err)
 		}
 		return nil
 	}
+	stored := clusterrecord.Of(ca)
+	if stored == record || stored.Bundle == record.Bundle && !s.controlPlane && s.cluster.Spec.ControlPlaneRef.IsDefined() {
+		return nil // The control plane completes what an earlier release recorded: one hand, not that of each worker.
+	}
 	certificate, _ := bundle.KubernetesCA()
-	if string(ca.Data[secret.TLSCrtDataName]) != string(certificate) {
+	if stored.Bundle != record.Bundle && string(ca.Data[secret.TLSCrtDataName]) != string(certificate) {
 		s.certificates = isFalse(bootstrapv1.BundleInvalidReason, "Secret %s: %v", secrets.BundleName(s.cluster.Name), errConflictingCA)
 		return nil
 	}
 	if err := r.patchSecret(ctx, ca, func(ca *corev1.Secret) {
-		metav1.SetMetaDataAnnotation(&ca.ObjectMeta, bootstrapv1.BundleDigestAnnotation, bundle.Digest())
+		record.WriteTo(&ca.ObjectMeta)
 		metav1.SetMetaDataLabel(&ca.ObjectMeta, clusterv1.ClusterNameLabel, s.cluster.Name)
 	}); err != nil {
 		return fmt.Errorf("recording the secrets bundle on Secret %s: %w", ca.Name, err)

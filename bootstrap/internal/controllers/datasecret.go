@@ -52,6 +52,10 @@ func (r *Reconciler) reconcileDataSecret(ctx context.Context, s *scope) error {
 		s.dataSecret = refusal(err)
 		return nil
 	}
+	if s.networkProblem != "" && s.config.Spec.GenerateType != bootstrapv1.GenerateTypeNone {
+		s.dataSecret, s.waits = isFalse(bootstrapv1.ClusterNetworkChangedReason, "%s", s.networkProblem), true
+		return nil
+	}
 	if why, held := s.config.Annotations[bootstrapv1.HoldBootstrapDataAnnotation]; held {
 		s.dataSecret, s.waits = heldBack(why), true
 		return nil

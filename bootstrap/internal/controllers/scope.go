@@ -24,7 +24,11 @@ type scope struct {
 	stored bool
 	// waits tells that the configuration waits for somebody else.
 	waits bool
-	// renewAfter is when the client configuration is to be looked at again.
+	// networkProblem says in words what of the network of the Cluster is other than
+	// it began with; empty when nothing is.
+	networkProblem string
+	// renewAfter is when the client configuration, or a bundle that is missed, is to
+	// be looked at again.
 	renewAfter time.Duration
 
 	// certificates, dataSecret and clientConfig are what the conditions say. A

@@ -10,6 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/siderolabs/talos/pkg/machinery/config"
 	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
+	"go.yaml.in/yaml/v4"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -26,6 +27,7 @@ import (
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 )
 
 const (
@@ -65,7 +67,9 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	t.Helper()
 	w := &world{WithT: NewWithT(t), t: t, clock: clocktesting.NewFakePassiveClock(testTime)}
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, bootstrapv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		corev1.AddToScheme, clusterv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme,
+	} {
 		w.Expect(add(scheme)).To(Succeed())
 	}
 	w.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
@@ -218,3 +222,10 @@ func loaded(w *world, name string) config.Provider {
 }
 
 func rawJSON(text string) *apiextensionsv1.JSON { return &apiextensionsv1.JSON{Raw: []byte(text)} }
+
+// encoded is a secrets bundle as it is stored.
+func encoded(g *WithT, bundle any) []byte {
+	raw, err := yaml.Marshal(bundle)
+	g.Expect(err).NotTo(HaveOccurred())
+	return raw
+}

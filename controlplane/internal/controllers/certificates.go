@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/clusterrecord"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
@@ -31,6 +32,7 @@ func (r *Reconciler) secrets() client.Reader {
 // here, so that a cluster never gets a second set.
 func (r *Reconciler) reconcileCertificates(ctx context.Context, s *scope) error {
 	s.certificates, s.bundle, s.invalidBundle, s.missingSecrets = rollout.CertificatesMissing, nil, false, nil
+	s.networkProblem = ""
 	cluster := client.ObjectKeyFromObject(s.cluster)
 
 	bundle, err := secrets.GetBundle(ctx, r.secrets(), cluster)
@@ -53,15 +55,31 @@ func (r *Reconciler) reconcileCertificates(ctx context.Context, s *scope) error 
 		s.bundle = bundle
 	}
 
-	ca := secrets.CAName(cluster.Name)
-	err = r.secrets().Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: ca}, &corev1.Secret{})
+	ca := &corev1.Secret{}
+	ca.Name = secrets.CAName(cluster.Name)
+	err = r.secrets().Get(ctx, client.ObjectKey{Namespace: cluster.Namespace, Name: ca.Name}, ca)
 	switch {
 	case apierrors.IsNotFound(err):
-		s.missingSecrets = append(s.missingSecrets, ca)
+		s.missingSecrets = append(s.missingSecrets, ca.Name)
 	case err != nil:
 		s.certificatesErr = err
 		return err
+	default:
+		compareRecord(s, clusterrecord.Of(ca))
 	}
 
 	return nil
+}
+
+// compareRecord compares with what the cluster began, once it has: before that the
+// record may be that of another Cluster, which the Secret of a user outlived. What
+// differs gives machines that are made now no configuration, or a useless one.
+func compareRecord(s *scope, record clusterrecord.Record) {
+	if s.intent() == nil && !s.initialized() {
+		return
+	}
+	s.networkProblem = record.NetworkProblem(s.cluster)
+	if s.bundle != nil && record.HasOtherEncryption(s.bundle) {
+		s.certificates, s.bundle = rollout.CertificatesChanged, nil
+	}
 }

@@ -68,9 +68,10 @@ func talosCluster(ctx context.Context, reader client.Reader, cluster *clusterv1.
 
 // reconcileKinds finds out, while a Machine may have to be made, whether the template
 // and the TalosCluster are of one kind: in Pods, or on metal. Those of other vendors
-// are their own matter.
+// are their own matter. A Machine that would get no configuration is none that fits
+// either.
 func (r *Reconciler) reconcileKinds(ctx context.Context, s *scope) error {
-	s.misfit = ""
+	s.misfit = s.networkProblem
 	complete := len(stayingNames(s)) >= int(ptr.Deref(s.controlPlane.Spec.Replicas, controlplanev1.DefaultReplicas)) && len(s.outdated) == 0
 	if complete || !isOurs(s.template, infrav1.TalosMachineTemplateKind) {
 		return nil
@@ -79,7 +80,9 @@ func (r *Reconciler) reconcileKinds(ctx context.Context, s *scope) error {
 	if err != nil || cluster == nil {
 		return err
 	}
-	s.misfit = misfit(s.template, cluster)
+	if problem := misfit(s.template, cluster); problem != "" {
+		s.misfit = problem
+	}
 
 	return nil
 }

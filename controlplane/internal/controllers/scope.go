@@ -41,6 +41,9 @@ type scope struct {
 	certificatesErr error
 	// invalidBundle tells that there is a Secret without a usable bundle.
 	invalidBundle bool
+	// networkProblem says in words what of the network of the Cluster is other than it
+	// began with; empty when nothing is.
+	networkProblem string
 	// missingSecrets are the names of the Secrets that are missing.
 	missingSecrets []string
 	// kubeconfig is nil until there is one.
