@@ -72,7 +72,7 @@ func TestRulesOfTheSchema(t *testing.T) {
 		"a surge of two":                  {"rollout: {strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 2}}}", "must be 0 or 1"},
 		"a surge in percent":              {"rollout: {strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 1%}}}", "must be 0 or 1"},
 		"the strategy OnDelete":           {"rollout: {strategy: {type: OnDelete}}", ""},
-		"a surge with OnDelete":           {"rollout: {strategy: {type: OnDelete, rollingUpdate: {maxSurge: 1}}}", "only be set with type RollingUpdate"},
+		"a surge with OnDelete":           {"rollout: {strategy: {type: OnDelete, rollingUpdate: {maxSurge: 1}}}", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -188,7 +188,6 @@ type TalosControlPlaneRolloutSpec struct {
 
 // TalosControlPlaneRolloutStrategy is the way of replacing outdated Machines.
 // +kubebuilder:validation:MinProperties=1
-// +kubebuilder:validation:XValidation:rule="!has(self.rollingUpdate) || self.type == 'RollingUpdate'",message="rollingUpdate may only be set with type RollingUpdate"
 type TalosControlPlaneRolloutStrategy struct {
 	// type is RollingUpdate (the provider replaces outdated Machines one after
 	// the other) or OnDelete (the provider replaces a Machine only after
@@ -196,8 +195,8 @@ type TalosControlPlaneRolloutStrategy struct {
 	// +required
 	Type TalosControlPlaneRolloutStrategyType `json:"type,omitempty"`
 
-	// rollingUpdate holds the settings of the type RollingUpdate. Defaults to a
-	// maxSurge of 1.
+	// rollingUpdate holds the settings of the type RollingUpdate; with another
+	// type it is dropped. Defaults to a maxSurge of 1.
 	// +optional
 	RollingUpdate TalosControlPlaneRolloutStrategyRollingUpdate `json:"rollingUpdate,omitempty,omitzero"`
 }
@@ -209,7 +208,7 @@ type TalosControlPlaneRolloutStrategyRollingUpdate struct {
 	// maxSurge is the number of Machines, 0 or 1, that may exist beyond
 	// spec.replicas during a rolling update: with 1 a new Machine comes before
 	// an old one goes, with 0 an old one goes first, which needs at least three
-	// replicas. Defaults to 1.
+	// replicas: with fewer it counts as 1. Defaults to 1.
 	// +optional
 	// +kubebuilder:validation:XValidation:rule="type(self) == int && (self == 0 || self == 1)",message="must be 0 or 1"
 	MaxSurge *intstr.IntOrString `json:"maxSurge,omitempty"`

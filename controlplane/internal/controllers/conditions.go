@@ -20,6 +20,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/controlplane/internal/naming"
 	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
@@ -47,12 +48,17 @@ func setInitializedCondition(s *scope) {
 // explain says why a step failed, if the words stay the same from pass to
 // pass: a refusal of the management cluster. All else is in the log.
 func explain(err error) string {
-	var joined interface{ Unwrap() []error }
+	var (
+		joined interface{ Unwrap() []error }
+		unfit  *naming.UnfitError
+	)
 	switch {
 	case err == nil:
 		return ""
 	case errors.Is(err, talosclient.ErrClock):
 		return health.WrongClockText
+	case errors.As(err, &unfit):
+		return "spec.machineNaming.template " + unfit.Error()
 	case errors.As(err, &joined):
 		var explained []string
 		for _, one := range joined.Unwrap() {

@@ -129,12 +129,13 @@ func (r *Reconciler) handOver(ctx context.Context, s *scope) error {
 // nextName is the recorded name of the next Machine, or a new one, recorded. A
 // name that a Machine has got by now is no longer the next one's.
 func (r *Reconciler) nextName(ctx context.Context, s *scope) (string, error) {
-	if name := s.controlPlane.Annotations[controlplanev1.NextMachineAnnotation]; name != "" && s.machine(name) == nil {
-		return name, nil
-	}
-	name, err := naming.MachineName(s.controlPlane.Spec.MachineNaming.Template, s.cluster.Name, s.controlPlane.Name, r.Random)
+	template := s.controlPlane.Spec.MachineNaming.Template
+	name, err := naming.MachineName(template, s.cluster.Name, s.controlPlane.Name, r.Random)
 	if err != nil {
-		return "", fmt.Errorf("naming the next Machine: %w", err)
+		return "", fmt.Errorf("spec.machineNaming.template %w", err)
+	}
+	if recorded := s.controlPlane.Annotations[controlplanev1.NextMachineAnnotation]; recorded != "" && s.machine(recorded) == nil {
+		return recorded, nil
 	}
 	if err := r.annotate(ctx, s, map[string]string{controlplanev1.NextMachineAnnotation: name}); err != nil {
 		return "", fmt.Errorf("recording the name of the next Machine: %w", err)

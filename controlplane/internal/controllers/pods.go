@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/naming"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
@@ -68,10 +69,13 @@ func talosCluster(ctx context.Context, reader client.Reader, cluster *clusterv1.
 
 // reconcileKinds finds out, while a Machine may have to be made, whether the template
 // and the TalosCluster are of one kind: in Pods, or on metal. Those of other vendors
-// are their own matter. A Machine that would get no configuration is none that fits
-// either.
+// are their own matter. A Machine that would get no configuration, or no name, is none
+// that fits either.
 func (r *Reconciler) reconcileKinds(ctx context.Context, s *scope) error {
 	s.misfit = s.networkProblem
+	if err := naming.Check(s.controlPlane.Spec.MachineNaming.Template, s.cluster.Name, s.controlPlane.Name); err != nil && len(s.machines) > 0 {
+		s.misfit = "spec.machineNaming.template " + err.Error()
+	}
 	complete := len(stayingNames(s)) >= int(ptr.Deref(s.controlPlane.Spec.Replicas, controlplanev1.DefaultReplicas)) && len(s.outdated) == 0
 	if complete || !isOurs(s.template, infrav1.TalosMachineTemplateKind) {
 		return nil

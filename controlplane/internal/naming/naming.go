@@ -8,6 +8,8 @@ import (
 	"strings"
 	"text/template"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 )
 
@@ -26,9 +28,45 @@ type Random interface {
 	IntN(n int) int
 }
 
+// UnfitError says that a naming template gives names that no node can have. Its
+// words stay the same from pass to pass.
+type UnfitError struct {
+	// Like is a name that the template gives.
+	Like string
+	// Problems say what is wrong with it.
+	Problems []string
+}
+
+// Error implements error.
+func (e *UnfitError) Error() string {
+	return fmt.Sprintf("gives names like %q, which cannot be host names of nodes: %s", e.Like, strings.Join(e.Problems, "; "))
+}
+
 // MachineName makes a name by a naming template; an empty one means the
-// default. The error says what is wrong with the template.
+// default. Its errors are those of Check.
 func MachineName(naming, cluster, controlPlane string, random Random) (string, error) {
+	if err := Check(naming, cluster, controlPlane); err != nil {
+		return "", err
+	}
+
+	return compose(naming, cluster, controlPlane, random)
+}
+
+// Check says what is wrong with a naming template for a control plane of a
+// cluster: it cannot be read or executed, or it is an UnfitError.
+func Check(naming, cluster, controlPlane string) error {
+	name, err := compose(naming, cluster, controlPlane, first{})
+	if err != nil {
+		return err
+	}
+	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
+		return &UnfitError{Like: name, Problems: problems}
+	}
+
+	return nil
+}
+
+func compose(naming, cluster, controlPlane string, random Random) (string, error) {
 	name, err := execute(naming, cluster, controlPlane, randomString(random))
 	if err != nil {
 		return "", err
@@ -38,11 +76,6 @@ func MachineName(naming, cluster, controlPlane string, random Random) (string, e
 	}
 
 	return strings.ToValidUTF8(name[:maxLength-randomLength], "") + randomString(random), nil
-}
-
-// Example is a name that a naming template may give.
-func Example(naming, cluster, controlPlane string) (string, error) {
-	return MachineName(naming, cluster, controlPlane, first{})
 }
 
 // first always picks the first.

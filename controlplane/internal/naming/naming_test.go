@@ -28,7 +28,17 @@ func TestMachineName(t *testing.T) {
 
 func TestMachineNameWithATemplateThatIsNone(t *testing.T) {
 	for _, template := range []string{"{{", "{{ .other }}", "{{ .cluster.other }}"} {
-		_, err := Example(template, "one", "cp")
-		NewWithT(t).Expect(err).To(HaveOccurred(), template)
+		NewWithT(t).Expect(Check(template, "one", "cp")).To(HaveOccurred(), template)
+	}
+}
+
+// Talos cuts a host name at its first dot: the node would never be recognized.
+func TestMachineNameThatCannotBeAHostName(t *testing.T) {
+	for _, tc := range []struct{ template, cluster, want string }{
+		{"{{ .cluster.name }}-{{ .random }}", "one.example", `gives names like "one.example-`},
+		{"{{ .random }}_", "one", "which cannot be host names of nodes"},
+	} {
+		_, err := MachineName(tc.template, tc.cluster, "cp", rand.New(rand.NewPCG(1, 1)))
+		NewWithT(t).Expect(err).To(MatchError(ContainSubstring(tc.want)))
 	}
 }

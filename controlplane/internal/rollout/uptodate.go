@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	taloscontract "github.com/siderolabs/talos/pkg/machinery/config"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/yaml"
 
@@ -169,6 +170,12 @@ func meaning(spec any) (map[string]any, error) {
 	for name, value := range configDefaults() {
 		if _, set := fields[name]; !set {
 			fields[name] = value
+		}
+	}
+	if version, ok := fields["talosVersion"].(string); ok {
+		// It names a contract; what is rendered does not depend on the patch.
+		if contract, err := taloscontract.ParseContractFromVersion(version); err == nil {
+			fields["talosVersion"] = contract.String()
 		}
 	}
 	if data, ok := fields["data"].(string); ok {

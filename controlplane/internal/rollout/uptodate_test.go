@@ -17,6 +17,9 @@ func TestSameConfig(t *testing.T) {
 	}{
 		"equal":                               {config{"talosVersion": "v1.13"}, config{"talosVersion": "v1.13"}, true},
 		"another version":                     {config{"talosVersion": "v1.13"}, config{"talosVersion": "v1.14"}, false},
+		"another patch of the contract":       {config{"talosVersion": "v1.13.1"}, config{"talosVersion": "v1.13.2"}, true},
+		"the contract with and without patch": {config{"talosVersion": "v1.13"}, config{"talosVersion": "v1.13.9"}, true},
+		"a contract that is none":             {config{"talosVersion": "x1"}, config{"talosVersion": "x2"}, false},
 		"empty fields are no fields":          {config{"configPatches": []any{}, "data": "", "hostname": config{}}, config{}, true},
 		"a field more":                        {config{"data": "version: v1alpha1"}, config{}, false},
 		"a field that has its default":        {config{"hostname": config{"source": "MachineName"}, "generateType": "controlplane"}, config{}, true},

@@ -3,8 +3,6 @@
 package webhooks
 
 import (
-	"strings"
-
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/utils/ptr"
 
@@ -17,9 +15,6 @@ import (
 func defaultControlPlane(spec *controlplanev1.TalosControlPlaneSpec) {
 	if spec.Replicas == nil {
 		spec.Replicas = ptr.To(controlplanev1.DefaultReplicas)
-	}
-	if spec.Version != "" && !strings.HasPrefix(spec.Version, "v") {
-		spec.Version = "v" + spec.Version
 	}
 	defaultConfig(&spec.TalosConfigSpec)
 	defaultRollout(&spec.Rollout)
@@ -42,12 +37,17 @@ func defaultConfig(spec *bootstrapv1.TalosConfigSpec) {
 	}
 }
 
+// defaultRollout also takes away what another type than the strategy's needs: it
+// may be what was filled in before the type changed.
 func defaultRollout(rollout *controlplanev1.TalosControlPlaneRolloutSpec) {
 	strategy := &rollout.Strategy
 	if strategy.Type == "" {
 		strategy.Type = controlplanev1.RollingUpdateStrategyType
 	}
-	if strategy.Type == controlplanev1.RollingUpdateStrategyType && strategy.RollingUpdate.MaxSurge == nil {
+	switch {
+	case strategy.Type != controlplanev1.RollingUpdateStrategyType:
+		strategy.RollingUpdate = controlplanev1.TalosControlPlaneRolloutStrategyRollingUpdate{}
+	case strategy.RollingUpdate.MaxSurge == nil:
 		strategy.RollingUpdate.MaxSurge = ptr.To(intstr.FromInt32(1))
 	}
 }

