@@ -95,6 +95,8 @@ func TestRulesOfTheSchemas(t *testing.T) {
 		"a machine of metal":               {TalosMachineKind, "", "{metal: {}}", ""},
 		"a release":                        {TalosMachineKind, "", "{metal: {talos: {version: v1.13.9}}}", ""},
 		"a release without v":              {TalosMachineKind, "", "{metal: {talos: {version: 1.13.9}}}", "prefix v"},
+		"an empty release":                 {TalosMachineKind, "", "{metal: {talos: {version: ''}}}", ""},
+		"a Pod of an empty release":        {TalosMachineKind, "", "{container: {talos: {version: ''}}}", "talos.version must be set"},
 		"a Pod":                            {TalosMachineKind, "", "{container: {talos: {version: v1.13.9}}}", ""},
 		"a Pod of an unknown release":      {TalosMachineKind, "", "{container: {talos: {image: a}}}", "talos.version must be set"},
 		"a Pod with a volume":              {TalosMachineKind, "", "{container: {talos: {version: v1.13.9}, storage: {type: VolumeClaim, volumeClaim: {size: 1Gi}}}}", ""},

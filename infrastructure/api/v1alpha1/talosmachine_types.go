@@ -138,13 +138,12 @@ type TalosMachineMetalSpec struct {
 // TalosReleaseSpec names a Talos release.
 // +kubebuilder:validation:MinProperties=1
 type TalosReleaseSpec struct {
-	// version is the Talos release, for example v1.13.9. On metal it is by default
-	// the release that the host runs in maintenance mode; in a container it is
-	// required.
+	// version is the Talos release, for example v1.13.9. On metal it is by default,
+	// and where it is empty, the release that the host runs in maintenance mode; in
+	// a container it is required.
 	// +optional
-	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self.matches('^v(0|[1-9][0-9]*)[.](0|[1-9][0-9]*)[.](0|[1-9][0-9]*)([-+].+)?$')",message="must be a semantic version with the prefix v, for example v1.13.9"
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^v(0|[1-9][0-9]*)[.](0|[1-9][0-9]*)[.](0|[1-9][0-9]*)([-+].+)?$')",message="must be a semantic version with the prefix v, for example v1.13.9"
 	Version string `json:"version,omitempty"`
 
 	// image is the image of that release. On metal it is the installer image, by
