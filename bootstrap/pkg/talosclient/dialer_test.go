@@ -121,10 +121,15 @@ func serve(t *testing.T, api *talos, cert tls.Certificate, clients *authority) {
 	if api.resources == nil {
 		api.resources = state.WrapCore(namespaced.NewState(inmem.Build))
 	}
+	serveAPI(t, api, api.resources, cert, clients)
+}
+
+func serveAPI(t *testing.T, api machine.MachineServiceServer, resources state.State, cert tls.Certificate, clients *authority) {
+	t.Helper()
 	serveWith(t, cert, clients, func(options ...grpc.ServerOption) *grpc.Server {
 		srv := grpc.NewServer(options...)
 		machine.RegisterMachineServiceServer(srv, api)
-		cosiv1.RegisterStateServer(srv, server.NewState(api.resources))
+		cosiv1.RegisterStateServer(srv, server.NewState(resources))
 		return srv
 	})
 }

@@ -9,7 +9,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/cosi-project/runtime/pkg/safe"
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
+	talosruntime "github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -52,10 +54,23 @@ func (n *node) version(ctx context.Context) (*machine.Version, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	response, err := n.Client.Version(ctx)
+	if status.Code(err) == codes.Unimplemented {
+		// Talos 1.12 in maintenance mode (internal/app/maintenance/server.go).
+		return n.versionResource(ctx)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("reading the Talos version: %w", err)
 	}
 	return first(response.GetMessages(), "version")
+}
+
+// versionResource is the version as a resource, which has no more than the release.
+func (n *node) versionResource(ctx context.Context) (*machine.Version, error) {
+	res, err := safe.StateGetByID[*talosruntime.Version](ctx, n.COSI, talosruntime.NewVersion().Metadata().ID())
+	if err != nil {
+		return nil, fmt.Errorf("reading the Talos version: %w", err)
+	}
+	return &machine.Version{Version: &machine.VersionInfo{Tag: res.TypedSpec().Version}}, nil
 }
 
 // first is the single answer of a call that reaches one node.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -84,6 +83,7 @@ func (n *node) Hardware(ctx context.Context) (Hardware, error) {
 	// All at once, for the sake of slow machines; each fills fields of its own.
 	reads := []func(context.Context, *Hardware) error{
 		n.readPlatform, n.readArchitecture, n.readSystem, n.readProcessors, n.readMemory, n.readDisks, n.readLinks,
+		n.readSchematic, n.readSecurity, n.readInstallation,
 	}
 	var (
 		found Hardware
@@ -122,9 +122,6 @@ func (n *node) readArchitecture(ctx context.Context, found *Hardware) error {
 		return err
 	}
 	found.Architecture = info.GetVersion().GetArch()
-	if found.Architecture == "" {
-		found.Architecture = runtime.GOARCH
-	}
 	return nil
 }
 

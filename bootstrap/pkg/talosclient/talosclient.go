@@ -182,7 +182,7 @@ type Hardware struct {
 	Platform string
 	// Mode is the platform's mode ("metal", "container", "cloud").
 	Mode string
-	// Architecture as in GOARCH; empty when unknown.
+	// Architecture as in GOARCH; empty when the machine does not tell.
 	Architecture string
 	// SystemUUID and SerialNumber come from SMBIOS; empty in a container.
 	SystemUUID   string
@@ -195,6 +195,18 @@ type Hardware struct {
 	MemoryBytes int64
 	Disks       []Disk
 	Links       []Link
+
+	// Schematic is the ID of the Image Factory schematic of the image that the
+	// machine has booted, 64 hexadecimal digits; empty when it tells none.
+	Schematic string
+	// ImageFactory is the host, and the port if any, of the factory that made that
+	// image; empty when it tells none.
+	ImageFactory string
+	// SecureBoot tells that the firmware has verified what it booted.
+	SecureBoot bool
+	// Installed tells that Talos is installed on a disk, or that the machine does
+	// not know yet. Talos installs nothing then, whatever its configuration says.
+	Installed bool
 }
 
 // Disk is a block device on which Talos could be installed.
