@@ -32,6 +32,8 @@ func main() {
 		"How often a machine is looked at that nobody has claimed, or that does not answer.")
 	clusterDomain := pflag.String("cluster-domain", "",
 		"The DNS domain of the management cluster, which is in the certificates of control planes in Pods; empty means the one that the manager's own Pod looks names up in, else cluster.local.")
+	imageFactory := pflag.String("image-factory", "",
+		"The host, and the port if any, of the Image Factory from which installer images of machines on metal come; empty means the one that has made what a machine has booted, else factory.talos.dev.")
 	startup.Main(startup.Program{
 		Name:          "capt-infrastructure-manager",
 		AddToScheme:   setup.AddToScheme,
@@ -44,6 +46,7 @@ func main() {
 				Dialer:              env.Dialer,
 				SecretCachingClient: env.SecretCachingClient,
 				ClusterDomain:       cmp.Or(*clusterDomain, ownDomain(resolvConf)),
+				ImageFactory:        *imageFactory,
 			})
 		},
 	})

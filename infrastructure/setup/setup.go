@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/url"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -66,6 +67,10 @@ type Options struct {
 	// ClusterDomain is the DNS domain of the management cluster; empty means
 	// cluster.local.
 	ClusterDomain string
+	// ImageFactory is the host, and the port if any, of the Image Factory from which
+	// installer images come; empty means the one that has made what a machine has
+	// booted, else factory.talos.dev.
+	ImageFactory string
 }
 
 const (
@@ -93,6 +98,9 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	if options.Dialer == nil || options.SecretCachingClient == nil {
 		return errors.New("setting up the infrastructure provider: Dialer and SecretCachingClient are required")
 	}
+	if err := checkFactory(options.ImageFactory); err != nil {
+		return fmt.Errorf("setting up the infrastructure provider: %w", err)
+	}
 	options.setDefaults()
 	if err := setupControllers(ctx, mgr, options); err != nil {
 		return err
@@ -108,6 +116,20 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		if err := webhook.SetupWebhookWithManager(mgr); err != nil {
 			return err
 		}
+	}
+
+	return nil
+}
+
+// checkFactory refuses what is no host with an optional port: it becomes the first
+// part of an image.
+func checkFactory(factory string) error {
+	if factory == "" {
+		return nil
+	}
+	parsed, err := url.Parse("https://" + factory)
+	if err != nil || parsed.Host != factory || parsed.Hostname() == "" {
+		return fmt.Errorf("the image factory must be a host with an optional port, such as %s, not %q", metal.DefaultImageFactory, factory)
 	}
 
 	return nil
@@ -181,6 +203,7 @@ func machineReconciler(
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
 			Contacts: contacts, Counts: counts, Lookout: lookout.New(follower, options.Clock),
 			Clock: options.Clock, Random: options.Random, Recorder: events, ProbeInterval: options.ProbeInterval,
+			ImageFactory: options.ImageFactory,
 		},
 		Container: &container.Machines{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,

@@ -49,8 +49,12 @@ func TestRenderCarriesWhatTheClusterSays(t *testing.T) {
 				cfg := parse(g, rendered)
 				g.Expect(cfg.K8sNetworkConfig().PodCIDRs()).To(ConsistOf(HaveField("String()", "10.100.0.0/16")))
 				g.Expect(cfg.NetworkHostnameConfig().Hostname()).To(Equal("demo-abcde"))
+				form := configgen.InstallSection
+				if contract == "v1.14" {
+					form = configgen.InstallDocument
+				}
 				g.Expect(configgen.Describe(rendered)).To(Equal(configgen.Description{
-					Role: role, Hostname: "demo-abcde", KubernetesVersion: "v1.36.3",
+					Role: role, Hostname: "demo-abcde", KubernetesVersion: "v1.36.3", InstallForm: form,
 				}))
 			})
 		}

@@ -15,6 +15,8 @@ type Description struct {
 	Hostname string
 	// HasInstallDisk tells that the configuration says where to install.
 	HasInstallDisk bool
+	// InstallForm is how it says so, or would.
+	InstallForm InstallForm
 	// KubernetesVersion is that of the kubelet image, with its "v"; empty when
 	// the image does not say.
 	KubernetesVersion string
@@ -30,6 +32,7 @@ func Describe(configuration []byte) (Description, error) {
 		Role:              roleOf(cfg),
 		Hostname:          hostnameOf(cfg),
 		HasInstallDisk:    hasInstallDisk(cfg),
+		InstallForm:       installForm(cfg),
 		KubernetesVersion: kubernetesVersion(cfg),
 	}, nil
 }

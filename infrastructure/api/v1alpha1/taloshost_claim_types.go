@@ -75,6 +75,13 @@ type HostHandover struct {
 	// identity is the identity that the machine had at the hand-over.
 	// +optional
 	Identity HostIdentity `json:"identity,omitempty,omitzero"`
+
+	// installerImage is the image with which the machine installs Talos; empty where
+	// that is installed already, or in a container.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	InstallerImage string `json:"installerImage,omitempty"`
 }
 
 // HostRelease asks for the wipe of a machine.

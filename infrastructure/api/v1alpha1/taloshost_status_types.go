@@ -94,6 +94,41 @@ type HostHardware struct {
 	// +kubebuilder:validation:Minimum=0
 	MemoryBytes *int64 `json:"memoryBytes,omitempty"`
 
+	// schematic is the ID of the Image Factory schematic of the image that the
+	// machine has booted. The default installer image is of the same.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=64
+	Schematic string `json:"schematic,omitempty"`
+
+	// imageFactory is the host, and the port if any, of the factory that made that
+	// image, where the image names it.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	ImageFactory string `json:"imageFactory,omitempty"`
+
+	// secureBoot tells that the firmware has verified what it booted.
+	// +optional
+	SecureBoot *bool `json:"secureBoot,omitempty"`
+
+	// installed tells that Talos is installed on a disk. It keeps its release then:
+	// Talos installs nothing over an installation.
+	// +optional
+	Installed *bool `json:"installed,omitempty"`
+
+	// disksOmitted is how many more disks the machine has than are listed in disks.
+	// Listed are those first that install of the host names, then the smallest.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	DisksOmitted *int32 `json:"disksOmitted,omitempty"`
+
+	// linksOmitted is how many more links the machine has than are listed in links.
+	// Listed are those first by which it is identified.
+	// +optional
+	// +kubebuilder:validation:Minimum=1
+	LinksOmitted *int32 `json:"linksOmitted,omitempty"`
+
 	// disks are the disks, without those that cannot be written.
 	// +optional
 	// +listType=atomic

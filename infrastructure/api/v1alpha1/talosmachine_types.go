@@ -195,11 +195,19 @@ type TalosMachineStatus struct {
 	// +kubebuilder:validation:MaxLength=256
 	FailureDomain string `json:"failureDomain,omitempty"`
 
-	// talosVersion is the Talos release that the machine runs.
+	// talosVersion is the Talos release that the machine runs. Where it is another
+	// one than the talos.version that is wished, the condition HostRunning says so.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
 	TalosVersion string `json:"talosVersion,omitempty"`
+
+	// installerImage is the image with which Talos was installed when the host was
+	// configured; empty where it was installed before, or in a container.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=512
+	InstallerImage string `json:"installerImage,omitempty"`
 }
 
 // +kubebuilder:object:root=true

@@ -213,6 +213,26 @@ func (in *HostHardware) DeepCopyInto(out *HostHardware) {
 		*out = new(int64)
 		**out = **in
 	}
+	if in.SecureBoot != nil {
+		in, out := &in.SecureBoot, &out.SecureBoot
+		*out = new(bool)
+		**out = **in
+	}
+	if in.Installed != nil {
+		in, out := &in.Installed, &out.Installed
+		*out = new(bool)
+		**out = **in
+	}
+	if in.DisksOmitted != nil {
+		in, out := &in.DisksOmitted, &out.DisksOmitted
+		*out = new(int32)
+		**out = **in
+	}
+	if in.LinksOmitted != nil {
+		in, out := &in.LinksOmitted, &out.LinksOmitted
+		*out = new(int32)
+		**out = **in
+	}
 	if in.Disks != nil {
 		in, out := &in.Disks, &out.Disks
 		*out = make([]HostDisk, len(*in))

@@ -90,4 +90,7 @@ type Observed struct {
 	// TalosVersion is the release that the machine runs; empty when not
 	// observed.
 	TalosVersion string
+	// InstallerImage is the image with which Talos was installed; empty when it was
+	// there before.
+	InstallerImage string
 }

@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/versions"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/installdisk"
@@ -41,6 +42,8 @@ type Request struct {
 	// InstallDisk is the disk to install on that the machine configuration names,
 	// or how to find it. What a host says goes before it.
 	InstallDisk installdisk.Wish
+	// InstallForm is how the machine configuration states that disk.
+	InstallForm configgen.InstallForm
 	// Now is the present time.
 	Now time.Time
 }
@@ -62,8 +65,11 @@ const (
 	Quarantined         Rejection = "in quarantine"
 	FingerprintMismatch Rejection = "with another maintenance certificate than demanded"
 	ContractTooNew      Rejection = "with a Talos release older than the contract of the machine configuration"
+	OtherRelease        Rejection = "with another Talos release installed than wished"
 	KubernetesUnfit     Rejection = "with a Talos release that does not support the Kubernetes version"
 	NoInstallDisk       Rejection = "without an install disk named"
+	InstallDiskUnstated Rejection = "with an install disk selector that the machine configuration cannot state"
+	TooManyDisks        Rejection = "with more disks than it lists, and no install disk of its own"
 	InstallDiskMissing  Rejection = "without a disk that fits the install disk named"
 	InstallDiskUnclear  Rejection = "with several disks that fit the install disk selector"
 	ProviderIDTaken     Rejection = "with the provider ID of another host in use"
@@ -71,7 +77,7 @@ const (
 
 var reported = []Rejection{
 	Deleting, NotSelected, Claimed, Releasing, Unschedulable, Paused, FingerprintMismatch, NotAvailable, OtherFailureDomain, Quarantined,
-	ContractTooNew, KubernetesUnfit, NoInstallDisk, InstallDiskMissing, InstallDiskUnclear, ProviderIDTaken,
+	ContractTooNew, OtherRelease, KubernetesUnfit, NoInstallDisk, InstallDiskUnstated, TooManyDisks, InstallDiskMissing, InstallDiskUnclear, ProviderIDTaken,
 }
 
 // Judge says what keeps a host from being claimed.
@@ -91,6 +97,7 @@ func Judge(host *infrav1.TalosHost, request Request) Rejection {
 		{OtherFailureDomain, request.FailureDomainPolicy == infrav1.FailureDomainRequired && isElsewhere(host, request)},
 		{Quarantined, inQuarantine(host, request.Now)},
 		{ContractTooNew, contractTooNew(host, request)},
+		{OtherRelease, KeepsOtherRelease(host.Status.Hardware, request.TalosVersion)},
 		{KubernetesUnfit, kubernetesUnfit(host, request)},
 	} {
 		if check.applies {
@@ -164,6 +171,23 @@ func contractTooNew(host *infrav1.TalosHost, request Request) bool {
 	return false
 }
 
+// KeepsOtherRelease reports whether a machine goes on with another Talos release than
+// the one that is wished; empty wishes for none. Talos installs nothing where META is
+// (internal/app/machined/pkg/runtime/v1alpha1/v1alpha1_sequencer.go, Install), lets
+// nobody upgrade it in maintenance mode without a certificate (role os:admin in 1.12,
+// 1.13 and 1.14), and installs nothing in a container. What such a machine runs in
+// maintenance mode is what it runs once it is configured.
+func KeepsOtherRelease(found infrav1.HostHardware, wished string) bool {
+	keeps := ptr.Deref(found.Installed, false) || found.Platform == containerPlatform
+
+	return keeps && wished != "" && found.TalosVersion != "" && found.TalosVersion != wished
+}
+
+// containerPlatform is the platform of Talos in a container.
+const containerPlatform = "container"
+
+// kubernetesUnfit judges by the release that will run: the one that is wished, else
+// the one that the machine has. A host that keeps another one was refused before.
 func kubernetesUnfit(host *infrav1.TalosHost, request Request) bool {
 	release := request.TalosVersion
 	if release == "" {
@@ -183,15 +207,20 @@ func judgeInstallDisk(host *infrav1.TalosHost, request Request) Rejection {
 	if len(disks) == 0 {
 		return ""
 	}
-	wish, err := installdisk.OfHost(host.Spec.Install)
+	wish, err := installdisk.OfHost(host.Spec.Install, request.InstallForm)
 	if err != nil {
-		return InstallDiskMissing
+		return InstallDiskUnstated
 	}
-	if wish.IsZero() {
+	isOwn := !wish.IsZero()
+	if !isOwn {
 		wish = request.InstallDisk
 	}
-	if wish.IsZero() {
+	switch {
+	case wish.IsZero():
 		return NoInstallDisk
+	case !isOwn && ptr.Deref(host.Status.Hardware.DisksOmitted, 0) > 0:
+		// A disk that is not listed may fit as well.
+		return TooManyDisks
 	}
 	fitting, err := wish.Among(disks)
 	switch {
@@ -269,8 +298,9 @@ func takenProviderIDs(hosts []*infrav1.TalosHost) map[string]bool {
 	return taken
 }
 
-// maxListedHosts bounds the message of a condition.
-const maxListedHosts = 3
+// maxListedHosts and maxListedDisks bound the message of a condition, which may have
+// 32 KiB.
+const maxListedHosts, maxListedDisks = 3, 16
 
 // Message tells why no host fits, with counts per reason.
 func (r Result) Message() string {
@@ -287,22 +317,41 @@ func (r Result) Message() string {
 	}
 	message := fmt.Sprintf("No TalosHost of %d can be claimed: %s", total, strings.Join(counts, ", "))
 
-	return message + diskHint(slices.Concat(r.Rejected[NoInstallDisk], r.Rejected[InstallDiskMissing], r.Rejected[InstallDiskUnclear]))
+	return message + releaseHint(r.Rejected[OtherRelease]) + diskHint(slices.Concat(r.Rejected[NoInstallDisk], r.Rejected[InstallDiskUnstated],
+		r.Rejected[TooManyDisks], r.Rejected[InstallDiskMissing], r.Rejected[InstallDiskUnclear]))
+}
+
+// releaseHint says which releases are there, and the way out.
+func releaseHint(hosts []*infrav1.TalosHost) string {
+	return hint("Talos installs nothing over an installation: wish the release that is installed, or wipe the system disk with the boot loader", hosts,
+		func(host *infrav1.TalosHost) string { return host.Status.Hardware.TalosVersion })
 }
 
 // diskHint lists the disks that could be named.
 func diskHint(hosts []*infrav1.TalosHost) string {
-	var hints []string
+	return hint("set install.disk or install.diskSelector to exactly one", hosts, func(host *infrav1.TalosHost) string {
+		disks := host.Status.Hardware.Disks
+		if len(disks) > maxListedDisks {
+			return installdisk.List(disks[:maxListedDisks]) + ", ..."
+		}
+
+		return installdisk.List(disks)
+	})
+}
+
+// hint says what to do about hosts, and what each of the first ones has.
+func hint(what string, hosts []*infrav1.TalosHost, has func(*infrav1.TalosHost) string) string {
+	var found []string
 	for _, host := range hosts {
-		if len(hints) == maxListedHosts {
-			hints = append(hints, "...")
+		if len(found) == maxListedHosts {
+			found = append(found, "...")
 			break
 		}
-		hints = append(hints, host.Name+" has "+installdisk.List(host.Status.Hardware.Disks))
+		found = append(found, host.Name+" has "+has(host))
 	}
-	if len(hints) == 0 {
+	if len(found) == 0 {
 		return ""
 	}
 
-	return "; set install.disk or install.diskSelector to exactly one: " + strings.Join(hints, "; ")
+	return "; " + what + ": " + strings.Join(found, "; ")
 }

@@ -11,6 +11,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/installdisk"
 )
@@ -46,8 +47,15 @@ func withDisks(h *infrav1.TalosHost) {
 	h.Status.Hardware.Disks = []infrav1.HostDisk{{DevPath: "/dev/vda", SizeBytes: ptr.To(int64(20e9)), Rotational: ptr.To(true)}}
 }
 
+func withMoreDisks(h *infrav1.TalosHost) {
+	withDisks(h)
+	h.Status.Hardware.DisksOmitted = ptr.To(int32(12))
+}
+
+func installed(h *infrav1.TalosHost) { h.Status.Hardware.Installed = ptr.To(true) }
+
 func named(disk string) installdisk.Wish {
-	wish, err := installdisk.OfHost(infrav1.HostInstall{Disk: disk})
+	wish, err := installdisk.OfHost(infrav1.HostInstall{Disk: disk}, configgen.InstallDocument)
 	if err != nil {
 		panic(err)
 	}
@@ -129,7 +137,30 @@ func TestJudge(t *testing.T) {
 			rejection: KubernetesUnfit,
 		},
 		"a Kubernetes version that the release knows does": {request: Request{KubernetesVersion: "v1.36.3"}},
-		"a host with disks and none named does not":        {change: withDisks, rejection: NoInstallDisk},
+		"a host with another release installed does not": {
+			change: installed, request: Request{TalosVersion: "v1.13.10"}, rejection: OtherRelease,
+		},
+		"a host with the wished release installed does": {change: installed, request: Request{TalosVersion: "v1.13.9"}},
+		"an installed host does when none is wished":    {change: installed},
+		"a container with another release does not": {
+			change:  func(h *infrav1.TalosHost) { h.Status.Hardware.Platform = "container" },
+			request: Request{TalosVersion: "v1.13.10"}, rejection: OtherRelease,
+		},
+		"a blank host with another release does":    {request: Request{TalosVersion: "v1.13.10"}},
+		"a host with disks and none named does not": {change: withDisks, rejection: NoInstallDisk},
+		"a host with more disks than it lists does not when the configuration names one": {
+			change: withMoreDisks, request: Request{InstallDisk: named("/dev/vda")}, rejection: TooManyDisks,
+		},
+		"a host with more disks than it lists does when it names one itself": {
+			change: func(h *infrav1.TalosHost) { withMoreDisks(h); h.Spec.Install.Disk = "/dev/vda" },
+		},
+		"a host whose selector the configuration cannot state does not": {
+			change: func(h *infrav1.TalosHost) {
+				withDisks(h)
+				h.Spec.Install.DiskSelector = infrav1.HostDiskSelector{MinSizeGiB: ptr.To(int32(1)), MaxSizeGiB: ptr.To(int32(100))}
+			},
+			request: Request{InstallForm: configgen.InstallSection}, rejection: InstallDiskUnstated,
+		},
 		"a host with disks does when the configuration names one": {
 			change:  withDisks,
 			request: Request{InstallDisk: named("/dev/vda")},

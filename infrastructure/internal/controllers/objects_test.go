@@ -127,7 +127,8 @@ func (w *world) addMachine(address string) *bareMetal {
 		},
 		Addresses: []string{address}, Hostname: "node-" + number,
 	})
-	metal.OnApply = func(*talosfake.Machine, []byte) error {
+	metal.OnApply = func(_ *talosfake.Machine, configuration []byte) error {
+		metal.install(configuration)
 		metal.boot(false, bundle(w.t).TalosCA())
 		return nil
 	}

@@ -118,7 +118,7 @@ func (r *HostReconciler) observeMaintenance(ctx context.Context, s *hostScope, a
 	fingerprint := answer.Node.Fingerprint()
 	s.host.Status.Address = answer.Address
 	s.host.Status.MaintenanceCertFingerprint = fingerprint
-	s.host.Status.Hardware = hardware.Of(answer.Hardware, version)
+	s.host.Status.Hardware = hardware.Of(answer.Hardware, version, s.host.Spec.Install)
 	result := r.judge(s)
 
 	key := client.ObjectKeyFromObject(s.host)
@@ -149,7 +149,7 @@ func (r *HostReconciler) judge(s *hostScope) ctrl.Result {
 			ends.UTC().Format(time.RFC3339), infrav1.HostRetryAnnotation)
 		return ctrl.Result{RequeueAfter: ends.Sub(r.Clock.Now())}
 	default:
-		s.available = backends.True(infrav1.HostAvailableReason, "")
+		s.available = backends.True(infrav1.HostAvailableReason, hardware.Omitted(s.host.Status.Hardware))
 	}
 
 	return ctrl.Result{}
@@ -224,7 +224,7 @@ func (r *HostReconciler) reconcileForeign(ctx context.Context, s *hostScope, hos
 func (r *HostReconciler) adopt(ctx context.Context, s *hostScope, answer contact.Answer) error {
 	if !hardware.IsContainer(answer.Hardware) {
 		// In a container links come and go with Pods: they prove nothing later.
-		s.host.Status.Hardware = hardware.Of(answer.Hardware, "")
+		s.host.Status.Hardware = hardware.Of(answer.Hardware, "", s.host.Spec.Install)
 	}
 	s.state = infrav1.HostReleasing
 	s.available = isFalse(infrav1.HostReleasingReason, "The machine was configured by somebody else, and is wiped as adoptionPolicy says")

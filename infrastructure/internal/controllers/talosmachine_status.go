@@ -46,6 +46,9 @@ func (r *MachineReconciler) reconcileStatus(ctx context.Context, scope *backends
 	if observed.TalosVersion != "" {
 		status.TalosVersion = observed.TalosVersion
 	}
+	if observed.InstallerImage != "" {
+		status.InstallerImage = observed.InstallerImage
+	}
 	setMachineConditions(machine, observed)
 
 	err = helper.Patch(ctx, machine, patch.WithOwnedConditions{Conditions: []string{

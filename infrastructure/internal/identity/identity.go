@@ -72,9 +72,12 @@ func UsableMAC(mac string) bool {
 	return true
 }
 
+// maxMACAddresses is how many hardware addresses a HostIdentity may name.
+const maxMACAddresses = 32
+
 // Of is the identity that a machine tells. Hardware addresses that somebody
 // has made up (virtual functions get new ones at each boot) count only where
-// there are no others.
+// there are no others. Of very many the first ones in their order count.
 func Of(hardware talosclient.Hardware) infrav1.HostIdentity {
 	found := infrav1.HostIdentity{}
 	if UsableUUID(hardware.SystemUUID) {
@@ -98,6 +101,7 @@ func Of(hardware talosclient.Hardware) infrav1.HostIdentity {
 	}
 	slices.Sort(found.MACAddresses)
 	found.MACAddresses = slices.Compact(found.MACAddresses)
+	found.MACAddresses = found.MACAddresses[:min(len(found.MACAddresses), maxMACAddresses)]
 
 	return found
 }

@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"fmt"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -177,4 +178,16 @@ func TestKnown(t *testing.T) {
 	host.Spec.Identity = infrav1.HostIdentity{MACAddresses: []string{macA}}
 	g.Expect(Known(&host)).To(Equal(host.Spec.Identity))
 	g.Expect(Known(&infrav1.TalosHost{})).To(BeZero())
+}
+
+func TestAnIdentityNamesNoMoreAddressesThanItMay(t *testing.T) {
+	g := NewWithT(t)
+	var told talosclient.Hardware
+	for i := range 90 {
+		told.Links = append(told.Links, talosclient.Link{HardwareAddress: fmt.Sprintf("b0:26:28:00:00:%02x", 89-i)})
+	}
+	found := Of(told)
+	g.Expect(found.MACAddresses).To(HaveLen(32))
+	g.Expect(found.MACAddresses[0]).To(Equal("b0:26:28:00:00:00"))
+	g.Expect(Verify(found, told, nil)).To(Equal(Matches))
 }

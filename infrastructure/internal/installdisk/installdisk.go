@@ -30,8 +30,9 @@ func (w Wish) IsZero() bool {
 	return w.path == "" && w.selector.IsZero()
 }
 
-// OfHost is what a TalosHost says.
-func OfHost(install infrav1.HostInstall) (Wish, error) {
+// OfHost is what a TalosHost says, as Talos reads it in a configuration of the given
+// form. The error says what the form cannot state.
+func OfHost(install infrav1.HostInstall, form configgen.InstallForm) (Wish, error) {
 	if install.Disk != "" {
 		return Wish{path: install.Disk}, nil
 	}
@@ -39,7 +40,7 @@ func OfHost(install infrav1.HostInstall) (Wish, error) {
 	if selector == nil {
 		return Wish{}, nil
 	}
-	match, err := selector.Match()
+	match, err := selector.Match(form)
 	if err != nil {
 		return Wish{}, fmt.Errorf("reading install.diskSelector: %w", err)
 	}

@@ -36,7 +36,7 @@ func TestAmong(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			wish, err := OfHost(tt.install)
+			wish, err := OfHost(tt.install, configgen.InstallDocument)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(wish.IsZero()).To(Equal(tt.install == infrav1.HostInstall{}))
 			found, err := wish.Among(disks)

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/installdisk"
@@ -119,7 +120,7 @@ func validateSelector(selector infrav1.HostDiskSelector, path *field.Path) field
 	if least, most := selector.MinSizeGiB, selector.MaxSizeGiB; least != nil && most != nil && *least > *most {
 		return field.ErrorList{field.Invalid(path.Child("minSizeGiB"), *least, fmt.Sprintf("must not be more than maxSizeGiB (%d)", *most))}
 	}
-	if _, err := installdisk.OfHost(infrav1.HostInstall{DiskSelector: selector}); err != nil {
+	if _, err := installdisk.OfHost(infrav1.HostInstall{DiskSelector: selector}, configgen.InstallDocument); err != nil {
 		return field.ErrorList{field.Invalid(path, field.OmitValueType{}, err.Error())}
 	}
 

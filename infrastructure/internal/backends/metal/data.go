@@ -101,6 +101,7 @@ func (m *Machines) fillRequest(ctx context.Context, scope *backends.Scope, data 
 		TalosVersion:        spec.Talos.Version,
 		KubernetesVersion:   kubernetesVersion,
 		InstallDisk:         installDisk,
+		InstallForm:         description.InstallForm,
 		Now:                 m.Clock.Now(),
 	}
 	if len(spec.HostSelector.MatchLabels) == 0 && len(spec.HostSelector.MatchExpressions) == 0 {

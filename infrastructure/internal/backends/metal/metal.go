@@ -51,7 +51,7 @@ const (
 	silentFactor, errorFactor = 6, 30
 )
 
-// Machines is the metal backend. All exported fields are required.
+// Machines is the metal backend. All exported fields but ImageFactory are required.
 type Machines struct {
 	// Client reads from the cache of the management cluster, but Secrets live.
 	Client client.Client
@@ -77,6 +77,10 @@ type Machines struct {
 	// watched; twice as often while it is being configured, and less and less
 	// while it does not answer.
 	ProbeInterval time.Duration
+	// ImageFactory is the host of the Image Factory from which installer images come;
+	// empty means the one that has made what a machine has booted, else
+	// DefaultImageFactory.
+	ImageFactory string
 
 	// taken remembers which boot of a machine has taken its configuration, and
 	// when. It only saves calls: a new process asks again.

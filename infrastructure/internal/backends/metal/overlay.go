@@ -6,19 +6,14 @@ import (
 	"fmt"
 
 	"github.com/siderolabs/talos/pkg/machinery/config"
-	coreconfig "github.com/siderolabs/talos/pkg/machinery/config/config"
-	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/hardware"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/installdisk"
 )
-
-// officialInstaller is the repository of Talos' own installer images.
-const officialInstaller = "ghcr.io/siderolabs/installer"
-
-var errNoRelease = errors.New("the Talos release of the machine is not known, so neither is its installer image: set install.image")
 
 // told is what a machine has told about itself at the hand-over.
 type told struct {
@@ -28,6 +23,24 @@ type told struct {
 	container bool
 	// disks are its disks.
 	disks []infrav1.HostDisk
+	// installed tells that Talos is installed on one of them, or may be.
+	installed bool
+	// platform, schematic and secureBoot are those of what it has booted; each is
+	// empty when not known.
+	platform, schematic string
+	// factory is the Image Factory that its installer comes from; empty for the
+	// usual one.
+	factory    string
+	secureBoot bool
+}
+
+// toldBy is what is to be known of a machine of the given release. factory, where it
+// is named, goes before the Image Factory that has made what the machine has booted.
+func toldBy(found talosclient.Hardware, release, factory string) told {
+	return told{
+		release: release, container: hardware.IsContainer(found), disks: hardware.Disks(found), installed: found.Installed,
+		platform: found.Platform, schematic: found.Schematic, factory: cmp.Or(factory, found.ImageFactory), secureBoot: found.SecureBoot,
+	}
 }
 
 // configure adds to a machine configuration what only the host knows. The
@@ -41,15 +54,17 @@ func configure(configuration []byte, host *infrav1.TalosHost, machine *infrav1.T
 	if err != nil || overlay.Container || overlay.InstallImage != "" {
 		return overlaid, err
 	}
-	named, err := namesInstaller(overlaid)
-	if err != nil || named {
+	named, err := installerOf(overlaid)
+	if err != nil || named != "" {
 		return overlaid, err
 	}
-	release := cmp.Or(talos.Version, told.release)
-	if release == "" {
-		return nil, errNoRelease
+	overlay.InstallImage, err = defaultInstaller(cmp.Or(talos.Version, told.release), told)
+	switch {
+	case told.installed && errors.Is(err, errNoSigner):
+		return overlaid, nil // It is not needed.
+	case err != nil:
+		return nil, err
 	}
-	overlay.InstallImage = officialInstaller + ":" + release
 
 	return configgen.Overlay(configuration, overlay)
 }
@@ -103,25 +118,6 @@ func readerOf(releases ...string) string {
 	}
 
 	return reader
-}
-
-// namesInstaller tells whether a configuration names an installer image.
-func namesInstaller(configuration []byte) (bool, error) {
-	provider, err := configloader.NewFromBytes(configuration)
-	if err != nil {
-		return false, fmt.Errorf("reading the machine configuration: %w", err)
-	}
-	for _, document := range provider.Documents() {
-		if install, ok := document.(coreconfig.UnattendedInstallConfig); ok && install.InstallerImage() != "" {
-			return true, nil
-		}
-	}
-	legacy := provider.RawV1Alpha1()
-	if legacy == nil || legacy.MachineConfig == nil || legacy.MachineConfig.MachineInstall == nil { //nolint:staticcheck // The form before 1.14.
-		return false, nil
-	}
-
-	return legacy.MachineConfig.MachineInstall.InstallImage != "", nil //nolint:staticcheck // As above.
 }
 
 func networkOf(network infrav1.HostNetwork) *configgen.StaticNetwork {

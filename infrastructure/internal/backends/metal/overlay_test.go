@@ -91,6 +91,9 @@ func TestTheHostIsInTheConfigurationOfEveryContract(t *testing.T) {
 		h.Spec.StrategicPatches = []string{"machine: {sysctls: {vm.swappiness: \"7\"}}"}
 	})
 	machine := &infrav1.TalosMachine{Spec: infrav1.TalosMachineSpec{ProviderID: "talos://1"}}
+	installers := map[string]string{
+		"v1.12": "ghcr.io/siderolabs/installer", "v1.13": "ghcr.io/siderolabs/installer", "v1.14": "factory.talos.dev/metal-installer/" + emptySchematic,
+	}
 	for contract, patch := range map[string]string{
 		"v1.12": "", "v1.13": "",
 		// In 1.14 sysctls have a document of their own.
@@ -106,7 +109,7 @@ func TestTheHostIsInTheConfigurationOfEveryContract(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			for _, part := range []string{
 				"provider-id: talos://1", "INTEL*", "nvme", "vm.swappiness: \"7\"", "192.0.2.10/24", "192.0.2.53", "b0:26:28:00:00:01",
-				"image: ghcr.io/siderolabs/installer:" + contract + ".1",
+				"image: " + installers[contract] + ":" + contract + ".1",
 			} {
 				g.Expect(string(configuration)).To(ContainSubstring(part))
 			}

@@ -18,7 +18,6 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/hardware"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/twins"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/wipe"
@@ -68,7 +67,7 @@ func (m *Machines) handOver(
 		}
 		return ctrl.Result{}, err
 	}
-	if err := m.recordHandover(ctx, scope, host, answer); err != nil {
+	if err := m.recordHandover(ctx, scope, host, answer, configuration); err != nil {
 		return ctrl.Result{}, err
 	}
 
@@ -109,7 +108,11 @@ func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, host *in
 		scope.Observed.Configuration = backends.False(infrav1.ApplyingConfigurationReason, "The machine does not tell its Talos release; its configuration is handed over once it does")
 		return nil, nil //nolint:nilerr // The next pass asks again.
 	}
-	told := told{release: release, container: hardware.IsContainer(answer.Hardware), disks: hardware.Of(answer.Hardware, release).Disks}
+	told := toldBy(answer.Hardware, release, m.ImageFactory)
+	if wrong := keepsOtherRelease(scope, host, answer.Hardware, release); wrong != "" {
+		scope.Observed.Configuration = backends.False(infrav1.WrongReleaseReason, wrong)
+		return nil, nil
+	}
 	configuration, err = configure(configuration, host, scope.TalosMachine, told)
 	if err != nil {
 		scope.Observed.Configuration = backends.False(infrav1.OverlayFailedReason, fmt.Sprintf("TalosHost %s: %v", host.Name, err))
@@ -139,12 +142,17 @@ func notHandedOver(answer contact.Answer) backends.Finding {
 
 // recordHandover writes down that the machine is about to be configured, and in
 // which boot.
-func (m *Machines) recordHandover(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, answer contact.Answer) error {
+func (m *Machines) recordHandover(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, answer contact.Answer, configuration []byte) error {
+	image, err := installedBy(configuration, answer.Hardware)
+	if err != nil {
+		return err
+	}
 	record := infrav1.HostHandover{
 		ProviderID:                 scope.TalosMachine.Spec.ProviderID,
 		Progress:                   infrav1.HandoverStarted,
 		MaintenanceCertFingerprint: answer.Node.Fingerprint(),
 		Identity:                   identity.Of(answer.Hardware),
+		InstallerImage:             image,
 	}
 	if host.Spec.Handover.ProviderID == record.ProviderID && host.Spec.Handover.MaintenanceCertFingerprint == record.MaintenanceCertFingerprint {
 		return nil

@@ -26,6 +26,7 @@ func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, 
 	setIdentity(scope, host)
 	scope.Observed.Provisioned = host.Spec.Handover.Progress == infrav1.HandoverRan
 	scope.Observed.Configuration = takenFinding(scope)
+	scope.Observed.InstallerImage = host.Spec.Handover.InstallerImage
 
 	if err := m.Credentials.RenewAdmin(ctx, clusterKey(scope), host); err != nil {
 		return ctrl.Result{}, err
@@ -72,7 +73,7 @@ func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, 
 func (m *Machines) isCalm(scope *backends.Scope, host *infrav1.TalosHost) bool {
 	machine := scope.TalosMachine
 	status, calm := m.Lookout.Calm(keyOf(machine), targetText(host))
-	if !calm || !scope.Observed.Provisioned || len(machine.Status.Addresses) == 0 || machine.Status.TalosVersion == "" {
+	if !calm || !scope.Observed.Provisioned || len(machine.Status.Addresses) == 0 || machine.Status.TalosVersion == "" || runsOther(machine, host, machine.Status.TalosVersion) != "" {
 		return false
 	}
 	scope.Observed.Running = backends.RunningFinding(status)
@@ -162,11 +163,15 @@ func (m *Machines) observe(
 	if err == nil {
 		scope.Observed.TalosVersion = version
 	}
+	wrong := runsOther(scope.TalosMachine, host, version)
+	if wrong != "" {
+		scope.Observed.Running = backends.False(infrav1.WrongReleaseReason, wrong)
+	}
 	found := fmt.Sprint(answer.Address, version, scope.Observed.Addresses)
 	calm := m.Lookout.Seen(keyOf(scope.TalosMachine), targetText(host), status, found, func(f *follow.Follower) {
 		f.Follow(keyOf(scope.TalosMachine), answer.Address, creds, status)
 	})
-	if calm && scope.Observed.Provisioned && version != "" {
+	if calm && scope.Observed.Provisioned && version != "" && wrong == "" {
 		return ctrl.Result{}, nil
 	}
 
