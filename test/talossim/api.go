@@ -163,7 +163,7 @@ func (a *api) MetaDelete(context.Context, *machine.MetaDeleteRequest) (*machine.
 func (a *api) Version(context.Context, *emptypb.Empty) (*machine.VersionResponse, error) {
 	personality := string(a.boot.sim.options.Personality)
 	return &machine.VersionResponse{Messages: []*machine.Version{{
-		Version:  &machine.VersionInfo{Tag: a.boot.machine.release(), Os: runtime.GOOS, Arch: runtime.GOARCH},
+		Version:  &machine.VersionInfo{Tag: a.boot.release, Os: runtime.GOOS, Arch: runtime.GOARCH},
 		Platform: &machine.PlatformInfo{Name: personality, Mode: personality},
 		Features: &machine.FeaturesInfo{Rbac: true},
 	}}}, nil

@@ -23,6 +23,8 @@ type boot struct {
 	gate    *gate
 	orders  chan order
 
+	// release is the Talos release that runs.
+	release   string
 	resources *resources
 	// served is the Talos API as it is served now.
 	served *served
@@ -43,7 +45,7 @@ type boot struct {
 func newBoot(m *Machine) *boot {
 	b := &boot{machine: m, sim: m.sim, orders: make(chan order, 1)}
 	m.sim.update(func() {
-		b.gate = newGate(m.faults)
+		b.gate, b.release = newGate(m.faults), m.release()
 		m.present = b
 	})
 	return b
@@ -64,7 +66,7 @@ func (b *boot) give(next order) bool {
 func (b *boot) run(ctx context.Context) (next order, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	if b.resources, err = newResources(ctx, b.machine); err != nil {
+	if b.resources, err = newResources(ctx, b.machine, b.release); err != nil {
 		return order{}, err
 	}
 	status := make(chan struct{})

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"strings"
 
+	"github.com/blang/semver/v4"
 	"github.com/siderolabs/crypto/x509"
 	"github.com/siderolabs/talos/pkg/machinery/config"
 	"github.com/siderolabs/talos/pkg/machinery/config/configloader"
@@ -38,10 +39,13 @@ type settings struct {
 	// installDisk is the path of the disk to install on; empty when it is
 	// selected otherwise.
 	installDisk string
-	providerID  string
-	kubelet     string
-	labels      map[string]string
-	taints      []corev1.Taint
+	// installs is the release that the tag of the installer image names; empty when
+	// it names none.
+	installs   string
+	providerID string
+	kubelet    string
+	labels     map[string]string
+	taints     []corev1.Taint
 }
 
 // mode is where a configuration is to run. What is installed needs no
@@ -62,7 +66,7 @@ func (b *boot) parse(ctx context.Context, raw []byte) (*settings, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := known(cfg, b.machine.release()); err != nil {
+	if err := known(cfg, b.release); err != nil {
 		return nil, err
 	}
 	if cfg.RawV1Alpha1() == nil {
@@ -87,6 +91,7 @@ func read(cfg config.Provider) *settings {
 		s.hostname = hostname.Hostname()
 	}
 	s.installDisk, s.talosSANs = cfg.Machine().Install().Disk(), cfg.Machine().Security().CertSANs()
+	s.installs = releaseIn(installerOf(cfg))
 	s.talosCA = pairOf(cfg.Machine().Security().IssuingCA(), cfg.Machine().Security().AcceptedCAs())
 	if ca := cfg.K8sAPIServerCAConfig(); ca != nil {
 		s.kubernetesCA = pairOf(ca.IssuingCA(), ca.AcceptedCAs())
@@ -120,6 +125,23 @@ func read(cfg config.Provider) *settings {
 		}
 	}
 	return s
+}
+
+// installerOf is the installer image of a configuration.
+func installerOf(cfg config.Provider) string {
+	if install := cfg.UnattendedInstallConfig(); install != nil && install.InstallerImage() != "" {
+		return install.InstallerImage()
+	}
+	return cfg.Machine().Install().Image()
+}
+
+// releaseIn is the tag of an image where it is a release.
+func releaseIn(image string) string {
+	tag := image[strings.LastIndex(image, ":")+1:]
+	if _, err := semver.Parse(strings.TrimPrefix(tag, "v")); err != nil || !strings.HasPrefix(tag, "v") {
+		return ""
+	}
+	return tag
 }
 
 // defaultAPIPort is where an API server listens.

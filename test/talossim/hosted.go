@@ -1,6 +1,7 @@
 package talossim
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,13 +102,9 @@ func (s *Sim) Remove(m *Machine) {
 // Rerouted tells the machines that RoutesTo may answer otherwise now.
 func (s *Sim) Rerouted() { s.update(func() {}) }
 
-// release is the Talos release that the machine runs. The lock is held, or the
-// machine runs.
+// release is the Talos release that the machine boots. The lock is held.
 func (m *Machine) release() string {
-	if m.run.TalosVersion != "" {
-		return m.run.TalosVersion
-	}
-	return m.sim.options.TalosVersion
+	return cmp.Or(m.run.TalosVersion, m.disk.release, m.sim.options.TalosVersion)
 }
 
 // linkAddresses are the addresses that a configuration gives to links.

@@ -24,14 +24,19 @@ func kindsSince114() []string {
 	}
 }
 
+// isSince114 tells whether a release is 1.14 or a later one.
+func isSince114(release string) bool {
+	version, err := semver.ParseTolerant(release)
+	return err == nil && version.GE(semver.Version{Major: 1, Minor: 14})
+}
+
 // known refuses documents that the machine's release does not know, in Talos'
 // words. It does not know about fields: a field of a newer release is taken.
 func known(cfg config.Provider, release string) error {
-	version, err := semver.ParseTolerant(release)
-	if err != nil {
+	if _, err := semver.ParseTolerant(release); err != nil {
 		return fmt.Errorf("reading the Talos version: %w", err)
 	}
-	if version.GE(semver.Version{Major: 1, Minor: 14}) {
+	if isSince114(release) {
 		return nil
 	}
 	for _, document := range cfg.Documents() {

@@ -57,6 +57,8 @@ type Machine struct {
 type disk struct {
 	// installed tells that Talos lies on the disk. A container needs none.
 	installed bool
+	// release is what is installed; empty means the one that installed it.
+	release string
 	// configuration is what lies in STATE; nil is nothing.
 	configuration []byte
 	settings      *settings
@@ -245,7 +247,7 @@ func (m *Machine) reset(ctx context.Context, labels []string) {
 func (m *Machine) wipe(labels []string) {
 	all := len(labels) == 0
 	if all {
-		m.disk.installed = false
+		m.disk.installed, m.disk.release = false, ""
 	}
 	before := m.disk.settings
 	if all || slices.Contains(labels, constants.StatePartitionLabel) {
@@ -270,8 +272,11 @@ func (s *Sim) dropEtcd(machine string, was *settings) {
 	}
 }
 
-// install puts Talos and the configuration on the disk. The lock is held.
+// install puts Talos and the configuration on the disk. Over an installation it puts
+// the configuration alone, whatever installer that names. The lock is held.
 func (m *Machine) install(configuration []byte, of *settings) {
-	m.disk.installed = m.sim.options.Personality == Metal
+	if metal := m.sim.options.Personality == Metal; metal && !m.disk.installed {
+		m.disk.installed, m.disk.release = true, of.installs
+	}
 	m.disk.configuration, m.disk.settings = configuration, of
 }

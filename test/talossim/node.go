@@ -18,7 +18,7 @@ func (b *boot) keepJoined(ctx context.Context) {
 	b.sim.pause(ctx, b.sim.options.Delays.Join)
 	node := kube.Node{
 		CA: b.settings.kubernetesCA.Crt, Name: b.settings.hostname, ProviderID: b.settings.providerID,
-		KubeletVersion: b.settings.kubelet, TalosVersion: b.machine.release(), ControlPlane: b.settings.controlPlane,
+		KubeletVersion: b.settings.kubelet, TalosVersion: b.release, ControlPlane: b.settings.controlPlane,
 		Addresses: []string{b.machine.spec.Address}, Labels: b.settings.labels, Taints: b.settings.taints,
 	}
 	for ctx.Err() == nil {

@@ -16,6 +16,7 @@ import (
 	"github.com/cosi-project/runtime/pkg/state/impl/namespaced"
 	"github.com/cosi-project/runtime/pkg/state/registry"
 	machinetype "github.com/siderolabs/talos/pkg/machinery/config/machine"
+	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"github.com/siderolabs/talos/pkg/machinery/nethelpers"
 	"github.com/siderolabs/talos/pkg/machinery/resources/block"
 	"github.com/siderolabs/talos/pkg/machinery/resources/config"
@@ -37,7 +38,7 @@ func types() []meta.ResourceWithRD {
 		&hardware.MemoryModule{}, &hardware.Processor{}, &hardware.SystemInformation{},
 		&k8s.Manifest{}, &k8s.NodeIP{}, &k8s.Nodename{}, &k8s.NodeStatus{}, &k8s.StaticPodStatus{},
 		&network.AddressStatus{}, &network.HostnameStatus{}, &network.LinkStatus{}, &network.NodeAddress{},
-		&runtime.MachineStatus{}, &runtime.PlatformMetadata{},
+		&runtime.ExtensionStatus{}, &runtime.ImageFactorySchematic{}, &runtime.MachineStatus{}, &runtime.PlatformMetadata{}, &runtime.SecurityState{}, &runtime.Version{},
 		&secrets.OSRoot{},
 	}
 }
@@ -58,7 +59,7 @@ type resources struct {
 }
 
 // newResources makes those that a machine has from the start of a boot.
-func newResources(ctx context.Context, m *Machine) (*resources, error) {
+func newResources(ctx context.Context, m *Machine, release string) (*resources, error) {
 	r := &resources{state: state.WrapCore(namespaced.NewState(inmem.Build))}
 	if err := r.register(ctx); err != nil {
 		return nil, fmt.Errorf("making the resources of %s: %w", m.spec.Name, err)
@@ -75,6 +76,7 @@ func newResources(ctx context.Context, m *Machine) (*resources, error) {
 	platform := runtime.NewPlatformMetadataSpec(runtime.NamespaceName, runtime.PlatformMetadataID)
 	platform.TypedSpec().Platform = string(personality)
 	made := []resource.Resource{platform, link(spec.MAC, personality)}
+	made = append(made, booted(spec, release)...)
 	if personality == Container {
 		// Who runs the container names it; other machines have no name yet.
 		name := network.NewHostnameStatus(network.NamespaceName, network.HostnameID)
@@ -174,6 +176,31 @@ func metal(spec MachineSpec) []resource.Resource {
 		target.DevPath, target.Size, target.Model, target.Serial, target.Transport = disk.Path, disk.SizeBytes, disk.Model, disk.Serial, "virtio"
 		target.SetSize(disk.SizeBytes)
 		made = append(made, res)
+	}
+	return made
+}
+
+// booted is what a machine tells about what it has booted: the release, and the
+// schematic as an extension; from 1.14 on also by itself
+// (internal/app/machined/pkg/controllers/runtime/image_factory_schematic.go).
+func booted(spec MachineSpec, release string) []resource.Resource {
+	version := runtime.NewVersion()
+	version.TypedSpec().Name, version.TypedSpec().Version = "Talos", release
+	security := runtime.NewSecurityStateSpec(runtime.NamespaceName)
+	security.TypedSpec().SecureBoot = spec.SecureBoot
+	made := []resource.Resource{version, security}
+	if spec.Schematic == "" {
+		return made
+	}
+	const factory = "https://factory.talos.dev"
+	extension := runtime.NewExtensionStatus(runtime.NamespaceName, "0")
+	metadata := &extension.TypedSpec().Metadata
+	metadata.Name, metadata.Version, metadata.Author = constants.ImageFactorySchematicExtensionName, spec.Schematic, "Image Factory ("+factory+")"
+	made = append(made, extension)
+	if isSince114(release) {
+		schematic := runtime.NewImageFactorySchematic(runtime.NamespaceName, runtime.ImageFactorySchematicID)
+		schematic.TypedSpec().SchematicID, schematic.TypedSpec().Flavor, schematic.TypedSpec().APIURL = spec.Schematic, "Image Factory", factory
+		made = append(made, schematic)
 	}
 	return made
 }

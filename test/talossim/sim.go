@@ -54,7 +54,8 @@ type Delays struct {
 type Options struct {
 	// Clusters are the pretended Kubernetes clusters. It is required.
 	Clusters *kube.Clusters
-	// TalosVersion is the release; empty means DefaultTalosVersion.
+	// TalosVersion is the release that machines boot from network; empty means
+	// DefaultTalosVersion. One on which Talos is installed boots what is installed.
 	TalosVersion string
 	// Personality is the kind of the machines; empty means Container.
 	Personality Personality
@@ -113,6 +114,11 @@ type MachineSpec struct {
 	MAC string
 	// UUID and SerialNumber are in its SMBIOS; a container has none.
 	UUID, SerialNumber string
+	// Schematic is the ID of the Image Factory schematic of what it has booted; empty
+	// when that is none of a factory's. SecureBoot tells that its firmware has
+	// verified that.
+	Schematic  string
+	SecureBoot bool
 	// Disks are its disks, none for a container; empty means one of 100 GiB at
 	// /dev/vda.
 	Disks []Disk
