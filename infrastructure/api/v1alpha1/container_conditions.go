@@ -49,7 +49,9 @@ const (
 	// NotTalosReason says that the container runs, but that Talos does not answer in
 	// it.
 	NotTalosReason = "NotTalos"
-	// WrongReleaseReason says that the image is another release than asked for.
+	// WrongReleaseReason says that the image is another release than asked for; on
+	// metal, where ConfigurationApplied has it too, that the machine runs, or would
+	// go on with, another one.
 	WrongReleaseReason = "WrongRelease"
 	// WaitingForPodDeletionReason says that the Pod of a TalosMachine that is being
 	// deleted, or what belongs to it, is still there.

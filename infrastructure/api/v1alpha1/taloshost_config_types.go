@@ -98,8 +98,9 @@ type HostInstall struct {
 	// +optional
 	DiskSelector HostDiskSelector `json:"diskSelector,omitempty,omitzero"`
 
-	// image is the installer image. By default it is the one of the
-	// TalosMachine, else of the machine configuration, else the official one.
+	// image is the installer image. By default it is the one of the TalosMachine,
+	// else of the machine configuration, else the one of the release, the platform
+	// and the schematic that the machine has booted.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
@@ -114,7 +115,8 @@ type HostDiskType string
 const (
 	// HostDiskHDD is a rotating disk.
 	HostDiskHDD HostDiskType = "HDD"
-	// HostDiskSSD is a solid state disk that is no NVMe disk.
+	// HostDiskSSD is a solid state disk that is no NVMe disk. Before contract v1.14
+	// Talos counts NVMe disks too.
 	HostDiskSSD HostDiskType = "SSD"
 	// HostDiskNVMe is an NVMe disk.
 	HostDiskNVMe HostDiskType = "NVMe"
@@ -150,12 +152,13 @@ type HostDiskSelector struct {
 	// +kubebuilder:validation:MaxLength=256
 	BusPath string `json:"busPath,omitempty"`
 
-	// type is the kind of the disk: HDD, SSD, NVMe or SD. By default any fits.
+	// type is the kind of the disk: HDD, SSD, NVMe or SD. Before contract v1.14 SSD
+	// fits NVMe disks as well. By default any fits.
 	// +optional
 	Type HostDiskType `json:"type,omitempty"`
 
-	// minSizeGiB is the smallest size of the disk, in GiB. By default there is no
-	// limit.
+	// minSizeGiB is the smallest size of the disk, in GiB. Before contract v1.14 it
+	// excludes maxSizeGiB. By default there is no limit.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	MinSizeGiB *int32 `json:"minSizeGiB,omitempty"`

@@ -130,7 +130,7 @@ type TalosMachineMetalSpec struct {
 	ReleaseTimeoutSeconds *int32 `json:"releaseTimeoutSeconds,omitempty"`
 
 	// talos is the Talos release to install. By default it is the one that the host
-	// has booted.
+	// has booted. A host on which another one is installed is not claimed.
 	// +optional
 	Talos TalosReleaseSpec `json:"talos,omitempty,omitzero"`
 }
@@ -147,9 +147,10 @@ type TalosReleaseSpec struct {
 	Version string `json:"version,omitempty"`
 
 	// image is the image of that release. On metal it is the installer image, by
-	// default the one of the machine configuration, else the official one of the
-	// version; install.image of a TalosHost goes before it. In a container it is
-	// the Talos image, by default the official one of the version.
+	// default the one of the machine configuration, else the one of the version for
+	// the platform and the schematic that the host has booted; install.image of a
+	// TalosHost goes before it. In a container it is the Talos image, by default the
+	// official one of the version.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
