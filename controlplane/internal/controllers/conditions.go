@@ -235,7 +235,7 @@ func aggregate(ctx context.Context, s *scope, from, to, issueReason, unknownReas
 func setRollingOutCondition(s *scope) {
 	var outdated []string
 	for _, machine := range s.machines {
-		if conditions.IsFalse(machine, clusterv1.MachineUpToDateCondition) {
+		if conditions.IsFalse(machine, clusterv1.MachineUpToDateCondition) && otherRelease(s, machine) == "" {
 			outdated = append(outdated, "Machine "+machine.Name+": "+strings.Join(s.outdated[machine.Name], ", "))
 		}
 	}

@@ -115,6 +115,9 @@ func machineFacts(s *scope, machine *clusterv1.Machine, judged etcd.Health) roll
 			facts.ComponentProblems = append(facts.ComponentProblems, condition.Message)
 		}
 	}
+	if other := otherRelease(s, machine); other != "" {
+		facts.ComponentProblems = append(facts.ComponentProblems, other)
+	}
 
 	return facts
 }

@@ -121,7 +121,11 @@ func deletingConditions(s *scope, machine *clusterv1.Machine) []metav1.Condition
 
 func setUpToDateCondition(s *scope, machine *clusterv1.Machine) {
 	condition := metav1.Condition{Type: clusterv1.MachineUpToDateCondition, Status: metav1.ConditionTrue, Reason: clusterv1.MachineUpToDateReason}
-	if differences := s.outdated[machine.Name]; len(differences) > 0 {
+	differences := s.outdated[machine.Name]
+	if other := otherRelease(s, machine); other != "" {
+		differences = []string{other}
+	}
+	if len(differences) > 0 {
 		condition.Status = metav1.ConditionFalse
 		condition.Reason = clusterv1.MachineNotUpToDateReason
 		condition.Message = "* " + strings.Join(differences, "\n* ")
