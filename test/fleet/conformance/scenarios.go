@@ -54,6 +54,7 @@ func (p *play) ready(ctx context.Context, host fleet.Host) error {
 		if err != nil {
 			return err
 		}
+		defer func() { _ = node.Close() }()
 		status, err := node.MachineStatus(ctx)
 		if err == nil && !status.Ready {
 			err = fmt.Errorf("it is in stage %s, unmet: %q", status.Stage, status.Unmet)

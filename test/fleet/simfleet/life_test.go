@@ -76,6 +76,7 @@ func (l *life) do(t *testing.T, host fleet.Host, call func(talosclient.Node) err
 		if err != nil {
 			return err
 		}
+		defer func() { _ = node.Close() }()
 		return call(node)
 	}).WithTimeout(timeout).Should(Succeed())
 }

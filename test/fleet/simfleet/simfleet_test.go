@@ -79,6 +79,7 @@ func bootstrap(t *testing.T, g *WithT, pool *talosclient.Pool, host fleet.Host, 
 		if err != nil {
 			return err
 		}
+		defer func() { _ = node.Close() }()
 		return node.Bootstrap(t.Context())
 	}).WithTimeout(timeout).Should(Succeed())
 }

@@ -50,6 +50,7 @@ func (b *Bench) floor(ctx context.Context, name string) (stages, error) {
 		if err != nil {
 			return err
 		}
+		defer func() { _ = node.Close() }()
 		return node.Bootstrap(ctx)
 	}); err != nil {
 		return stages{}, fmt.Errorf("bootstrapping etcd: %w", err)
