@@ -186,17 +186,12 @@ func (s *Store) EnsureAdmin(ctx context.Context, cluster client.ObjectKey, host 
 	if err != nil {
 		return err
 	}
-	if exists && isBound(stored, host) && s.isCurrent(stored, cluster, issuer) {
+	if exists && isBound(stored, host) && (isOnlyKey(stored, host, issuer) || s.isCurrent(stored, cluster, issuer)) {
 		return nil
 	}
-	talosconfig := stored.Data[infrav1.AdminSecretKey]
-	switch keeps := isOnlyKey(stored, host, issuer); {
-	case keeps && isBound(stored, host):
-		return nil
-	case !keeps:
-		if talosconfig, err = issuer.talosconfig(cluster.Name, host.Spec.Addresses, s.clock.Now()); err != nil {
-			return fmt.Errorf("making the administrator's certificate of TalosHost %s: %w", host.Name, err)
-		}
+	talosconfig, err := s.talosconfig(stored, cluster, host, issuer)
+	if err != nil {
+		return fmt.Errorf("making the administrator's certificate of TalosHost %s: %w", host.Name, err)
 	}
 
 	desired := stored.DeepCopy()
@@ -245,6 +240,15 @@ func (s *Store) RenewAdmin(ctx context.Context, cluster client.ObjectKey, host *
 // isBound tells whether a Secret goes with its host, and not before we let it.
 func isBound(stored *corev1.Secret, host *infrav1.TalosHost) bool {
 	return metav1.IsControlledBy(stored, host) && controllerutil.ContainsFinalizer(stored, infrav1.TalosHostFinalizer)
+}
+
+// talosconfig is what the Secret of a host is to hold.
+func (s *Store) talosconfig(stored *corev1.Secret, cluster client.ObjectKey, host *infrav1.TalosHost, issuer *issuer) ([]byte, error) {
+	if isOnlyKey(stored, host, issuer) {
+		return stored.Data[infrav1.AdminSecretKey], nil
+	}
+
+	return issuer.talosconfig(cluster.Name, host.Spec.Addresses, s.clock.Now())
 }
 
 // isOnlyKey tells whether a Secret holds the certificate that a machine accepts which
