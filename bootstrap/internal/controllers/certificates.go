@@ -64,22 +64,11 @@ func (r *Reconciler) reconcileCertificates(ctx context.Context, s *scope) error 
 func (r *Reconciler) acceptBundle(ctx context.Context, s *scope, ca *corev1.Secret, bundle *secrets.Bundle) error {
 	stored, present := clusterrecord.Of(ca), clusterrecord.For(s.cluster, bundle)
 	if stored != present {
-		begun, err := r.beginning(ctx, s, ca)
-		if err != nil {
+		kept, changed, err := r.compare(ctx, s, ca, bundle, stored, present)
+		switch {
+		case err != nil:
 			return err
-		}
-		kept, changed := judge(stored, present, begun, metav1.HasAnnotation(s.cluster.ObjectMeta, bootstrapv1.AllowNetworkChangeAnnotation))
-		if changed == "" && stored.Bundle == "" && begun.digest == "" {
-			// Without a record, what was rendered tells whether it is the same.
-			its, err := r.isOfTheCluster(ctx, s, bundle)
-			if err != nil {
-				return err
-			}
-			if !its {
-				changed = otherKeys
-			}
-		}
-		if changed != "" {
+		case changed != "":
 			s.certificates = isFalse(bootstrapv1.BundleChangedReason, "Secret %s is not the one that the cluster began with: %s; restore its former content",
 				secrets.BundleName(s.cluster.Name), changed)
 			return nil
@@ -95,6 +84,27 @@ func (r *Reconciler) acceptBundle(ctx context.Context, s *scope, ca *corev1.Secr
 	}
 
 	return nil
+}
+
+// compare judges a difference to what is recorded. Where no record tells whether the
+// bundle is the same, what was rendered does.
+func (r *Reconciler) compare(
+	ctx context.Context, s *scope, ca *corev1.Secret, bundle *secrets.Bundle, stored, present clusterrecord.Record,
+) (kept clusterrecord.Record, changed string, err error) {
+	begun, err := r.beginning(ctx, s, ca)
+	if err != nil {
+		return stored, "", err
+	}
+	kept, changed = judge(stored, present, begun, metav1.HasAnnotation(s.cluster.ObjectMeta, bootstrapv1.AllowNetworkChangeAnnotation))
+	if changed != "" || stored.Bundle != "" || begun.digest != "" {
+		return kept, changed, nil
+	}
+	its, err := r.isOfTheCluster(ctx, s, bundle)
+	if err == nil && !its {
+		changed = otherKeys
+	}
+
+	return kept, changed, err
 }
 
 // createBundle makes the bundle of a new cluster. It returns nil, and says in
