@@ -31,10 +31,6 @@ func Look(ctx context.Context, node talosclient.Node) (*View, error) {
 		Self: status.MemberID, Leader: status.Leader, Learner: status.Learner, Lag: status.RaftIndex - min(status.RaftIndex, status.RaftAppliedIndex),
 		DBSizeBytes: status.DBSizeBytes, Errors: slices.DeleteFunc(slices.Clone(status.Errors), isAlarm),
 	}
-	// Without it the quota is unknown, which is no reason to know nothing.
-	if quota, err := node.EtcdQuota(ctx); err == nil {
-		view.DBQuotaBytes = quota
-	}
 	for _, m := range members {
 		view.Members = append(view.Members, Member{ID: m.ID, Name: m.Hostname, PeerURLs: m.PeerURLs, Learner: m.Learner})
 	}

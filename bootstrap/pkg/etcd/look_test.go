@@ -17,19 +17,14 @@ func TestLook(t *testing.T) {
 	machine := dialer.Add("10.0.0.1", fake.NewMachine(fake.State{
 		Members:    []talosclient.EtcdMember{{ID: 1, Hostname: "one", PeerURLs: []string{"https://10.0.0.1:2380"}}},
 		EtcdStatus: talosclient.EtcdStatus{MemberID: 1, Leader: 1, RaftIndex: 9, RaftAppliedIndex: 7, DBSizeBytes: 5, Errors: []string{"etcdserver: no leader"}},
-		EtcdQuota:  10,
 	}))
 	node, err := dialer.Secure(t.Context(), "10.0.0.1", talosclient.Credentials{})
 	g.Expect(err).NotTo(HaveOccurred())
 	want := etcd.View{
-		Self: 1, Leader: 1, Lag: 2, DBSizeBytes: 5, DBQuotaBytes: 10, Errors: []string{"etcdserver: no leader"},
+		Self: 1, Leader: 1, Lag: 2, DBSizeBytes: 5, Errors: []string{"etcdserver: no leader"},
 		Members: []etcd.Member{{ID: 1, Name: "one", PeerURLs: []string{"https://10.0.0.1:2380"}}},
 	}
 	g.Expect(etcd.Look(t.Context(), node)).To(HaveValue(Equal(want)))
-
-	machine.Fail("EtcdQuota", errors.New("no such resource"))
-	want.DBQuotaBytes = 0
-	g.Expect(etcd.Look(t.Context(), node)).To(HaveValue(Equal(want)), "all else is known")
 
 	machine.Update(func(s *fake.State) {
 		s.Alarms = []talosclient.EtcdAlarm{{MemberID: 1, Alarm: "NOSPACE"}}

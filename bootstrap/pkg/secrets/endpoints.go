@@ -1,10 +1,11 @@
 package secrets
 
 import (
-	"net/netip"
 	"slices"
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 )
 
 // TalosEndpoints are the endpoints of the Talos API of a cluster: the addresses
@@ -21,7 +22,7 @@ func TalosEndpoints(cluster *clusterv1.Cluster, machines []*clusterv1.Machine) [
 		}
 		for _, address := range machine.Status.Addresses {
 			isIP := address.Type == clusterv1.MachineInternalIP || address.Type == clusterv1.MachineExternalIP
-			if isIP && !isSameAddress(address.Address, endpoint) && !slices.Contains(found, address.Address) {
+			if isIP && !talosclient.SameHost(address.Address, endpoint) && !slices.Contains(found, address.Address) {
 				found = append(found, address.Address)
 			}
 		}
@@ -29,15 +30,4 @@ func TalosEndpoints(cluster *clusterv1.Cluster, machines []*clusterv1.Machine) [
 	slices.Sort(found)
 
 	return found
-}
-
-// isSameAddress compares addresses, which IPv6 can write in several ways.
-func isSameAddress(a, b string) bool {
-	left, leftErr := netip.ParseAddr(a)
-	right, rightErr := netip.ParseAddr(b)
-	if leftErr != nil || rightErr != nil {
-		return a == b
-	}
-
-	return left.Unmap() == right.Unmap()
 }

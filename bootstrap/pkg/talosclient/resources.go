@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
@@ -224,37 +223,6 @@ func withPartition(volumes []Volume, partition *block.DiscoveredVolumeSpec) []Vo
 		return volumes
 	}
 	return append(volumes, found)
-}
-
-// Addresses implements Node.
-func (n *node) Addresses(ctx context.Context) ([]string, error) {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	res, err := safe.StateGetByID[*k8s.NodeIP](ctx, n.COSI, k8s.KubeletID)
-	if err == nil {
-		return texts(res.TypedSpec().Addresses), nil
-	}
-	if !state.IsNotFoundError(err) {
-		return nil, fmt.Errorf("reading the node addresses: %w", err)
-	}
-	routed, err := safe.StateGetByID[*network.NodeAddress](ctx, n.COSI, network.NodeAddressRoutedID)
-	if state.IsNotFoundError(err) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("reading the node addresses: %w", err)
-	}
-	return texts(routed.TypedSpec().IPs()), nil
-}
-
-func texts(addresses []netip.Addr) []string {
-	var out []string
-	for _, address := range addresses {
-		if !address.IsLinkLocalUnicast() {
-			out = append(out, address.String())
-		}
-	}
-	return out
 }
 
 // Hostname implements Node.

@@ -96,9 +96,8 @@ type Node interface {
 	// Volumes are the volumes that Talos manages on this node, and the partitions
 	// that have the label of one.
 	Volumes(ctx context.Context) ([]Volume, error)
-	// Addresses are the node's addresses as Talos reports them for Kubernetes
-	// (the "current" NodeAddress), without link-local, loopback and VIP ones.
-	Addresses(ctx context.Context) ([]string, error)
+	// Addresses are the node's present addresses.
+	Addresses(ctx context.Context) (Addresses, error)
 	// Hostname is the node's host name.
 	Hostname(ctx context.Context) (string, error)
 
@@ -121,10 +120,9 @@ type Node interface {
 	EtcdMembers(ctx context.Context) ([]EtcdMember, error)
 	// EtcdStatus is the state of this node's own member.
 	EtcdStatus(ctx context.Context) (EtcdStatus, error)
-	// EtcdQuota is the limit of the database of this node's own member in bytes: that
-	// of the machine configuration (argument quota-backend-bytes of etcd), else
-	// DefaultEtcdQuota. 0 says that there is none, or that the node has no etcd.
-	EtcdQuota(ctx context.Context) (int64, error)
+	// EtcdSpec is what the node starts etcd with. The zero value says that it does not
+	// start one, or does not know its addresses (yet).
+	EtcdSpec(ctx context.Context) (EtcdSpec, error)
 	// EtcdAlarms are the alarms raised in the etcd cluster.
 	EtcdAlarms(ctx context.Context) ([]EtcdAlarm, error)
 	// EtcdForfeitLeadership has this node's member hand the leadership of etcd to
@@ -264,12 +262,41 @@ type EtcdMember struct {
 	Learner    bool
 }
 
-// IsAt tells that one of the member's peer URLs has one of the hosts.
+// IsAt tells that one of the member's peer URLs has one of the hosts, however these
+// write an address.
 func (m EtcdMember) IsAt(hosts []string) bool {
 	return slices.ContainsFunc(m.PeerURLs, func(peerURL string) bool {
 		parsed, err := url.Parse(peerURL)
-		return err == nil && slices.Contains(hosts, parsed.Hostname())
+		return err == nil && slices.ContainsFunc(hosts, func(host string) bool { return SameHost(host, parsed.Hostname()) })
 	})
+}
+
+// Addresses are the IP addresses of a node, each once: those at which it can be told
+// from others. Left out are those that are link-local or loopback, that only the
+// network of Talos (KubeSpan, SideroLink) or of Kubernetes knows (Pods, Services, links
+// of the CNI and of kube-proxy), and virtual ones that wander from node to node.
+type Addresses struct {
+	// Node are those of the Node in Kubernetes, at most one of each family.
+	Node []string
+	// Internal are the others on its links.
+	Internal []string
+	// External are those that its surroundings translate to one of its own, as the
+	// platform tells.
+	External []string
+}
+
+// EtcdSpec is what a node starts etcd with.
+type EtcdSpec struct {
+	// Hostname is the host name of the node, which is the name of its member.
+	Hostname string
+	// AdvertisedAddresses are the hosts of the peer URLs with which the node joins,
+	// those that cluster.etcd.advertisedSubnets of its configuration leaves. They need
+	// not be addresses of the Node in Kubernetes.
+	AdvertisedAddresses []string
+	// QuotaBytes is the limit of the database in bytes: that of the machine
+	// configuration (argument quota-backend-bytes of etcd), else DefaultEtcdQuota. 0 says
+	// that there is none, or that it is unknown.
+	QuotaBytes int64
 }
 
 // EtcdStatus is the state of one etcd member.

@@ -80,9 +80,11 @@ type Reconciler struct {
 	credentials *credentialStore
 	silence     *silenceTracker
 	etcdSilence *silenceTracker
-	leaves      *leaves
-	decisions   *lastDecisions
-	memory      *nodeMemory
+	// nameless are the etcd members that are listed without a name.
+	nameless  *silenceTracker
+	leaves    *leaves
+	decisions *lastDecisions
+	memory    *nodeMemory
 }
 
 // +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=taloscontrolplanes,verbs=get;list;watch;patch
@@ -136,6 +138,7 @@ func (r *Reconciler) init(ctx context.Context) {
 	r.credentials = newCredentialStore(r.Clock)
 	r.silence = newSilenceTracker(r.Clock)
 	r.etcdSilence = newSilenceTracker(r.Clock)
+	r.nameless = newSilenceTracker(r.Clock)
 	r.leaves = newLeaves(ctx)
 	r.decisions = newLastDecisions()
 	r.memory = newNodeMemory(r.Clock)

@@ -56,6 +56,7 @@ func (r *Reconciler) gatherFacts(s *scope) rollout.Facts {
 	for _, machine := range s.machines {
 		facts.Machines = append(facts.Machines, machineFacts(s, machine, facts.Etcd))
 	}
+	facts.NamelessFor = r.namelessFor(s, facts.Etcd)
 	silentFor := r.etcdSilence.observe(client.ObjectKeyFromObject(s.controlPlane), silentMembers(facts))
 	for i, machine := range facts.Machines {
 		facts.Machines[i].EtcdSilentFor = silentFor[machine.Name]
@@ -63,6 +64,23 @@ func (r *Reconciler) gatherFacts(s *scope) rollout.Facts {
 	}
 
 	return facts
+}
+
+// namelessFor is for how long members have been listed without a name.
+func (r *Reconciler) namelessFor(s *scope, judged etcd.Health) map[uint64]time.Duration {
+	var nameless []string
+	for _, member := range judged.Members {
+		if member.Name == "" {
+			nameless = append(nameless, etcd.FormatID(member.ID))
+		}
+	}
+	since := r.nameless.observe(client.ObjectKeyFromObject(s.controlPlane), nameless)
+	known := map[uint64]time.Duration{}
+	for _, member := range judged.Members {
+		known[member.ID] = since[etcd.FormatID(member.ID)]
+	}
+
+	return known
 }
 
 // minReplicasWithoutSurge is the least number of replicas with which a rollout may
@@ -98,7 +116,7 @@ func machineFacts(s *scope, machine *clusterv1.Machine, judged etcd.Health) roll
 		Answers:       node.Err == nil,
 		EtcdData:      node.EtcdData,
 		MemberID:      memberID(machine, node),
-		Addresses:     peerAddresses(machine, s.parts[machine.Name].infraMachine),
+		Addresses:     peerAddresses(machine, s.parts[machine.Name].infraMachine, node),
 		Deleting:      !machine.DeletionTimestamp.IsZero(),
 		Unhealthy:     collections.IsUnhealthyAndOwnerRemediated(machine),
 		Retries:       readRecord[controlplanev1.RemediationRecord](machine, controlplanev1.RemediationForAnnotation),

@@ -170,5 +170,5 @@ func (r *Reconciler) connectAsAdmin(ctx context.Context, s *scope, machine *clus
 		return nil, fmt.Errorf("making a client certificate for the Talos API: %w", err)
 	}
 
-	return health.Connect(ctx, r.Dialer, credentials, target(machine))
+	return health.Connect(ctx, r.Dialer, credentials, r.target(machine))
 }

@@ -104,7 +104,7 @@ func (r *Reconciler) readManifests(ctx context.Context, s *scope) ([]*unstructur
 	}
 	errs := []error{errNoManifests}
 	for _, machine := range s.machines {
-		node, err := health.Connect(ctx, r.Dialer, credentials, target(machine))
+		node, err := health.Connect(ctx, r.Dialer, credentials, r.target(machine))
 		if err != nil {
 			errs = append(errs, err)
 			continue

@@ -18,6 +18,8 @@ type nodeMemory struct {
 
 	mu    sync.Mutex
 	known map[client.ObjectKey]remembered
+	// addresses are where nodes answered last.
+	addresses map[client.ObjectKey]string
 	// endpoints are what answered last at the endpoints of control planes.
 	endpoints map[client.ObjectKey]health.APIServerState
 }
@@ -28,7 +30,10 @@ type remembered struct {
 }
 
 func newNodeMemory(c clock.PassiveClock) *nodeMemory {
-	return &nodeMemory{clock: c, known: map[client.ObjectKey]remembered{}, endpoints: map[client.ObjectKey]health.APIServerState{}}
+	return &nodeMemory{
+		clock: c, known: map[client.ObjectKey]remembered{}, addresses: map[client.ObjectKey]string{},
+		endpoints: map[client.ObjectKey]health.APIServerState{},
+	}
 }
 
 // remember keeps what the node of a Machine said now.
@@ -52,6 +57,23 @@ func (m *nodeMemory) recall(machine client.ObjectKey) (health.Facts, bool) {
 	found, ok := m.known[machine]
 
 	return found.facts, ok && m.clock.Since(found.at) < healthyInterval
+}
+
+// reach keeps where the node of a Machine answers; empty drops it.
+func (m *nodeMemory) reach(machine client.ObjectKey, address string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.addresses[machine] = address; address == "" {
+		delete(m.addresses, machine)
+	}
+}
+
+// reached is where the node of a Machine answered last; empty when nobody knows.
+func (m *nodeMemory) reached(machine client.ObjectKey) string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+
+	return m.addresses[machine]
 }
 
 // answered keeps what answers at the endpoint of a control plane; APIServerUnknown

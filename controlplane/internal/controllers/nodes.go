@@ -72,7 +72,7 @@ func (r *Reconciler) askNodes(ctx context.Context, s *scope) error {
 			continue
 		}
 		group.Go(func() {
-			facts := inspector.Inspect(ctx, credentials, target(machine))
+			facts := inspector.Inspect(ctx, credentials, r.target(machine))
 			mu.Lock()
 			defer mu.Unlock()
 			s.nodes[machine.Name] = facts
@@ -100,6 +100,7 @@ func (r *Reconciler) follow(ctx context.Context, machine *clusterv1.Machine, fac
 	if isHealthyNode(facts) {
 		r.memory.remember(key, facts)
 	}
+	r.memory.reach(key, facts.Address)
 	r.Follower.Follow(key, facts.Address, credentials, talosclient.MachineStatus{})
 }
 
@@ -115,6 +116,7 @@ func (r *Reconciler) unfollow(s *scope) {
 	for _, machine := range s.machines {
 		r.Follower.Stop(keyOf(machine))
 		r.memory.forget(keyOf(machine))
+		r.memory.reach(keyOf(machine), "")
 	}
 	r.memory.answered(client.ObjectKeyFromObject(s.controlPlane), health.APIServerUnknown)
 }
@@ -126,6 +128,7 @@ func (r *Reconciler) nodeToControlPlane(ctx context.Context, object client.Objec
 	machine := &clusterv1.Machine{}
 	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(object), machine); err != nil {
 		r.Follower.Stop(client.ObjectKeyFromObject(object))
+		r.memory.reach(client.ObjectKeyFromObject(object), "")
 		return nil
 	}
 

@@ -13,24 +13,33 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/naming"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
-// peerAddresses are the hosts of peer URLs that can only be a Machine's: the
-// addresses of its node, and of a machine in a Pod the lasting address of its etcd,
-// which is none of the former. Without its record nobody knows where its etcd is.
-func peerAddresses(machine *clusterv1.Machine, infraMachine *unstructured.Unstructured) []string {
-	addresses := nodeAddresses(machine)
-	if !isOurs(infraMachine, infrav1.TalosMachineKind) || !runsInPod(infraMachine, "spec") {
-		return addresses
+// peerAddresses are the hosts of peer URLs that can only be a Machine's. Its node says
+// them itself: etcd may be in another network than the address of the Node is. Of a
+// machine in a Pod it is the lasting address of its etcd, which is none of the Machine's.
+// One that does not answer is looked for at all addresses that it has; nil says that
+// nobody knows.
+func peerAddresses(machine *clusterv1.Machine, infraMachine *unstructured.Unstructured, node health.Facts) []string {
+	if len(node.EtcdAddresses) > 0 {
+		return node.EtcdAddresses
 	}
-	lasting, _, err := unstructured.NestedString(infraMachine.Object, "spec", "pod", "etcdAddress")
-	if err != nil || lasting == "" {
+	if isOurs(infraMachine, infrav1.TalosMachineKind) && runsInPod(infraMachine, "spec") {
+		lasting, _, err := unstructured.NestedString(infraMachine.Object, "spec", "pod", "etcdAddress")
+		if err != nil || lasting == "" {
+			return nil
+		}
+
+		return append(nodeAddresses(machine), lasting)
+	}
+	if node.Err == nil {
 		return nil
 	}
 
-	return append(slices.Clone(addresses), lasting)
+	return nodeAddresses(machine)
 }
 
 // isOurs tells that an object is of a kind of our infrastructure provider. Its kinds

@@ -16,6 +16,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
@@ -161,7 +162,8 @@ func TestMembersAtLastingAddressesBelongToTheirMachines(t *testing.T) {
 
 func TestPeerAddresses(t *testing.T) {
 	machine := &clusterv1.Machine{Status: clusterv1.MachineStatus{Addresses: []clusterv1.MachineAddress{
-		{Type: clusterv1.MachineInternalIP, Address: "10.0.0.1"}, {Type: clusterv1.MachineHostName, Address: "cp-a"},
+		{Type: clusterv1.MachineExternalIP, Address: "192.0.2.1"}, {Type: clusterv1.MachineInternalIP, Address: "10.0.0.1"},
+		{Type: clusterv1.MachineHostName, Address: "cp-a"},
 	}}}
 	pod := map[string]any{"etcdAddress": "10.96.0.1"}
 	for name, tc := range map[string]struct {
@@ -169,10 +171,10 @@ func TestPeerAddresses(t *testing.T) {
 		infra   *unstructured.Unstructured
 		want    []string
 	}{
-		"metal": {machine, ours(infrav1.TalosMachineKind, "cp-a", map[string]any{"spec": map[string]any{"metal": map[string]any{}}}), []string{"10.0.0.1"}},
+		"metal": {machine, ours(infrav1.TalosMachineKind, "cp-a", map[string]any{"spec": map[string]any{"metal": map[string]any{}}}), []string{"10.0.0.1", "192.0.2.1"}},
 		"in a Pod": {
 			machine, ours(infrav1.TalosMachineKind, "cp-a", map[string]any{"spec": map[string]any{"container": map[string]any{}, "pod": pod}}),
-			[]string{"10.0.0.1", "10.96.0.1"},
+			[]string{"10.0.0.1", "192.0.2.1", "10.96.0.1"},
 		},
 		"in a Pod that nobody has seen": {
 			&clusterv1.Machine{}, ours(infrav1.TalosMachineKind, "cp-a", map[string]any{"spec": map[string]any{"container": map[string]any{}, "pod": pod}}),
@@ -181,11 +183,16 @@ func TestPeerAddresses(t *testing.T) {
 		"in a Pod without the record": {machine, ours(infrav1.TalosMachineKind, "cp-a", map[string]any{"spec": map[string]any{"container": map[string]any{}}}), nil},
 		"of another vendor": {machine, &unstructured.Unstructured{Object: map[string]any{
 			"apiVersion": "infrastructure.cluster.x-k8s.io/v1beta2", "kind": "OtherMachine", "spec": map[string]any{"container": map[string]any{}, "pod": pod},
-		}}, []string{"10.0.0.1"}},
-		"without an infrastructure machine": {machine, nil, []string{"10.0.0.1"}},
+		}}, []string{"10.0.0.1", "192.0.2.1"}},
+		"without an infrastructure machine": {machine, nil, []string{"10.0.0.1", "192.0.2.1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			NewWithT(t).Expect(peerAddresses(tc.machine, tc.infra)).To(Equal(tc.want))
+			g := NewWithT(t)
+			g.Expect(peerAddresses(tc.machine, tc.infra, health.Facts{Err: errNotAsked})).To(Equal(tc.want))
+			g.Expect(peerAddresses(tc.machine, tc.infra, health.Facts{EtcdAddresses: []string{"10.9.0.1"}})).To(Equal([]string{"10.9.0.1"}), "the node says it")
+			silent := peerAddresses(tc.machine, tc.infra, health.Facts{})
+			g.Expect(slices.Contains(silent, "10.96.0.1")).To(Equal(slices.Contains(tc.want, "10.96.0.1")), "the lasting address is sure")
+			g.Expect(len(silent) > 0).To(Equal(slices.Contains(tc.want, "10.96.0.1")), "a node that answers and does not say it may be elsewhere")
 		})
 	}
 }

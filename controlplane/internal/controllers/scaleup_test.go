@@ -167,7 +167,7 @@ func TestADatabaseNearItsQuotaIsTold(t *testing.T) {
 	g := NewWithT(t)
 	w, r := scaled(t, 1)
 	node := w.talos[w.machines()[0].Name]
-	node.Update(func(s *talosfake.State) { s.EtcdQuota, s.EtcdStatus.DBSizeBytes = 1<<30, 900<<20 })
+	node.Update(func(s *talosfake.State) { s.EtcdSpec.QuotaBytes, s.EtcdStatus.DBSizeBytes = 1<<30, 900<<20 })
 	w.scale(3)
 	w.settle(r)
 	w.settle(r)

@@ -158,25 +158,38 @@ func isProvisioned(machine *clusterv1.Machine) bool {
 	return ptr.Deref(machine.Status.Initialization.InfrastructureProvisioned, false) && len(nodeAddresses(machine)) > 0
 }
 
-// nodeAddresses are the addresses of a Machine's Talos API: the internal ones,
-// and only without them the external ones.
+// nodeAddresses are the addresses at which a Machine's Talos API may answer: which of
+// them lead there from here depends on the networks. Internal ones come first, and
+// names last.
 func nodeAddresses(machine *clusterv1.Machine) []string {
-	for _, kind := range []clusterv1.MachineAddressType{clusterv1.MachineInternalIP, clusterv1.MachineExternalIP} {
-		var addresses []string
+	var addresses []string
+	for _, kind := range []clusterv1.MachineAddressType{
+		clusterv1.MachineInternalIP, clusterv1.MachineExternalIP, clusterv1.MachineInternalDNS, clusterv1.MachineExternalDNS,
+	} {
 		for _, address := range machine.Status.Addresses {
 			if address.Type == kind && !slices.Contains(addresses, address.Address) {
 				addresses = append(addresses, address.Address)
 			}
 		}
-		if len(addresses) > 0 {
-			return addresses
-		}
 	}
 
-	return nil
+	return addresses
 }
 
-// target is how a Machine's node is reached, and recognized.
-func target(machine *clusterv1.Machine) health.Target {
-	return health.Target{Addresses: nodeAddresses(machine), Hostname: machine.Name}
+// target is how a Machine's node is reached, and recognized: first where it answered
+// last.
+func (r *Reconciler) target(machine *clusterv1.Machine) health.Target {
+	addresses, last := nodeAddresses(machine), r.memory.reached(keyOf(machine))
+	slices.SortStableFunc(addresses, func(a, b string) int {
+		switch last {
+		case a:
+			return -1
+		case b:
+			return 1
+		default:
+			return 0
+		}
+	})
+
+	return health.Target{Addresses: addresses, Hostname: machine.Name}
 }

@@ -104,7 +104,10 @@ func (w *world) provision(machine *clusterv1.Machine) {
 	number := len(w.talos) + len(w.gone)
 	address := fmt.Sprintf("10.0.0.%d", number+1)
 	node := w.dialer.Add(address, newTalosMachine(machine.Name, w.prober))
-	node.Update(func(state *talosfake.State) { state.Manifests = []map[string]any{kubeProxy(machine.Spec.Version)} })
+	node.Update(func(state *talosfake.State) {
+		state.Manifests = []map[string]any{kubeProxy(machine.Spec.Version)}
+		state.EtcdSpec.AdvertisedAddresses = []string{address}
+	})
 	node.OnLeave = func(leaving *talosfake.Machine) error { return w.leave(leaving) }
 	node.OnRemoveMember = func(_ *talosfake.Machine, id uint64) error { return w.remove(id) }
 	w.join(node, firstMember+uint64(number))

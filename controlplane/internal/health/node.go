@@ -58,6 +58,9 @@ type Facts struct {
 	Etcd *etcd.View
 	// EtcdErr says why Etcd is nil.
 	EtcdErr error
+	// EtcdAddresses are the hosts of the peer URLs with which the node joins etcd, as it
+	// says itself; nil when it has not said it.
+	EtcdAddresses []string
 	// Services are the Talos system services by ID; nil when unknown.
 	Services map[string]talosclient.Service
 	// ServicesErr says why Services is nil.
@@ -76,9 +79,6 @@ type Inspector struct {
 	// DefaultTimeout.
 	Timeout time.Duration
 }
-
-// errNoAddress says that a machine has no address (yet).
-var errNoAddress = errors.New("the machine has no address")
 
 // errOtherNode says that an address belongs to another node of the cluster.
 var errOtherNode = errors.New("another node answers")
@@ -99,10 +99,12 @@ func (i Inspector) Inspect(ctx context.Context, creds talosclient.Credentials, t
 	}
 	defer func() { _ = node.Close() }() // Closing gives the connection back; there is nothing to lose.
 
-	facts := Facts{Address: node.Address}
+	facts := Facts{Address: node.Address, EtcdAddresses: node.Etcd.AdvertisedAddresses}
 	facts.Services, facts.ServicesErr = services(ctx, node)
 	facts.StaticPods, facts.StaticPodsErr = node.StaticPods(ctx)
-	facts.Etcd, facts.EtcdErr = etcdView(ctx, node, facts.Services)
+	if facts.Etcd, facts.EtcdErr = etcdView(ctx, node, facts.Services); facts.Etcd != nil {
+		facts.Etcd.DBQuotaBytes = node.Etcd.QuotaBytes
+	}
 	facts.EtcdData = EtcdDataPresent
 	if !facts.isMember() {
 		facts.EtcdData = etcdData(ctx, node, facts.Services)
@@ -127,38 +129,39 @@ type Connection struct {
 
 	// Address is where the node answered.
 	Address string
+	// Etcd is what it starts etcd with; the zero value when it has not said it.
+	Etcd talosclient.EtcdSpec
 }
 
-// Connect opens a connection to the node of target: to the first of its
-// addresses that answers as that node. The caller closes it.
+// Connect opens a connection to the node of target, at that of its addresses at which
+// that node answers first. The caller closes it.
 func Connect(ctx context.Context, dialer talosclient.Dialer, creds talosclient.Credentials, target Target) (*Connection, error) {
-	if len(target.Addresses) == 0 {
-		return nil, errNoAddress
-	}
-	var errs []error
-	for _, address := range target.Addresses {
+	return talosclient.First(ctx, target.Addresses, func(ctx context.Context, address string) (*Connection, error) {
 		node, err := dialer.Secure(ctx, address, creds)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("connecting to the Talos API at %s: %w", address, err))
-			continue
+			return nil, fmt.Errorf("connecting to the Talos API at %s: %w", address, err)
 		}
-		if err := identify(ctx, node, target.Hostname); err != nil {
+		connection := &Connection{Node: node, Address: address}
+		if err := connection.identify(ctx, target.Hostname); err != nil {
 			_ = node.Close()
-			errs = append(errs, fmt.Errorf("identifying the node at %s: %w", address, err))
-			continue
+			return nil, fmt.Errorf("identifying the node at %s: %w", address, err)
 		}
 
-		return &Connection{Node: node, Address: address}, nil
-	}
-
-	return nil, errors.Join(errs...)
+		return connection, nil
+	})
 }
 
-func identify(ctx context.Context, node talosclient.Node, want string) error {
-	if want == "" {
+// identify makes sure of the node, and learns what it starts etcd with. That has its
+// host name, too, which saves a call; it may be of before the last change of the name,
+// so it cannot tell that the node is another one.
+func (c *Connection) identify(ctx context.Context, want string) error {
+	if spec, err := c.EtcdSpec(ctx); err == nil {
+		c.Etcd = spec
+	}
+	if want == "" || c.Etcd.Hostname == want {
 		return nil
 	}
-	got, err := node.Hostname(ctx)
+	got, err := c.Hostname(ctx)
 	if err != nil {
 		return fmt.Errorf("reading the host name: %w", err)
 	}

@@ -80,7 +80,7 @@ func TestConditionsOfAMachine(t *testing.T) {
 		"a member without a leader":        {update(func(s *fake.State) { s.EtcdStatus.Leader = 0 }), member, "False", controlplanev1.MachineEtcdMemberNotHealthyReason},
 		"a member that is far behind":      {update(func(s *fake.State) { s.EtcdStatus.RaftIndex = maxLag + 1 }), member, "False", controlplanev1.MachineEtcdMemberNotHealthyReason},
 		"a member that is hardly behind":   {update(func(s *fake.State) { s.EtcdStatus.RaftIndex = maxLag }), member, "True", controlplanev1.MachineEtcdMemberHealthyReason},
-		"a database near its quota":        {update(func(s *fake.State) { s.EtcdQuota, s.EtcdStatus.DBSizeBytes = 10, 9 }), member, "True", controlplanev1.MachineEtcdMemberHealthyReason},
+		"a database near its quota":        {update(func(s *fake.State) { s.EtcdSpec.QuotaBytes, s.EtcdStatus.DBSizeBytes = 10, 9 }), member, "True", controlplanev1.MachineEtcdMemberHealthyReason},
 		"a learner":                        {update(func(s *fake.State) { s.EtcdStatus.Learner = true }), member, "False", controlplanev1.MachineEtcdMemberNotHealthyReason},
 		"a member that was removed":        {update(func(s *fake.State) { s.Members = nil }), member, "False", controlplanev1.MachineEtcdMemberNotHealthyReason},
 		"a member with an alarm":           {update(func(s *fake.State) { s.Alarms = []talosclient.EtcdAlarm{{MemberID: 7, Alarm: "NOSPACE"}} }), member, "False", controlplanev1.MachineEtcdMemberNotHealthyReason},

@@ -85,7 +85,9 @@ type MachineFacts struct {
 	// it last did; 0 when it never did.
 	MemberID uint64
 	// Addresses are the hosts of peer URLs that can only be the Machine's, until it is
-	// let go and another has its host; empty while nobody knows at which its etcd is.
+	// let go and another has its host: those at which its node says that its etcd is,
+	// or, of one that does not answer, those that the Machine has. Empty while nobody
+	// knows.
 	Addresses []string
 	// MemberProblem says in a sentence why the node's etcd member is not up;
 	// empty when it is.
@@ -203,6 +205,9 @@ type Facts struct {
 	APIServer health.APIServerState
 	// Etcd is etcd as a whole, as far as nodes answer.
 	Etcd etcd.Health
+	// NamelessFor is for how long members have been listed without a name, by their ID:
+	// their etcd has not started (yet).
+	NamelessFor map[uint64]time.Duration
 	// LeaveTimeout is how long a departing node's etcd may be silent before its
 	// member is removed through another one.
 	LeaveTimeout time.Duration
@@ -231,13 +236,28 @@ func (f Facts) leaving() []MachineFacts {
 
 // strangers are the members that belong to no Machine, neither by their ID nor
 // by their address. Nothing is known while any may be the member of a Machine that
-// never told which one is its.
+// never told which one is its, or of one that joins at this moment.
 func (f Facts) strangers() []etcd.Member {
 	if _, doubt := f.mayHaveAnyMember(""); doubt {
 		return nil
 	}
 
-	return f.membersOfNone(f.Machines)
+	return slices.DeleteFunc(f.membersOfNone(f.Machines), f.mayBeJoining)
+}
+
+// mayBeJoining tells that a member may be that of a Machine which joins at this moment:
+// etcd lists it before its node has data, and so without a name. Nothing that is known
+// of its address speaks against that: the node may have got another one since. What
+// stays without a name for long was left behind, and would keep others from joining.
+func (f Facts) mayBeJoining(member etcd.Member) bool {
+	return member.Learner && member.Name == "" && f.NamelessFor[member.ID] < f.LeaveTimeout && slices.ContainsFunc(f.Machines, f.mayJoin)
+}
+
+// mayJoin tells that the node of a Machine may join etcd at any moment.
+func (f Facts) mayJoin(machine MachineFacts) bool {
+	_, found := f.member(machine)
+
+	return machine.Configured && !machine.letGo() && machine.EtcdData != health.EtcdDataPresent && !found
 }
 
 // mayHaveAnyMember is a Machine, of those of another name, of which nobody knows which

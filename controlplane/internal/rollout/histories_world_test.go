@@ -41,6 +41,8 @@ type play struct {
 	wiped       map[string]bool
 	leaving     map[string]bool
 	silentSince map[string]time.Time
+	// namelessSince is since when the manager sees members without a name.
+	namelessSince map[uint64]time.Time
 
 	offences []string
 	trace    []string
@@ -79,6 +81,7 @@ func newPlay(random *rand.Rand, decide func(Facts) Decision) *play {
 		random: random, decide: decide, now: time.Unix(0, 0), replicas: 1, surge: 1,
 		hosts: []string{"host-1", "host-2", "host-3", "host-4", "host-5", "host-6"},
 		wiped: map[string]bool{}, leaving: map[string]bool{}, silentSince: map[string]time.Time{},
+		namelessSince: map[uint64]time.Time{},
 	}
 }
 
@@ -274,7 +277,13 @@ func (p *play) facts() Facts {
 			}
 		}
 	}
-	facts.Etcd = etcd.Judge(views)
+	facts.Etcd, facts.NamelessFor = etcd.Judge(views), map[uint64]time.Duration{}
+	for _, member := range facts.Etcd.Members {
+		if _, known := p.namelessSince[member.ID]; !known && member.Name == "" {
+			p.namelessSince[member.ID] = p.now
+		}
+		facts.NamelessFor[member.ID] = p.now.Sub(p.namelessSince[member.ID])
+	}
 	for _, machine := range p.machines {
 		facts.Machines = append(facts.Machines, p.machineFacts(machine, facts.Etcd))
 	}
@@ -318,7 +327,7 @@ func (p *play) machineFacts(m *machinePlay, judged etcd.Health) MachineFacts {
 
 // restart is a manager that dies, and another that starts.
 func (p *play) restart() {
-	p.leaving, p.silentSince = map[string]bool{}, map[string]time.Time{}
+	p.leaving, p.silentSince, p.namelessSince = map[string]bool{}, map[string]time.Time{}, map[uint64]time.Time{}
 	p.note("the manager restarts")
 }
 

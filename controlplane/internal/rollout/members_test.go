@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -36,7 +37,17 @@ func empty(machine *MachineFacts) {
 func atItsAddress(machine *MachineFacts) { machine.Addresses = []string{"192.0.2.9"} }
 
 // nameless makes that learner one whose etcd has not started (yet).
-func nameless(facts *Facts) { facts.Etcd.Members[3].Name = "" }
+func nameless(facts *Facts) { facts.Etcd.Members[3].Name, facts.LeaveTimeout = "", leaveTimeout }
+
+// leaveTimeout is the time after which nobody waits for a silent etcd.
+const leaveTimeout = 5 * time.Minute
+
+// namelessFor makes that learner one that etcd has listed without a name for so long.
+func namelessFor(since time.Duration) func(*Facts) {
+	return func(facts *Facts) {
+		facts.NamelessFor = map[uint64]time.Duration{9: since}
+	}
+}
 
 // TestALearnerOfNobodyIsRemovedFirst: etcd has one learner at a time, so nobody
 // joins or goes while a node that was given back has left its own behind.
@@ -45,16 +56,23 @@ func TestALearnerOfNobodyIsRemovedFirst(t *testing.T) {
 		facts Facts
 		want  Action
 	}{
-		"while all are well":                                           {three(learns), RemoveMember},
-		"while another goes":                                           {three(learns, func(f *Facts) { f.Machines[1].Deleting, f.Machines[1].Hook = true, HookDue }), RemoveMember},
-		"while another is to be mended":                                {three(learns, func(f *Facts) { f.Machines[1].Unhealthy, f.Machines[1].Answers = true, false }), RemoveMember},
-		"while another waits to join":                                  {three(learns, fourth(empty)), RemoveMember},
-		"at the address of one that is held back":                      {three(learns, fourth(empty, atItsAddress, func(m *MachineFacts) { m.Held, m.Configured = true, false })), RemoveMember},
-		"at the address of one without data, with the name of another": {three(learns, fourth(empty, atItsAddress)), RemoveMember},
-		"not while it may be a Machine's":                              {three(learns, fourth()), WaitForPreflight},
-		"not at a Machine's address without a name":                    {three(learns, nameless, fourth(empty, atItsAddress)), WaitForPreflight},
-		"not at the address of a Machine that does not answer":         {three(learns, fourth(atItsAddress)), WaitForPreflight},
-		"not when nobody knows where a Machine is":                     {three(learns, fourth(empty, func(m *MachineFacts) { m.Addresses = nil })), WaitForPreflight},
+		"while all are well":                                            {three(learns), RemoveMember},
+		"while another goes":                                            {three(learns, func(f *Facts) { f.Machines[1].Deleting, f.Machines[1].Hook = true, HookDue }), RemoveMember},
+		"while another is to be mended":                                 {three(learns, func(f *Facts) { f.Machines[1].Unhealthy, f.Machines[1].Answers = true, false }), RemoveMember},
+		"while another that is elsewhere waits to join":                 {three(learns, fourth(empty)), RemoveMember},
+		"not without a name while another waits to join":                {three(learns, nameless, fourth(empty)), WaitForPreflight},
+		"without a name while nobody waits to join":                     {three(learns, nameless), RemoveMember},
+		"without a name for long":                                       {three(learns, nameless, namelessFor(leaveTimeout), fourth(empty)), RemoveMember},
+		"not without a name for less":                                   {three(learns, nameless, namelessFor(leaveTimeout-1), fourth(empty)), WaitForPreflight},
+		"not while one whose member was removed may join anew":          {three(learns, nameless, fourth(empty, func(m *MachineFacts) { m.MemberID = 5 })), WaitForPreflight},
+		"without a name while another has the data of a removed member": {three(learns, nameless, fourth(empty, func(m *MachineFacts) { m.MemberID, m.EtcdData = 5, health.EtcdDataPresent })), RemoveMember},
+		"without a name while another that was let go may return":       {three(learns, nameless, fourth(empty, func(m *MachineFacts) { m.Deleting, m.Hook = true, HookGone })), RemoveMember},
+		"at the address of one that is held back":                       {three(learns, fourth(empty, atItsAddress, func(m *MachineFacts) { m.Held, m.Configured = true, false })), RemoveMember},
+		"at the address of one without data, with the name of another":  {three(learns, fourth(empty, atItsAddress)), RemoveMember},
+		"not while it may be a Machine's":                               {three(learns, fourth()), WaitForPreflight},
+		"not at a Machine's address without a name":                     {three(learns, nameless, fourth(empty, atItsAddress)), WaitForPreflight},
+		"not at the address of a Machine that does not answer":          {three(learns, fourth(atItsAddress)), WaitForPreflight},
+		"not when nobody knows where a Machine is":                      {three(learns, fourth(empty, func(m *MachineFacts) { m.Addresses = nil })), WaitForPreflight},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, decision := NewWithT(t), Decide(tc.facts)

@@ -184,8 +184,13 @@ type TalosMachineStatus struct {
 	// +optional
 	Initialization TalosMachineInitializationStatus `json:"initialization,omitempty,omitzero"`
 
-	// addresses are the addresses of the node, as Talos reports them for
-	// Kubernetes, and its host name.
+	// addresses are the present addresses of the machine, and its host name. Those of
+	// the Node in Kubernetes come first, as InternalIP, then the others on its links,
+	// as InternalIP; those that the platform tells, and the one at which the machine is
+	// reached where it does not know that itself, are ExternalIP or ExternalDNS. Left
+	// out are addresses that are link-local, of Pods and Services, of links of the CNI
+	// and of kube-proxy, and the control plane endpoint unless it is that of the Node.
+	// At most 32 are told.
 	// +optional
 	Addresses clusterv1.MachineAddresses `json:"addresses,omitempty"`
 

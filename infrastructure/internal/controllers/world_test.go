@@ -257,7 +257,7 @@ func (n mortalNode) Hardware(ctx context.Context) (talosclient.Hardware, error) 
 	return n.Node.Hardware(ctx)
 }
 
-func (n mortalNode) Addresses(ctx context.Context) ([]string, error) {
+func (n mortalNode) Addresses(ctx context.Context) (talosclient.Addresses, error) {
 	n.world.asked[n.address]++
 
 	return n.Node.Addresses(ctx)

@@ -4,6 +4,7 @@ package quorum
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -47,23 +48,44 @@ func Without(
 	return etcd.Judge(told), nil
 }
 
-// look is what a machine says at the first of its addresses that answers; nil when
-// none does.
+// look is what a machine says at that of its addresses at which it answers first; nil
+// when it does at none.
 func look(ctx context.Context, dialer talosclient.Dialer, credentials talosclient.Credentials, addresses clusterv1.MachineAddresses) *etcd.View {
+	hostname, hosts := "", []string(nil)
 	for _, address := range addresses {
-		if address.Type != clusterv1.MachineInternalIP {
-			continue
-		}
-		node, err := dialer.Secure(ctx, address.Address, credentials)
-		if err != nil {
-			continue
-		}
-		view, err := etcd.Look(ctx, node)
-		_ = node.Close() // Closing gives the connection back; there is nothing to lose.
-		if err == nil {
-			return view
+		if address.Type == clusterv1.MachineHostName {
+			hostname = address.Address
+		} else {
+			hosts = append(hosts, address.Address)
 		}
 	}
+	view, err := talosclient.First(ctx, hosts, func(ctx context.Context, address string) (viewed, error) {
+		node, err := dialer.Secure(ctx, address, credentials)
+		if err != nil {
+			return viewed{}, err
+		}
+		defer func() { _ = node.Close() }() // Closing gives the connection back; there is nothing to lose.
+		if hostname != "" {
+			if got, err := node.Hostname(ctx); err != nil || got != hostname {
+				return viewed{}, errors.Join(errOtherNode, err)
+			}
+		}
+		view, err := etcd.Look(ctx, node)
 
-	return nil
+		return viewed{view}, err
+	})
+	if err != nil {
+		return nil
+	}
+
+	return view.View
 }
+
+// errOtherNode says that an address is another node's, or that nobody knows whose it is.
+var errOtherNode = errors.New("another node may have answered")
+
+// viewed is a view that nobody has to close.
+type viewed struct{ *etcd.View }
+
+// Close implements io.Closer.
+func (viewed) Close() error { return nil }

@@ -96,11 +96,13 @@ type State struct {
 	Volumes     []talosclient.Volume
 	Addresses   []string
 	Hostname    string
+	// InternalAddresses and ExternalAddresses are those beside the ones of its Node.
+	InternalAddresses, ExternalAddresses []string
 
 	EtcdData   bool
 	Members    []talosclient.EtcdMember
 	EtcdStatus talosclient.EtcdStatus
-	EtcdQuota  int64
+	EtcdSpec   talosclient.EtcdSpec
 	Alarms     []talosclient.EtcdAlarm
 	Services   []talosclient.Service
 	StaticPods []talosclient.StaticPod

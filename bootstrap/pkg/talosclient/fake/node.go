@@ -73,8 +73,10 @@ func (n *node) Volumes(context.Context) ([]talosclient.Volume, error) {
 	return answer(n, "Volumes", func(s State) []talosclient.Volume { return s.Volumes })
 }
 
-func (n *node) Addresses(context.Context) ([]string, error) {
-	return answer(n, "Addresses", func(s State) []string { return s.Addresses })
+func (n *node) Addresses(context.Context) (talosclient.Addresses, error) {
+	return answer(n, "Addresses", func(s State) talosclient.Addresses {
+		return talosclient.Addresses{Node: s.Addresses, Internal: s.InternalAddresses, External: s.ExternalAddresses}
+	})
 }
 
 func (n *node) Hostname(context.Context) (string, error) {
@@ -143,8 +145,8 @@ func (n *node) EtcdStatus(context.Context) (talosclient.EtcdStatus, error) {
 	})
 }
 
-func (n *node) EtcdQuota(context.Context) (int64, error) {
-	return answer(n, "EtcdQuota", func(s State) int64 { return s.EtcdQuota })
+func (n *node) EtcdSpec(context.Context) (talosclient.EtcdSpec, error) {
+	return answer(n, "EtcdSpec", func(s State) talosclient.EtcdSpec { return s.EtcdSpec })
 }
 
 func (n *node) EtcdAlarms(context.Context) ([]talosclient.EtcdAlarm, error) {

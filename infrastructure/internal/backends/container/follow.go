@@ -302,7 +302,7 @@ func (m *Machines) observe(
 	}
 	scope.Observed.Running = running(scope.TalosMachine, node, status)
 	if status.Stage == talosclient.StageRunning || status.Stage == talosclient.StageBooting {
-		addresses, err := backends.AddressesOf(ctx, talos)
+		addresses, err := backends.AddressesOf(ctx, talos, pod.Status.PodIP, scope.Cluster.Spec.ControlPlaneEndpoint.Host, scope.TalosMachine.Spec.Pod.EtcdAddress)
 		if err != nil || len(addresses) == 0 {
 			return m.soon(), nil
 		}

@@ -149,7 +149,7 @@ func (m *Machines) observe(
 	}
 	scope.Observed.Running = backends.RunningFinding(status)
 	if status.Stage == talosclient.StageRunning || status.Stage == talosclient.StageBooting {
-		addresses, err := backends.AddressesOf(ctx, answer.Node)
+		addresses, err := backends.AddressesOf(ctx, answer.Node, answer.Address, scope.Cluster.Spec.ControlPlaneEndpoint.Host)
 		if err != nil || len(addresses) == 0 {
 			// Talos tells them once the network is up.
 			return m.soon(), nil

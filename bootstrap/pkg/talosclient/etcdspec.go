@@ -2,7 +2,6 @@ package talosclient
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 
@@ -15,58 +14,64 @@ import (
 // quotaArgument is the argument of etcd that limits its database.
 const quotaArgument = "quota-backend-bytes"
 
-// EtcdQuota implements Node. It reads what etcd is started with as YAML: as a message,
+// EtcdSpec implements Node. It reads what etcd is started with as YAML: as a message,
 // its arguments are in another field in Talos v1.12 than they are since v1.13, and a
 // reader of the one would take those of the other for none.
-func (n *node) EtcdQuota(ctx context.Context) (int64, error) {
+func (n *node) EtcdSpec(ctx context.Context) (EtcdSpec, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	spec := resource.NewMetadata(etcd.NamespaceName, etcd.SpecType, etcd.SpecID, resource.VersionUndefined)
 	res, err := n.COSI.Get(ctx, spec, state.WithGetUnmarshalOptions(state.WithSkipProtobufUnmarshal()))
 	if state.IsNotFoundError(err) {
-		return 0, nil
+		return EtcdSpec{}, nil
 	}
 	if err != nil {
-		return 0, fmt.Errorf("reading what etcd is started with: %w", err)
+		return EtcdSpec{}, fmt.Errorf("reading what etcd is started with: %w", err)
 	}
 	text, err := yaml.Marshal(res.Spec())
 	if err != nil {
-		return 0, fmt.Errorf("reading what etcd is started with: %w", err)
+		return EtcdSpec{}, fmt.Errorf("reading what etcd is started with: %w", err)
 	}
-	return etcdQuota(text)
+	return etcdSpec(text)
 }
 
-// etcdQuota is the quota in what etcd is started with.
-func etcdQuota(spec []byte) (int64, error) {
+// etcdSpec reads what etcd is started with.
+func etcdSpec(spec []byte) (EtcdSpec, error) {
 	var read struct {
-		ExtraArgs map[string]arguments `yaml:"extraArgs"`
+		Name                string               `yaml:"name"`
+		AdvertisedAddresses []string             `yaml:"advertisedAddresses"`
+		ExtraArgs           map[string]arguments `yaml:"extraArgs"`
 	}
 	if err := yaml.Unmarshal(spec, &read); err != nil {
-		return 0, fmt.Errorf("reading what etcd is started with: %w", err)
+		return EtcdSpec{}, fmt.Errorf("reading what etcd is started with: %w", err)
 	}
-	values := read.ExtraArgs[quotaArgument]
+	return EtcdSpec{
+		Hostname: read.Name, AdvertisedAddresses: read.AdvertisedAddresses, QuotaBytes: quota(read.ExtraArgs[quotaArgument]),
+	}, nil
+}
+
+// quota is the limit of the database that the values of its argument state.
+func quota(values arguments) int64 {
 	if len(values) == 0 {
-		return DefaultEtcdQuota, nil
+		return DefaultEtcdQuota
 	}
-	quota, err := strconv.ParseInt(values[len(values)-1], 10, 64)
+	stated, err := strconv.ParseInt(values[len(values)-1], 10, 64)
 	switch {
 	case err != nil:
-		return 0, fmt.Errorf("reading etcd's argument %s: %w", quotaArgument, err)
-	case quota == 0:
-		return DefaultEtcdQuota, nil
+		return 0 // etcd does not start with it, and says so itself.
+	case stated == 0:
+		return DefaultEtcdQuota
 	}
 	// A negative one switches the limit off (server/storage/quota.go, NewBackendQuota).
-	return max(quota, 0), nil
+	return max(stated, 0)
 }
 
 // arguments are the values of one argument, of which the last counts: a text in Talos
 // v1.12, and a list below the key values since v1.13.
 type arguments []string
 
-// errArguments says that an argument of etcd has another form.
-var errArguments = errors.New("the argument is neither a text nor a list below the key values")
-
-// UnmarshalYAML implements yaml.Unmarshaler.
+// UnmarshalYAML implements yaml.Unmarshaler. Another form is a value that nobody can
+// read: all else is known.
 func (a *arguments) UnmarshalYAML(node *yaml.Node) error {
 	if node.Kind == yaml.ScalarNode {
 		*a = arguments{node.Value}
@@ -76,7 +81,8 @@ func (a *arguments) UnmarshalYAML(node *yaml.Node) error {
 		Values []string `yaml:"values"`
 	}
 	if node.Kind != yaml.MappingNode || node.Decode(&listed) != nil {
-		return errArguments
+		*a = arguments{""}
+		return nil
 	}
 	*a = listed.Values
 	return nil
