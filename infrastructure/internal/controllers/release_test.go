@@ -284,7 +284,9 @@ func leftEtcd(t *testing.T) (*world, *manager, *bareMetal) {
 	change(w, owner, func(machine *clusterv1.Machine) {
 		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, controlplanev1.EtcdLeftAnnotation, "")
 	})
-	metal.Update(func(s *talosfake.State) { s.EtcdData = true })
+	metal.Update(func(s *talosfake.State) {
+		s.EtcdData, s.EtcdSpec.AdvertisedAddresses, s.EtcdStatus.MemberID = true, []string{"10.9.0.1"}, 5
+	})
 
 	return w, m, metal
 }
@@ -324,11 +326,28 @@ func TestTheOthersTellWhetherASilentEtcdVotes(t *testing.T) {
 	at := func(address string, learner bool) talosclient.EtcdMember {
 		return talosclient.EtcdMember{ID: 1, PeerURLs: []string{"https://" + address + ":2380"}, Learner: learner}
 	}
+	record := func(w *world, _ *bareMetal) {
+		change(w, get(w, &clusterv1.Machine{}, "a"), func(machine *clusterv1.Machine) {
+			machine.Spec.ProviderID = w.machine("a").Spec.ProviderID
+			metav1.SetMetaDataAnnotation(&machine.ObjectMeta, controlplanev1.EtcdMemberAnnotation, `{"id":"1","peerURLs":["https://10.9.0.9:2380"]}`)
+		})
+	}
+	unsaid := func(_ *world, metal *bareMetal) { metal.Fail("EtcdSpec", talosfake.ErrUnreachable) }
 	for name, tc := range map[string]struct {
 		leader uint64
 		member talosclient.EtcdMember
+		act    func(*world, *bareMetal)
 		wiped  bool
 	}{
+		"it votes in another network":                         {leader: 7, member: at("10.9.0.1", false)},
+		"it votes in another network, in another form":        {leader: 7, member: at("[::ffff:10.9.0.1]", false)},
+		"it votes where nobody knows, as its Machine records": {leader: 7, member: at("10.9.0.9", false), act: record},
+		"nobody knows where it would vote":                    {leader: 7, member: at("10.9.0.9", false), act: unsaid},
+		"it votes, as its own etcd says": {leader: 7, member: at("10.9.0.9", false), act: func(_ *world, metal *bareMetal) {
+			metal.Fail("EtcdStatus", nil)
+			metal.Update(func(s *talosfake.State) { s.EtcdStatus = talosclient.EtcdStatus{MemberID: 1, Learner: true} })
+		}},
+		"it learns in another network":     {leader: 7, member: at("10.9.0.1", true), wiped: true},
 		"it has no member":                 {leader: 7, member: at("10.0.0.9", false), wiped: true},
 		"it learns":                        {leader: 7, member: at("10.0.0.1", true), wiped: true},
 		"it votes":                         {leader: 7, member: at("10.0.0.1", false)},
@@ -338,6 +357,9 @@ func TestTheOthersTellWhetherASilentEtcdVotes(t *testing.T) {
 			g := NewWithT(t)
 			w, m, metal := leftEtcd(t)
 			metal.Fail("EtcdStatus", talosfake.ErrUnreachable)
+			if tc.act != nil {
+				tc.act(w, metal)
+			}
 			other := newMachine(t, "b", func(machine *infrav1.TalosMachine) {
 				machine.Labels = map[string]string{clusterv1.ClusterNameLabel: testCluster, clusterv1.MachineControlPlaneLabel: ""}
 				machine.Status.Addresses = clusterv1.MachineAddresses{{Type: clusterv1.MachineInternalIP, Address: "10.0.0.9"}}

@@ -2,13 +2,17 @@ package controllers
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/quorum"
@@ -30,22 +34,85 @@ func (r *HostReconciler) vote(ctx context.Context, host *infrav1.TalosHost, node
 	if exists, err := node.EtcdDataExists(ctx); err == nil && !exists {
 		return wipe.NoVote, nil
 	}
-	if told, err := r.voteByOthers(ctx, host, cluster); err != nil || told != wipe.MayVote {
+	known, err := r.known(ctx, host, cluster, node)
+	if err != nil {
+		return wipe.NoVote, err
+	}
+	if told, err := r.voteByOthers(ctx, host, cluster, known); err != nil || told != wipe.MayVote {
 		return told, err
 	}
-	switch status, err := node.EtcdStatus(ctx); {
-	case err != nil:
-		return wipe.MayVote, nil //nolint:nilerr // Nobody tells, which is a fact.
-	case status.Learner:
+	switch {
+	case known.status == nil:
+		return wipe.MayVote, nil // Nobody tells, which is a fact.
+	case known.status.Learner:
 		return wipe.NoVote, nil
 	default:
 		return wipe.Votes, nil
 	}
 }
 
+// knownMember is by what the etcd member of a machine is known.
+type knownMember struct {
+	// status is what its own etcd says; nil when that does not answer.
+	status *talosclient.EtcdStatus
+	// recorded is the ID that the control plane provider has recorded, of before the
+	// machine has left etcd; 0 when there is none.
+	recorded uint64
+	// hosts are those of its peer URLs, as the machine says itself; nil when it does not.
+	hosts []string
+	// contacts are the addresses of the host, which need not be those of its etcd.
+	contacts []string
+}
+
+// known finds out by what the member of a machine is known.
+func (r *HostReconciler) known(ctx context.Context, host *infrav1.TalosHost, cluster *clusterv1.Cluster, node talosclient.Node) (knownMember, error) {
+	found := knownMember{contacts: append(contact.Addresses(host), host.Status.Address)}
+	if status, err := node.EtcdStatus(ctx); err == nil {
+		found.status = &status
+	}
+	if spec, err := node.EtcdSpec(ctx); err == nil {
+		found.hosts = spec.AdvertisedAddresses
+	}
+	machines := &clusterv1.MachineList{}
+	err := r.Client.List(ctx, machines, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name})
+	if err != nil {
+		return knownMember{}, fmt.Errorf("listing Machines: %w", err)
+	}
+	for i := range machines.Items {
+		if machines.Items[i].Spec.ProviderID == host.Spec.Handover.ProviderID {
+			found.recorded = recordedMember(&machines.Items[i])
+		}
+	}
+
+	return found, nil
+}
+
+// recordedMember is the ID of the etcd member that the control plane provider has
+// recorded on a Machine; 0 when it has not.
+func recordedMember(machine *clusterv1.Machine) uint64 {
+	record := controlplanev1.EtcdMemberRecord{}
+	if err := json.Unmarshal([]byte(machine.Annotations[controlplanev1.EtcdMemberAnnotation]), &record); err != nil {
+		return 0
+	}
+	id, err := strconv.ParseUint(record.ID, 16, 64)
+	if err != nil {
+		return 0
+	}
+
+	return id
+}
+
+// is tells that a member is the machine's.
+func (k knownMember) is(member etcd.Member) bool {
+	return k.status != nil && k.status.MemberID == member.ID || k.recorded == member.ID && k.recorded != 0 ||
+		member.IsAt(k.hosts) || member.IsAt(k.contacts)
+}
+
 // voteByOthers asks the other control plane machines of the Cluster. Those that follow
-// no leader are not believed.
-func (r *HostReconciler) voteByOthers(ctx context.Context, host *infrav1.TalosHost, cluster *clusterv1.Cluster) (wipe.Vote, error) {
+// no leader are not believed. That they have no such member is believed only where the
+// machine itself says by what its member is known: etcd may be in another network than
+// the addresses of the host.
+func (r *HostReconciler) voteByOthers(ctx context.Context, host *infrav1.TalosHost, cluster *clusterv1.Cluster, known knownMember) (wipe.Vote, error) {
 	key := client.ObjectKeyFromObject(cluster)
 	credentials, err := r.Credentials.Reader(ctx, key, host)
 	if err != nil {
@@ -58,10 +125,17 @@ func (r *HostReconciler) voteByOthers(ctx context.Context, host *infrav1.TalosHo
 	if others.Leader == 0 {
 		return wipe.MayVote, nil
 	}
+	listed := false
 	for _, member := range others.Members {
-		if !member.Learner && member.IsAt(append(contact.Addresses(host), host.Status.Address)) {
+		if !known.is(member) {
+			continue
+		}
+		if listed = true; !member.Learner {
 			return wipe.Votes, nil
 		}
+	}
+	if !listed && known.status == nil && len(known.hosts) == 0 {
+		return wipe.MayVote, nil
 	}
 
 	return wipe.NoVote, nil
