@@ -236,7 +236,9 @@ func (b *boot) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	b.resources.setNode(ctx, b.settings, b.machine.spec.Address)
+	var etcdAddress string
+	b.sim.look(func() { etcdAddress = b.machine.etcdAddress() })
+	b.resources.setNode(ctx, b.settings, b.machine.spec.Address, etcdAddress)
 	if err := b.serveConfigured(ca); err != nil {
 		return err
 	}

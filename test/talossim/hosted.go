@@ -131,13 +131,16 @@ func linkAddresses(cfg config.Provider) []netip.Addr {
 // etcdAddress is where etcd of the machine is reached: the first of its addresses
 // that its configuration has it advertise. It is empty when there is none: then
 // Talos waits with etcd (internal/app/machined/pkg/controllers/etcd/spec.go). On
-// machines that are not hosted it is their own address. The lock is held.
+// machines of one address that are not hosted it is that. The lock is held.
 func (m *Machine) etcdAddress() string {
 	s := m.disk.settings
-	if !m.spec.Hosted || s == nil || len(s.etcdSubnets) == 0 {
+	if s == nil || len(s.etcdSubnets) == 0 || !m.spec.Hosted && len(m.spec.OtherAddresses) == 0 {
 		return m.spec.Address
 	}
 	candidates := slices.DeleteFunc(slices.Clone(s.addresses), func(candidate netip.Addr) bool { return !candidate.IsGlobalUnicast() })
+	for _, other := range m.spec.OtherAddresses {
+		candidates = append(candidates, netip.MustParseAddr(other))
+	}
 	if own, err := netip.ParseAddr(m.spec.Address); err == nil {
 		candidates = append([]netip.Addr{own}, candidates...)
 	}

@@ -54,7 +54,7 @@ func TestFromMaintenanceToANodeAndBack(t *testing.T) {
 			w.Expect(admin.StaticPods(t.Context())).To(And(HaveLen(3), HaveEach(HaveField("Ready", true))))
 			w.Expect(w.secure(cp, secrets.RoleReader).Manifests(t.Context())).To(ConsistOf(And(HaveKeyWithValue("kind", "DaemonSet"),
 				HaveKeyWithValue("spec", HaveKey("template")))), "neither Secrets nor what the user has made")
-			w.Expect(admin.Addresses(t.Context())).To(Equal([]string{cp.Spec().Address}))
+			w.Expect(admin.Addresses(t.Context())).To(Equal(talosclient.Addresses{Node: []string{cp.Spec().Address}}))
 			w.Expect(admin.Hostname(t.Context())).To(Equal("m1"))
 			w.Expect(w.asksAPI(cp, "/readyz")).To(Equal(http.StatusUnauthorized))
 			w.Expect(w.asksAPI(cp, "/api/v1/nodes")).To(Equal(http.StatusUnauthorized))
@@ -86,7 +86,7 @@ func TestWhatAMachineTellsInMaintenanceMode(t *testing.T) {
 			w.Expect(err).NotTo(HaveOccurred())
 			w.Expect(hardware.Platform).To(BeEquivalentTo(personality))
 			w.Expect(hardware.Links).To(ConsistOf(HaveField("HardwareAddress", m.Spec().MAC)))
-			w.Expect(node.Addresses(t.Context())).To(Equal([]string{m.Spec().Address}))
+			w.Expect(node.Addresses(t.Context())).To(Equal(talosclient.Addresses{Internal: []string{m.Spec().Address}}))
 			w.Expect(node.Hostname(t.Context())).To(Equal(map[talossim.Personality]string{talossim.Container: "m1"}[personality]), "its host names a container")
 			status, err := node.MachineStatus(t.Context())
 			w.Expect(err).NotTo(HaveOccurred())

@@ -37,7 +37,7 @@ func types() []meta.ResourceWithRD {
 		&etcd.Spec{},
 		&hardware.MemoryModule{}, &hardware.Processor{}, &hardware.SystemInformation{},
 		&k8s.Manifest{}, &k8s.NodeIP{}, &k8s.Nodename{}, &k8s.NodeStatus{}, &k8s.StaticPodStatus{},
-		&network.AddressStatus{}, &network.HostnameStatus{}, &network.LinkStatus{}, &network.NodeAddress{},
+		&network.AddressSpec{}, &network.AddressStatus{}, &network.HostnameStatus{}, &network.LinkStatus{}, &network.NodeAddress{},
 		&runtime.ExtensionStatus{}, &runtime.ImageFactorySchematic{}, &runtime.MachineStatus{}, &runtime.PlatformMetadata{}, &runtime.SecurityState{}, &runtime.Version{},
 		&secrets.OSRoot{},
 	}
@@ -83,7 +83,7 @@ func newResources(ctx context.Context, m *Machine, release string) (*resources, 
 		name.TypedSpec().Hostname = cmp.Or(m.run.Hostname, spec.Name)
 		made = append(made, name)
 	}
-	made = append(made, addresses(spec.Address)...)
+	made = append(made, addresses(spec)...)
 	if personality == Metal {
 		made = append(made, metal(spec)...)
 	}
@@ -146,15 +146,24 @@ func link(mac string, personality Personality) resource.Resource {
 }
 
 // addresses are the machine's, as known in maintenance mode too.
-func addresses(address string) []resource.Resource {
-	const bits = 24
-	prefix := netip.PrefixFrom(netip.MustParseAddr(address), bits)
-	status := network.NewAddressStatus(network.NamespaceName, "eth0/"+prefix.String())
-	status.TypedSpec().Address, status.TypedSpec().LinkName, status.TypedSpec().Family = prefix, "eth0", nethelpers.FamilyInet4
-	made := []resource.Resource{status}
+func addresses(spec MachineSpec) []resource.Resource {
+	var (
+		made     []resource.Resource
+		prefixes []netip.Prefix
+	)
+	for i, address := range append([]string{spec.Address}, spec.OtherAddresses...) {
+		const bits = 24
+		prefix, link := netip.PrefixFrom(netip.MustParseAddr(address), bits), fmt.Sprintf("eth%d", i)
+		status := network.NewAddressStatus(network.NamespaceName, link+"/"+prefix.String())
+		status.TypedSpec().Address, status.TypedSpec().LinkName, status.TypedSpec().Family = prefix, link, nethelpers.FamilyInet4
+		made, prefixes = append(made, status), append(prefixes, prefix)
+	}
 	for _, id := range []string{network.NodeAddressDefaultID, network.NodeAddressCurrentID, network.NodeAddressRoutedID, network.NodeAddressAccumulativeID} {
 		res := network.NewNodeAddress(network.NamespaceName, id)
-		res.TypedSpec().Addresses = []netip.Prefix{prefix}
+		res.TypedSpec().Addresses = prefixes
+		if id == network.NodeAddressDefaultID {
+			res.TypedSpec().Addresses = prefixes[:1]
+		}
 		made = append(made, res)
 	}
 	return made
@@ -206,7 +215,7 @@ func booted(spec MachineSpec, release string) []resource.Resource {
 }
 
 // setNode tells what a machine knows once it has its configuration.
-func (r *resources) setNode(ctx context.Context, s *settings, address string) {
+func (r *resources) setNode(ctx context.Context, s *settings, address, etcdAddress string) {
 	name := network.NewHostnameStatus(network.NamespaceName, network.HostnameID)
 	name.TypedSpec().Hostname = s.hostname
 	nodename := k8s.NewNodename(k8s.NamespaceName, k8s.NodenameID)
@@ -224,17 +233,21 @@ func (r *resources) setNode(ctx context.Context, s *settings, address string) {
 		r.put(ctx, res)
 	}
 	if s.controlPlane {
-		r.put(ctx, etcdSpec(s, nodeIP.TypedSpec().Addresses))
+		if at, err := netip.ParseAddr(etcdAddress); err == nil {
+			r.put(ctx, etcdSpec(s, at))
+		}
 		r.setManifests(ctx, s.kubelet)
 	}
 }
 
-// etcdSpec is what etcd is started with.
-func etcdSpec(s *settings, addresses []netip.Addr) resource.Resource {
+// etcdSpec is what etcd is started with. It listens everywhere, as long as nothing else is
+// configured.
+func etcdSpec(s *settings, at netip.Addr) resource.Resource {
 	res, config := etcd.NewSpec(etcd.NamespaceName, etcd.SpecID), s.provider.Cluster().Etcd()
 	spec := res.TypedSpec()
 	spec.Name, spec.Image = s.hostname, config.Image()
-	spec.AdvertisedAddresses, spec.ListenPeerAddresses, spec.ListenClientAddresses = addresses, addresses, addresses
+	all := []netip.Addr{netip.IPv4Unspecified()}
+	spec.AdvertisedAddresses, spec.ListenPeerAddresses, spec.ListenClientAddresses = []netip.Addr{at}, all, all
 	spec.ExtraArgs = map[string]etcd.ArgValues{}
 	for argument, values := range config.ExtraArgs() {
 		spec.ExtraArgs[argument] = etcd.ArgValues{Values: values}

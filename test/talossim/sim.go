@@ -110,6 +110,10 @@ type MachineSpec struct {
 	Name string
 	// Address is its IP address, a loopback one.
 	Address string
+	// OtherAddresses are its IPv4 addresses in networks that lead to it from none of
+	// its clients, such as one for storage: etcd may be told to be there. They are
+	// after Address in the order of addresses, so that it is that of its Node.
+	OtherAddresses []string
 	// MAC is the hardware address of its link.
 	MAC string
 	// UUID and SerialNumber are in its SMBIOS; a container has none.
@@ -151,6 +155,12 @@ func (s *Sim) Add(spec MachineSpec) (*Machine, error) {
 		spec.Address = ""
 	} else if _, err := netip.ParseAddr(spec.Address); err != nil {
 		return nil, fmt.Errorf("adding machine %s: %w", spec.Name, err)
+	}
+	for _, other := range spec.OtherAddresses {
+		parsed, err := netip.ParseAddr(other)
+		if own, _ := netip.ParseAddr(spec.Address); err != nil || spec.Hosted || !own.Less(parsed) {
+			return nil, fmt.Errorf("adding machine %s: %q cannot be another address of it", spec.Name, other)
+		}
 	}
 	if _, err := net.ParseMAC(spec.MAC); err != nil {
 		return nil, fmt.Errorf("adding machine %s: %w", spec.Name, err)

@@ -77,15 +77,19 @@ func newBundle() *secrets.Bundle {
 	return made
 }
 
-func (w *world) add() *talossim.Machine {
+func (w *world) add(changes ...func(*talossim.MachineSpec)) *talossim.Machine {
 	w.t.Helper()
 	w.hosts++
 	second, third := w.subnet.Bytes()
-	m, err := w.sim.Add(talossim.MachineSpec{
+	spec := talossim.MachineSpec{
 		Name: fmt.Sprintf("m%d", w.hosts), Address: w.subnet.Address(int(w.hosts)),
 		MAC:  fmt.Sprintf("52:54:00:%02x:%02x:%02x", second, third, w.hosts),
 		UUID: fmt.Sprintf("11111111-2222-4333-8444-5555555555%02x", w.hosts), SerialNumber: fmt.Sprintf("SN%d", w.hosts),
-	})
+	}
+	for _, change := range changes {
+		change(&spec)
+	}
+	m, err := w.sim.Add(spec)
 	w.Expect(err).NotTo(HaveOccurred())
 	return m
 }

@@ -41,7 +41,7 @@ const (
 	// maxReads is how often they may ask the API server in that time, all
 	// together, and maxCalls how often a control plane node. A worker is not asked
 	// at all: it is watched.
-	maxReads, maxCalls = 5, 6
+	maxReads, maxCalls = 5, 5
 )
 
 var world bed.World
