@@ -30,7 +30,8 @@ type api struct {
 func (a *api) order(next order) error {
 	var taken bool
 	a.boot.sim.look(func() {
-		if taken = a.boot.give(next); taken && next.reset {
+		if taken = a.boot.give(next); taken && next.reset != nil {
+			a.boot.machine.resets = append(a.boot.machine.resets, next.reset)
 			a.boot.sim.judge.Reset(a.boot.machine.spec.Name, next.leave)
 		}
 	})
@@ -74,41 +75,6 @@ func (a *api) ApplyConfiguration(ctx context.Context, req *machine.ApplyConfigur
 	return &machine.ApplyConfigurationResponse{Messages: []*machine.ApplyConfiguration{{
 		Mode: machine.ApplyConfigurationRequest_NO_REBOOT, ModeDetails: "Applied configuration without a reboot",
 	}}}, nil
-}
-
-// Reset wipes the machine and boots it. In a container it only ends: its host
-// wipes and boots it, whatever was asked for, and nothing leaves etcd.
-func (a *api) Reset(_ context.Context, req *machine.ResetRequest) (*machine.ResetResponse, error) {
-	next := order{reset: true}
-	for _, partition := range req.GetSystemPartitionsToWipe() {
-		if err := a.located(partition.GetLabel()); err != nil {
-			return nil, err
-		}
-		if partition.GetWipe() {
-			next.labels = append(next.labels, partition.GetLabel())
-		}
-	}
-	if a.boot.sim.options.Personality == Metal {
-		next.leave = req.GetGraceful() && a.settings.controlPlane
-	}
-	if err := a.order(next); err != nil {
-		return nil, err
-	}
-	return &machine.ResetResponse{Messages: []*machine.Reset{{}}}, nil
-}
-
-// located tells whether a volume can be wiped.
-func (a *api) located(label string) error {
-	var present disk
-	a.boot.sim.look(func() { present = a.boot.machine.disk })
-	system := []string{constants.MetaPartitionLabel, constants.StatePartitionLabel, constants.EphemeralPartitionLabel}
-	switch {
-	case !slices.Contains(system, label):
-		return fmt.Errorf("failed to get volume status with label %q: resource VolumeStatuses.block.talos.dev(runtime/%s@undefined) doesn't exist", label, label)
-	case a.boot.sim.options.Personality == Container, !present.installed, label == constants.EphemeralPartitionLabel && !present.ephemeral:
-		return fmt.Errorf("failed to reset: volume %q is not located", label)
-	}
-	return nil
 }
 
 // Reboot boots the machine.

@@ -217,7 +217,7 @@ func (b *boot) configured(ctx context.Context) (order, error) {
 // leaveStage is what a machine does before it stops its services.
 func (b *boot) leaveStage(ctx context.Context, next order) {
 	stage := runtime.MachineStageRebooting
-	if next.reset {
+	if next.reset != nil {
 		stage = runtime.MachineStageResetting
 	}
 	b.setStage(ctx, stage)
@@ -244,6 +244,9 @@ func (b *boot) start(ctx context.Context) error {
 	}
 	b.sim.update(func() {
 		b.machine.disk.ephemeral = true
+		if b.sim.options.Personality == Metal {
+			b.machine.provision()
+		}
 		b.machine.trustd = b.settings.controlPlane
 	})
 	b.resources.setVolumes(ctx, b.machine)

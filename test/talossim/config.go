@@ -46,6 +46,8 @@ type settings struct {
 	kubelet    string
 	labels     map[string]string
 	taints     []corev1.Taint
+	// volumes are those on disks, beside those of Talos itself.
+	volumes []volume
 }
 
 // mode is where a configuration is to run. What is installed needs no
@@ -87,6 +89,7 @@ func read(cfg config.Provider) *settings {
 		endpoint:     cfg.K8sClusterConfig().ClusterEndpoint(),
 		apiPort:      defaultAPIPort,
 	}
+	s.volumes = volumesOf(cfg)
 	if hostname := cfg.NetworkHostnameConfig(); hostname != nil {
 		s.hostname = hostname.Hostname()
 	}

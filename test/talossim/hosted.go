@@ -94,7 +94,7 @@ func (m *Machine) End() {
 func (s *Sim) Remove(m *Machine) {
 	m.End()
 	s.update(func() {
-		m.wipe(nil)
+		m.wipeAll()
 		s.machines = slices.DeleteFunc(s.machines, func(other *Machine) bool { return other == m })
 	})
 }

@@ -20,7 +20,7 @@ func volumes(g Gomega, ctx context.Context, node talosclient.Node) talosclient.R
 	g.Expect(err).NotTo(HaveOccurred())
 	options := talosclient.ResetOptions{}
 	for _, volume := range found {
-		if volume.Location != "" && volume.ID != "META" {
+		if !volume.Discovered && volume.Location != "" && volume.ID != "META" {
 			options.SystemLabels = append(options.SystemLabels, volume.ID)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 )
@@ -43,6 +44,10 @@ type Machine struct {
 	trustd bool
 	// raised is the alarm of its etcd; nil when there is none.
 	raised *raised
+	// off tells that the machine waits for somebody to press its button: it has shut
+	// down, or hangs. resets are the orders to wipe itself that it has taken.
+	off    bool
+	resets []*machine.ResetRequest
 	// run is the present run of a hosted machine, end ends it (nil when there is
 	// none), and ended is closed when it has.
 	run   Run
@@ -64,15 +69,18 @@ type disk struct {
 	settings      *settings
 	// ephemeral tells that EPHEMERAL was formatted.
 	ephemeral bool
+	// partitions are those beside the ones of Talos itself, and what lies on whole
+	// disks; placed are the volumes of the configuration.
+	partitions []Partition
+	placed     []placed
 }
 
 // order is what makes a machine leave the present boot, or its maintenance mode.
 type order struct {
 	// apply is a configuration that was handed over in maintenance mode.
 	apply []byte
-	// reset asks for a wipe, of all when labels are empty; else it is a reboot.
-	reset  bool
-	labels []string
+	// reset is a request to wipe the machine; nil is a reboot.
+	reset *machine.ResetRequest
 	// leave makes etcd leave its cluster first.
 	leave bool
 	// now leaves no time for anything: the power is gone.
@@ -149,20 +157,38 @@ func (m *Machine) Wiped() error {
 		return fmt.Errorf("machine %s holds data of etcd", m.spec.Name)
 	case m.disk.ephemeral:
 		return fmt.Errorf("machine %s has content in EPHEMERAL", m.spec.Name)
+	case m.left() != "":
+		return fmt.Errorf("machine %s has %s", m.spec.Name, m.left())
 	case m.stage != runtime.MachineStageMaintenance:
 		return fmt.Errorf("machine %s is in stage %s", m.spec.Name, m.stage)
 	}
 	return nil
 }
 
-// PowerCycle takes the power away and gives it back. The disk stays. A machine
-// that is between two boots is left alone.
+// PowerCycle takes the power away and gives it back. The disk stays. A machine that
+// is between two boots is left alone, but one that is off, or hangs, boots.
 func (m *Machine) PowerCycle() {
+	m.sim.update(func() {
+		m.off = false
+		if m.present != nil {
+			m.present.give(order{now: true})
+		}
+	})
+}
+
+// IsOff reports whether the machine has shut down, or hangs: it does not boot before
+// somebody gives it a PowerCycle.
+func (m *Machine) IsOff() bool {
 	m.sim.mu.Lock()
 	defer m.sim.mu.Unlock()
-	if m.present != nil {
-		m.present.give(order{now: true})
-	}
+	return m.off
+}
+
+// Resets are the orders to wipe itself that the machine has taken, oldest first.
+func (m *Machine) Resets() []*machine.ResetRequest {
+	m.sim.mu.Lock()
+	defer m.sim.mu.Unlock()
+	return slices.Clone(m.resets)
 }
 
 // LoseDisk takes the power away, and gives it back with an empty disk. It is for
@@ -171,7 +197,7 @@ func (m *Machine) PowerCycle() {
 func (m *Machine) LoseDisk() {
 	m.sim.update(func() {
 		if m.present == nil {
-			m.wipe(nil)
+			m.blank()
 			return
 		}
 		m.present.give(order{now: true, blank: true})
@@ -196,9 +222,9 @@ func (m *Machine) live(ctx context.Context) {
 		}
 		switch {
 		case next.blank:
-			m.sim.update(func() { m.wipe(nil) })
-		case next.reset && !m.Faults().Gone:
-			m.reset(ctx, next.labels)
+			m.sim.update(m.blank)
+		case next.reset != nil && !m.Faults().Gone:
+			m.reset(ctx, next.reset)
 		}
 	}
 }
@@ -206,7 +232,7 @@ func (m *Machine) live(ctx context.Context) {
 // absent waits while the machine has no power. What is sent to its Talos API
 // meanwhile is lost.
 func (m *Machine) absent(ctx context.Context) {
-	if !m.Faults().Gone {
+	if !m.Faults().Gone && !m.IsOff() {
 		return
 	}
 	lost := newGate(Faults{Silent: true})
@@ -220,7 +246,7 @@ func (m *Machine) absent(ctx context.Context) {
 			}
 		}()
 	}
-	_ = m.sim.await(ctx, func() bool { return !m.faults.Gone })
+	_ = m.sim.await(ctx, func() bool { return !m.faults.Gone && !m.off })
 	if err == nil {
 		_ = listener.Close()
 		lost.drop()
@@ -231,33 +257,6 @@ func (m *Machine) absent(ctx context.Context) {
 
 // retryInterval is how soon something is tried again that waits for others.
 const retryInterval = 100 * time.Millisecond
-
-// reset wipes what it is told to, unless the fleet keeps its data.
-func (m *Machine) reset(ctx context.Context, labels []string) {
-	m.sim.pause(ctx, m.sim.options.Delays.Reset)
-	m.sim.update(func() {
-		if !m.sim.keepData && !m.faults.KeepsData {
-			m.wipe(labels)
-		}
-	})
-}
-
-// wipe empties the volumes with the given labels; the whole disk when there are
-// none. The lock is held.
-func (m *Machine) wipe(labels []string) {
-	all := len(labels) == 0
-	if all {
-		m.disk.installed, m.disk.release = false, ""
-	}
-	before := m.disk.settings
-	if all || slices.Contains(labels, constants.StatePartitionLabel) {
-		m.disk.configuration, m.disk.settings = nil, nil
-	}
-	if all || slices.Contains(labels, constants.EphemeralPartitionLabel) {
-		m.disk.ephemeral = false
-		m.sim.dropEtcd(m.spec.Name, before)
-	}
-}
 
 // dropEtcd takes etcd's data from a machine. With the last data of a cluster
 // goes what Kubernetes has kept there. The lock is held.

@@ -128,6 +128,21 @@ func (r *resources) put(ctx context.Context, res resource.Resource) {
 	_ = r.state.Update(ctx, res)
 }
 
+// forget takes those of a kind away that are not there any more.
+func (r *resources) forget(ctx context.Context, kind resource.Kind, there map[string]bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	present, err := r.state.List(ctx, kind)
+	if err != nil {
+		return // The boot has ended.
+	}
+	for _, res := range present.Items {
+		if !there[res.Metadata().ID()] {
+			_ = r.state.Destroy(ctx, res.Metadata())
+		}
+	}
+}
+
 func link(mac string, personality Personality) resource.Resource {
 	res := network.NewLinkStatus(network.NamespaceName, "eth0")
 	address, err := net.ParseMAC(mac)
@@ -183,6 +198,7 @@ func metal(spec MachineSpec) []resource.Resource {
 		res := block.NewDisk(block.NamespaceName, strings.TrimPrefix(disk.Path, "/dev/"))
 		target := res.TypedSpec()
 		target.DevPath, target.Size, target.Model, target.Serial, target.Transport = disk.Path, disk.SizeBytes, disk.Model, disk.Serial, "virtio"
+		target.Readonly = disk.ReadOnly
 		target.SetSize(disk.SizeBytes)
 		made = append(made, res)
 	}

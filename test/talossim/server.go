@@ -17,6 +17,7 @@ import (
 	"github.com/cosi-project/runtime/pkg/state"
 	"github.com/cosi-project/runtime/pkg/state/protobuf/server"
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"github.com/siderolabs/talos/pkg/machinery/api/storage"
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
@@ -46,6 +47,9 @@ func (b *boot) serve(config *tls.Config) error {
 		grpc.UnknownServiceHandler(lacking),
 	)
 	machine.RegisterMachineServiceServer(present.server, &api{boot: b, settings: b.settings})
+	if b.sim.options.Personality == Metal {
+		storage.RegisterStorageServiceServer(present.server, &storageAPI{boot: b})
+	}
 	readable := state.WrapCore(state.Filter(b.resources.state, guard.access))
 	cosiv1.RegisterStateServer(present.server, server.NewState(readable))
 	go func() {

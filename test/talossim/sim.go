@@ -140,6 +140,8 @@ type Disk struct {
 	SizeBytes uint64
 	// Model and Serial are what the disk tells about itself.
 	Model, Serial string
+	// ReadOnly tells that nothing can be written to it.
+	ReadOnly bool
 }
 
 // defaultDisk is the disk of a machine that names none.

@@ -2,7 +2,7 @@ package talossim
 
 import (
 	"context"
-	"fmt"
+	"strings"
 
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"github.com/siderolabs/talos/pkg/machinery/resources/block"
@@ -15,67 +15,58 @@ const (
 	ephemeralPartition = 5
 )
 
-// setVolumes tells the volumes of a machine. Which there are is said in
-// internal/app/machined/pkg/controllers/block/internal/volumes/volumeconfig/system_volumes.go:
-// without a configuration there is no volume EPHEMERAL, whatever lies on the
-// disk; what lies there is told by DiscoveredVolumes. In a container STATE and
-// EPHEMERAL are directories, and so have no location and no file system.
+// setVolumes tells the volumes of a machine, and what is found on its disks. In a
+// container STATE and EPHEMERAL are directories, and so have no location and no file
+// system.
 func (r *resources) setVolumes(ctx context.Context, m *Machine) {
-	var present disk
-	m.sim.look(func() { present = m.disk })
-	configured := present.configuration != nil
 	if m.sim.options.Personality == Container {
-		r.putVolume(ctx, constants.MetaPartitionLabel, block.VolumePhaseMissing, "", block.FilesystemTypeNone)
-		r.putVolume(ctx, constants.StatePartitionLabel, block.VolumePhaseReady, "", block.FilesystemTypeNone)
-		if configured {
-			r.putVolume(ctx, constants.EphemeralPartitionLabel, block.VolumePhaseReady, "", block.FilesystemTypeNone)
+		r.putVolume(ctx, placed{id: constants.MetaPartitionLabel, phase: block.VolumePhaseMissing, kind: block.VolumeTypePartition})
+		r.putVolume(ctx, placed{id: constants.StatePartitionLabel, phase: block.VolumePhaseReady, kind: block.VolumeTypeDirectory})
+		if m.Configuration() != nil {
+			r.putVolume(ctx, placed{id: constants.EphemeralPartitionLabel, phase: block.VolumePhaseReady, kind: block.VolumeTypeDirectory})
 		}
 		return
 	}
-
-	for _, volume := range []struct {
-		label      string
-		partition  int
-		managed    bool
-		exists     bool
-		filesystem block.FilesystemType
-	}{
-		{constants.MetaPartitionLabel, metaPartition, true, present.installed, block.FilesystemTypeNone},
-		{constants.StatePartitionLabel, statePartition, true, configured, block.FilesystemTypeXFS},
-		{constants.EphemeralPartitionLabel, ephemeralPartition, configured, present.ephemeral, block.FilesystemTypeXFS},
-	} {
-		device := fmt.Sprintf("%s%d", m.spec.Disks[0].Path, volume.partition)
-		if volume.exists {
-			r.putDiscovered(ctx, volume.label, device, m.spec.Disks[0].Path, volume.filesystem)
-		}
-		switch {
-		case !volume.managed:
-		case volume.exists:
-			r.putVolume(ctx, volume.label, block.VolumePhaseReady, device, volume.filesystem)
-		case configured:
-			r.putVolume(ctx, volume.label, block.VolumePhaseWaiting, "", block.FilesystemTypeNone)
-		default:
-			r.putVolume(ctx, volume.label, block.VolumePhaseMissing, "", block.FilesystemTypeNone)
-		}
+	var managed []placed
+	var found []Partition
+	m.sim.look(func() { managed, found = m.volumes(), m.discovered() })
+	for _, volume := range managed {
+		r.putVolume(ctx, volume)
 	}
+	there := map[string]bool{}
+	for _, partition := range found {
+		there[r.putDiscovered(ctx, partition)] = true
+	}
+	r.forget(ctx, block.NewDiscoveredVolume(block.NamespaceName, "").Metadata(), there)
 }
 
-func (r *resources) putVolume(ctx context.Context, label string, phase block.VolumePhase, location string, filesystem block.FilesystemType) {
-	res := block.NewVolumeStatus(block.NamespaceName, label)
+func (r *resources) putVolume(ctx context.Context, v placed) {
+	res := block.NewVolumeStatus(block.NamespaceName, v.id)
 	spec := res.TypedSpec()
-	spec.Phase, spec.Location, spec.Filesystem, spec.Type = phase, location, filesystem, block.VolumeTypePartition
-	if location == "" && phase == block.VolumePhaseReady {
-		spec.Type = block.VolumeTypeDirectory
+	spec.Type, spec.Phase, spec.Filesystem = v.kind, v.phase, v.filesystem
+	if v.isAnywhere() {
+		spec.Location, spec.PartitionIndex = v.at.Path(), v.at.Index
+		if v.at.Index > 0 {
+			spec.ParentLocation, spec.PartitionUUID = v.at.Disk, v.at.uuid
+		}
 	}
 	r.put(ctx, res)
 }
 
-func (r *resources) putDiscovered(ctx context.Context, label, device, parent string, filesystem block.FilesystemType) {
-	res := block.NewDiscoveredVolume(block.NamespaceName, device[len("/dev/"):])
+// putDiscovered returns the ID of what was found.
+func (r *resources) putDiscovered(ctx context.Context, found Partition) string {
+	res := block.NewDiscoveredVolume(block.NamespaceName, strings.TrimPrefix(found.Path(), "/dev/"))
 	spec := res.TypedSpec()
-	spec.DevPath, spec.ParentDevPath, spec.Type, spec.PartitionLabel = device, parent, "partition", label
-	if filesystem != block.FilesystemTypeNone {
-		spec.Name, spec.Label = filesystem.String(), label
+	spec.DevPath, spec.Name, spec.Type = found.Path(), found.Filesystem, "disk"
+	if found.Index > 0 {
+		spec.Type, spec.ParentDevPath, spec.PartitionIndex = "partition", found.Disk, uint(found.Index) //nolint:gosec // G115: small.
+		spec.PartitionLabel, spec.PartitionUUID = found.Label, found.uuid
+	} else {
+		spec.UUID = found.uuid
+	}
+	if found.Filesystem == block.FilesystemTypeXFS.String() {
+		spec.Label = found.Label
 	}
 	r.put(ctx, res)
+	return res.Metadata().ID()
 }

@@ -94,6 +94,12 @@ func (w *world) add(changes ...func(*talossim.MachineSpec)) *talossim.Machine {
 	return m
 }
 
+// addWith adds a machine with disks of its own.
+func (w *world) addWith(disks ...talossim.Disk) *talossim.Machine {
+	w.t.Helper()
+	return w.add(func(spec *talossim.MachineSpec) { spec.Disks = disks })
+}
+
 // maintenance is a connection to a machine in maintenance mode.
 func (w *world) maintenance(m *talossim.Machine) talosclient.Node {
 	w.t.Helper()
