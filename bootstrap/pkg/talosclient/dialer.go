@@ -17,6 +17,7 @@ import (
 	cosi "github.com/cosi-project/runtime/pkg/state/protobuf/client"
 	talosx509 "github.com/siderolabs/crypto/x509"
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"github.com/siderolabs/talos/pkg/machinery/api/storage"
 	"github.com/siderolabs/talos/pkg/machinery/client"
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"google.golang.org/grpc"
@@ -108,6 +109,7 @@ func (p *Pool) open(c *conn, address string, config *tls.Config) error {
 	c.transport = transport
 	c.Client = &client.Client{
 		MachineClient: machine.NewMachineServiceClient(transport),
+		StorageClient: storage.NewStorageServiceClient(transport),
 		// A watch that breaks is reported: the machine may be another one, or
 		// in another boot, when it answers again.
 		COSI: state.WrapCore(cosi.NewAdapter(cosiv1.NewStateClient(transport), cosi.WithDisableWatchRetry())),

@@ -284,16 +284,24 @@ func TestVolumesAreFoundWithoutAConfiguration(t *testing.T) {
 	resources := state.WrapCore(namespaced.NewState(inmem.Build))
 	missing := block.NewVolumeStatus(block.NamespaceName, "STATE")
 	missing.TypedSpec().Phase = block.VolumePhaseMissing
+	missing.TypedSpec().Type = block.VolumeTypePartition
 	known := block.NewVolumeStatus(block.NamespaceName, "META")
-	known.TypedSpec().Location = "/dev/vda4"
+	known.TypedSpec().Location, known.TypedSpec().ParentLocation, known.TypedSpec().PartitionIndex = "/dev/vda4", "/dev/vda", 4
+	known.TypedSpec().Type = block.VolumeTypePartition
+	known.TypedSpec().PartitionUUID, known.TypedSpec().UUID = "of META", "of the content"
 	put := func(res resource.Resource) { g.Expect(resources.Create(t.Context(), res)).To(Succeed()) }
 	put(missing)
 	put(known)
 	for label, filesystem := range map[string]string{"STATE": "xfs", "EPHEMERAL": "xfs", "META": "talosmeta", "": "iso9660", "u-data": ""} {
 		found := block.NewDiscoveredVolume(block.NamespaceName, "part-"+label)
 		found.TypedSpec().PartitionLabel, found.TypedSpec().Name, found.TypedSpec().DevPath = label, filesystem, "/dev/"+label
+		found.TypedSpec().Type, found.TypedSpec().ParentDevPath, found.TypedSpec().PartitionIndex = "partition", "/dev/vda", 7
+		found.TypedSpec().PartitionUUID = "of " + label
 		put(found)
 	}
+	whole := block.NewDiscoveredVolume(block.NamespaceName, "vdb")
+	whole.TypedSpec().Type, whole.TypedSpec().DevPath, whole.TypedSpec().Name, whole.TypedSpec().UUID = "disk", "/dev/vdb", "ext4", "of the content"
+	put(whole)
 	authority := newAuthority(g)
 	cert, _ := authority.issue(g)
 	serve(t, &talos{resources: resources}, cert, nil)
@@ -301,10 +309,15 @@ func TestVolumesAreFoundWithoutAConfiguration(t *testing.T) {
 	t.Cleanup(pool.Close)
 	node, err := pool.Maintenance(t.Context(), address, "")
 	g.Expect(err).NotTo(HaveOccurred())
+	found := func(label, filesystem string) talosclient.Volume {
+		return talosclient.Volume{
+			Discovered: true, ID: label, Type: "partition", Location: "/dev/" + label, ParentLocation: "/dev/vda", PartitionIndex: 7, UUID: "of " + label, Filesystem: filesystem,
+		}
+	}
 	g.Expect(node.Volumes(t.Context())).To(ConsistOf(
-		talosclient.Volume{ID: "STATE", Phase: "located", Location: "/dev/STATE", Filesystem: "xfs"},
-		talosclient.Volume{ID: "EPHEMERAL", Phase: "located", Location: "/dev/EPHEMERAL", Filesystem: "xfs"},
-		talosclient.Volume{ID: "META", Phase: "waiting", Location: "/dev/vda4", Filesystem: "none"},
-		talosclient.Volume{ID: "u-data", Phase: "located", Location: "/dev/u-data"},
+		talosclient.Volume{ID: "STATE", Type: "partition", Phase: "missing", Filesystem: "none"},
+		talosclient.Volume{ID: "META", Type: "partition", Phase: "waiting", Location: "/dev/vda4", ParentLocation: "/dev/vda", PartitionIndex: 4, UUID: "of META", Filesystem: "none"},
+		found("STATE", "xfs"), found("EPHEMERAL", "xfs"), found("META", "talosmeta"), found("", "iso9660"), found("u-data", ""),
+		talosclient.Volume{Discovered: true, Type: "disk", Location: "/dev/vdb", UUID: "of the content", Filesystem: "ext4"},
 	))
 }

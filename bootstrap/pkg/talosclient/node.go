@@ -11,6 +11,7 @@ import (
 
 	"github.com/cosi-project/runtime/pkg/safe"
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"github.com/siderolabs/talos/pkg/machinery/api/storage"
 	talosruntime "github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -104,13 +105,45 @@ func (n *node) Reset(ctx context.Context, options ResetOptions) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	request := &machine.ResetRequest{Graceful: false, Reboot: true}
+	request.UserDisksToWipe = options.UserDisks
 	for _, label := range options.SystemLabels {
 		request.SystemPartitionsToWipe = append(request.SystemPartitionsToWipe, &machine.ResetPartitionSpec{Label: label, Wipe: true})
 	}
 	if err := n.ResetGeneric(ctx, request); err != nil {
-		return fmt.Errorf("resetting the node: %w", err)
+		return fmt.Errorf("resetting the node: %w", refusal(err))
 	}
 	return nil
+}
+
+// WipePartitions implements Node.
+func (n *node) WipePartitions(ctx context.Context, devices []string) error {
+	ctx, cancel := bounded(ctx)
+	defer cancel()
+	request := &storage.BlockDeviceWipeRequest{}
+	for _, device := range devices {
+		request.Devices = append(request.Devices, &storage.BlockDeviceWipeDescriptor{
+			Device: strings.TrimPrefix(device, "/dev/"), Method: storage.BlockDeviceWipeDescriptor_FAST, DropPartition: true,
+		})
+	}
+	if err := n.BlockDeviceWipe(ctx, request); err != nil {
+		return fmt.Errorf("wiping partitions: %w", refusal(err))
+	}
+	return nil
+}
+
+// refusal tells an error with which Talos has answered from one that says that no
+// answer came.
+func refusal(err error) error {
+	answered, ok := status.FromError(err)
+	if !ok {
+		return err
+	}
+	switch answered.Code() {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Canceled:
+		return err
+	default:
+		return fmt.Errorf("%w: %s", ErrRefused, answered.Message())
+	}
 }
 
 // Bootstrap implements Node.

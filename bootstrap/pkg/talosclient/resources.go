@@ -1,6 +1,7 @@
 package talosclient
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -182,7 +183,7 @@ func (n *node) readLinks(ctx context.Context, found *Hardware) error {
 }
 
 // Volumes implements Node. A machine without a configuration manages hardly any
-// volume, so what lies on its disks is told by the partitions found there.
+// volume, so what lies on its disks is told by what was found there.
 func (n *node) Volumes(ctx context.Context) ([]Volume, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
@@ -190,39 +191,23 @@ func (n *node) Volumes(ctx context.Context) ([]Volume, error) {
 	err := each(ctx, n.COSI, func(res *block.VolumeStatus) {
 		spec := res.TypedSpec()
 		volumes = append(volumes, Volume{
-			ID: res.Metadata().ID(), Phase: spec.Phase.String(), Location: spec.Location, Filesystem: spec.Filesystem.String(),
+			ID: res.Metadata().ID(), Type: spec.Type.String(), Phase: spec.Phase.String(), Location: spec.Location, Filesystem: spec.Filesystem.String(),
+			ParentLocation: spec.ParentLocation, PartitionIndex: spec.PartitionIndex, UUID: cmp.Or(spec.PartitionUUID, spec.UUID),
 		})
 	})
 	if err == nil {
 		err = each(ctx, n.COSI, func(res *block.DiscoveredVolume) {
-			volumes = withPartition(volumes, res.TypedSpec())
+			spec := res.TypedSpec()
+			volumes = append(volumes, Volume{
+				Discovered: true, ID: spec.PartitionLabel, Type: spec.Type, Location: spec.DevPath, Filesystem: spec.Name,
+				ParentLocation: spec.ParentDevPath, PartitionIndex: int(spec.PartitionIndex), UUID: cmp.Or(spec.PartitionUUID, spec.UUID),
+			})
 		})
 	}
 	if err != nil {
 		return nil, fmt.Errorf("listing volumes: %w", err)
 	}
 	return volumes, nil
-}
-
-// withPartition adds a partition that has the label of a volume, unless the
-// volume is known with its location.
-func withPartition(volumes []Volume, partition *block.DiscoveredVolumeSpec) []Volume {
-	if partition.PartitionLabel == "" {
-		return volumes
-	}
-	found := Volume{
-		ID: partition.PartitionLabel, Phase: block.VolumePhaseLocated.String(), Location: partition.DevPath, Filesystem: partition.Name,
-	}
-	for i := range volumes {
-		if volumes[i].ID != found.ID {
-			continue
-		}
-		if volumes[i].Location == "" {
-			volumes[i] = found
-		}
-		return volumes
-	}
-	return append(volumes, found)
 }
 
 // Hostname implements Node.

@@ -48,6 +48,9 @@ var (
 	// ErrInvalidConfiguration says that Talos refused a machine configuration;
 	// its message carries Talos' own words.
 	ErrInvalidConfiguration = errors.New("machine configuration refused")
+	// ErrRefused says that Talos has answered, and does not do what it was told; its
+	// message carries Talos' own words.
+	ErrRefused = errors.New("refused by Talos")
 )
 
 // Credentials authenticate against the Talos API of a configured node. All
@@ -93,8 +96,8 @@ type Node interface {
 	// Hardware is what the node found about itself. In a container disks and
 	// SMBIOS are empty.
 	Hardware(ctx context.Context) (Hardware, error)
-	// Volumes are the volumes that Talos manages on this node, and the partitions
-	// that have the label of one.
+	// Volumes are the volumes that Talos manages on this node, and what it has found
+	// on its disks.
 	Volumes(ctx context.Context) ([]Volume, error)
 	// Addresses are the node's present addresses.
 	Addresses(ctx context.Context) (Addresses, error)
@@ -107,7 +110,15 @@ type Node interface {
 	ApplyConfiguration(ctx context.Context, configuration []byte) error
 	// Reset wipes the node and reboots it: always graceful=false, because a
 	// graceful reset drains and leaves etcd by itself (design D8, D10).
+	// ErrRefused when Talos answers that it does not; after every other error it
+	// may do it nevertheless.
 	Reset(ctx context.Context, options ResetOptions) error
+	// WipePartitions wipes partitions fast, and deletes them from the partition
+	// tables of their disks. devices are their paths. It is for maintenance mode,
+	// where Talos permits it to everybody. ErrRefused wraps Talos' refusal: it
+	// refuses a device that it uses as a volume, that is mounted, read-only, or part
+	// of another device (Talos: internal/app/storaged/server.go, BlockDeviceWipe).
+	WipePartitions(ctx context.Context, devices []string) error
 
 	// Bootstrap makes this node the first member of a new etcd cluster. It must
 	// be called once in the life of a cluster; ErrAlreadyBootstrapped when
@@ -233,24 +244,53 @@ type Link struct {
 	Up              bool
 }
 
-// Volume is block.VolumeStatus of the Talos API.
+// Types of a Volume, as in block.VolumeStatus and block.DiscoveredVolume of the
+// Talos API.
+const (
+	VolumePartition = "partition"
+	VolumeDisk      = "disk"
+)
+
+// Volume is block.VolumeStatus of the Talos API, or block.DiscoveredVolume.
 type Volume struct {
+	// Discovered tells that this was found on a disk, whether Talos manages it or
+	// not; else it is a volume that Talos manages. What Talos manages on a disk is
+	// there twice.
+	Discovered bool
+	// ID is the volume's ID; of a discovered one the label of the partition, empty
+	// when it has none.
 	ID string
-	// Phase is the volume's phase ("ready", "waiting", "missing", …).
+	// Type is VolumePartition, VolumeDisk, or what else Talos calls it.
+	Type string
+	// Phase is the volume's phase ("ready", "waiting", "missing", …); empty for a
+	// discovered one.
 	Phase string
 	// Location is the device or partition; empty for volumes that have none
 	// (directories, tmpfs, everything in a container).
 	Location string
+	// ParentLocation is the disk of a partition; empty for a whole disk.
+	ParentLocation string
+	// PartitionIndex is the number of a partition on its disk, from 1; 0 for a whole
+	// disk.
+	PartitionIndex int
+	// UUID is that of the partition in the partition table; of a whole disk it is
+	// that of the content. Empty when there is none.
+	UUID string
 	// Filesystem is what was found on it; empty or "none" when nothing.
 	Filesystem string
 }
 
 // ResetOptions say what a reset wipes.
 type ResetOptions struct {
-	// SystemLabels are the partitions to wipe (STATE, EPHEMERAL, user, raw and
-	// swap volumes). Empty wipes the whole system disk on metal; a container
-	// takes none.
+	// SystemLabels are the partitions to wipe, by the IDs of their volumes, in this
+	// order (STATE, EPHEMERAL, user, raw and swap volumes). Empty wipes the whole
+	// system disk on metal, and the whole disks of STATE and EPHEMERAL; a container
+	// takes none. Talos refuses all of it when one volume has no location
+	// (internal/app/machined/internal/server/v1alpha1/v1alpha1_server.go, Reset).
 	SystemLabels []string
+	// UserDisks are disks to wipe as a whole, by their paths. Talos refuses all of it
+	// when one is unknown, read-only or the system disk.
+	UserDisks []string
 }
 
 // EtcdMember is one entry of etcd's member list.

@@ -111,11 +111,13 @@ type State struct {
 
 // Machine is one machine of the fleet. All methods may be called at any time.
 type Machine struct {
-	// OnApply, OnReset, OnBootstrap, OnForfeit, OnLeave and OnRemoveMember run after the
+	// OnApply, OnReset, OnWipe, OnBootstrap, OnForfeit, OnLeave and OnRemoveMember run after the
 	// call was recorded and decide its result; nil accepts, and knows no other
 	// member. They may change the state by Update.
-	OnApply     func(m *Machine, configuration []byte) error
-	OnReset     func(m *Machine, options talosclient.ResetOptions) error
+	OnApply func(m *Machine, configuration []byte) error
+	OnReset func(m *Machine, options talosclient.ResetOptions) error
+	// OnWipe is given the partitions to wipe in maintenance mode; nil deletes them.
+	OnWipe      func(m *Machine, devices []string) error
 	OnBootstrap func(m *Machine) error
 	OnForfeit   func(m *Machine) error
 	OnLeave     func(m *Machine) error
@@ -128,6 +130,7 @@ type Machine struct {
 	faults   map[string]error
 	applied  [][]byte
 	resets   []talosclient.ResetOptions
+	wipes    [][]string
 	boots    int
 	watchers map[chan talosclient.MachineStatus]struct{}
 }
@@ -190,6 +193,14 @@ func (m *Machine) Resets() []talosclient.ResetOptions {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.resets)
+}
+
+// Wipes are the partitions that were to be wiped in maintenance mode, one list for
+// each call, oldest first.
+func (m *Machine) Wipes() [][]string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Clone(m.wipes)
 }
 
 // Bootstraps is how often etcd was asked to bootstrap.

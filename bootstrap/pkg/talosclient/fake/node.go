@@ -109,6 +109,22 @@ func (n *node) Reset(_ context.Context, options talosclient.ResetOptions) error 
 	return n.machine.OnReset(n.machine, options)
 }
 
+func (n *node) WipePartitions(_ context.Context, devices []string) error {
+	if err := n.machine.fault("WipePartitions"); err != nil {
+		return err
+	}
+	n.machine.mu.Lock()
+	n.machine.wipes = append(n.machine.wipes, devices)
+	n.machine.mu.Unlock()
+	if n.machine.OnWipe != nil {
+		return n.machine.OnWipe(n.machine, devices)
+	}
+	n.machine.Update(func(s *State) {
+		s.Volumes = slices.DeleteFunc(slices.Clone(s.Volumes), func(v talosclient.Volume) bool { return slices.Contains(devices, v.Location) })
+	})
+	return nil
+}
+
 func (n *node) Bootstrap(context.Context) error {
 	if err := n.machine.fault("Bootstrap"); err != nil {
 		return err
