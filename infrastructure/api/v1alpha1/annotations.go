@@ -15,7 +15,8 @@ const (
 	TalosHostFinalizer = "infrastructure.cluster.x-k8s.io/taloshost"
 
 	// HostRetryAnnotation is put on a TalosHost by a person: it ends the quarantine
-	// of the host, lets a release that has failed be tried again at once, and
+	// of the host, lets a release that has failed be tried again at once (on a
+	// machine in maintenance mode it has the partitions wiped that are left), and
 	// lets a free host stand for the machine that answers now although another
 	// one answered before. Its value does not matter; the provider removes it.
 	HostRetryAnnotation = "infrastructure.cluster.x-k8s.io/talos-host-retry"
@@ -42,8 +43,9 @@ const (
 	MoveLabel = "clusterctl.cluster.x-k8s.io/move"
 
 	// BlockMoveAnnotation makes clusterctl wait before it moves. It is on a
-	// TalosHost during the hand-over and during the release, and on a TalosMachine
-	// in a Pod, which cannot be moved.
+	// TalosHost during the hand-over, and during the release as long as a
+	// TalosMachine waits for it, and on a TalosMachine in a Pod, which cannot be
+	// moved.
 	BlockMoveAnnotation = "clusterctl.cluster.x-k8s.io/block-move"
 
 	// DeleteForMoveAnnotation is what clusterctl puts on the source objects of

@@ -297,8 +297,9 @@ const (
 	// ResettingReason says that the machine was told to wipe itself, and has not
 	// come back.
 	ResettingReason = "Resetting"
-	// NotWipedReason says that the machine came back with content. It is wiped
-	// again after hostRetryAfterSeconds.
+	// NotWipedReason says that the machine runs on though it was told to wipe itself,
+	// and is told again after hostRetryAfterSeconds; or that it is in maintenance mode
+	// and something of the cluster is left, which the message names.
 	NotWipedReason = "NotWiped"
 	// ReleaseSilentReason says that the machine does not answer. It is wiped
 	// once it does.
@@ -318,8 +319,8 @@ const (
 	ReleaseIdentityReason = "IdentityMismatch"
 	// RetainedReason says that the release policy leaves the machine as it is.
 	RetainedReason = "Retained"
-	// ReleaseFailedReason says that the machine has refused the wipe, or that
-	// its volumes could not be read.
+	// ReleaseFailedReason says that Talos has refused the wipe, in the words of the
+	// message, or that its volumes could not be read. The machine is told again.
 	ReleaseFailedReason = "ResetFailed"
 )
 
@@ -350,13 +351,13 @@ const (
 	EventReset = "Reset"
 	// EventWiped is recorded when a machine is proven wiped.
 	EventWiped = "Wiped"
-	// EventNotWiped is recorded when a machine came back with content.
+	// EventNotWiped is recorded when a machine was not wiped, or not all of it.
 	EventNotWiped = "NotWiped"
 	// EventUnwiped is recorded when a host object goes although its machine is
 	// not proven wiped.
 	EventUnwiped = "DeletedUnwiped"
-	// EventResetFailed is recorded when a machine has not confirmed that it wipes
-	// itself.
+	// EventResetFailed is recorded when a machine has refused to wipe itself or a
+	// partition, or has not confirmed that it does.
 	EventResetFailed = "ResetFailed"
 	// EventAdopting is recorded when a machine of somebody else is to be wiped.
 	EventAdopting = "Adopting"

@@ -125,7 +125,20 @@ type HostRelease struct {
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256
 	ResetCertFingerprint string `json:"resetCertFingerprint,omitempty"`
+
+	// volumes are the UUIDs of the volumes of the cluster that lay on the disks of the
+	// machine when it was told to wipe itself: those of partitions, and of what lay on
+	// whole disks. The machine is not proven wiped while one of them is found.
+	// +optional
+	// +listType=set
+	// +kubebuilder:validation:MaxItems=256
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=64
+	Volumes []string `json:"volumes,omitempty"`
 }
+
+// MaxReleaseVolumes is how many volumes a HostRelease holds.
+const MaxReleaseVolumes = 256
 
 // HostReprovision records that a machine is wiped, and then given the
 // configuration of its TalosMachine again. It is there from before the release

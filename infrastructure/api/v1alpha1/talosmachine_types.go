@@ -27,9 +27,12 @@ type ReleasePolicy string
 
 const (
 	// ReleaseWipeSystem wipes STATE, EPHEMERAL and every user, raw and swap
-	// volume that Talos made, and reboots to maintenance mode.
+	// volume, and reboots to maintenance mode. Boot loader and META stay, and all
+	// partitions and disks that are no volumes of the cluster.
 	ReleaseWipeSystem ReleasePolicy = "WipeSystem"
-	// ReleaseWipeAll wipes the whole system disk with the boot loader. The
+	// ReleaseWipeAll wipes the whole system disk with the boot loader, the whole
+	// disks of STATE and EPHEMERAL, every user, raw and swap volume and partition
+	// of machine.disks, and other disks on which there is nothing but those. The
 	// machine comes back only where it boots from network or ISO.
 	ReleaseWipeAll ReleasePolicy = "WipeAll"
 	// ReleaseRetain leaves the machine as it is. The host is not claimed again
@@ -115,9 +118,12 @@ type TalosMachineMetalSpec struct {
 	FailureDomainPolicy FailureDomainPolicy `json:"failureDomainPolicy,omitempty"`
 
 	// releasePolicy tells what happens to the host when the machine goes:
-	// WipeSystem wipes STATE, EPHEMERAL and the volumes that Talos made, WipeAll
-	// the whole system disk with the boot loader (the machine must then boot
-	// from network or ISO), Retain nothing. Defaults to WipeSystem.
+	// WipeSystem wipes STATE, EPHEMERAL and the user, raw and swap volumes, WipeAll
+	// also the whole system disk with the boot loader (the machine must then boot
+	// from network or ISO), the whole disks of STATE and EPHEMERAL, and those on
+	// which there is nothing but volumes of the cluster, Retain nothing. All wipes
+	// are fast: without disk encryption, blocks may stay readable. Defaults to
+	// WipeSystem.
 	// +optional
 	ReleasePolicy ReleasePolicy `json:"releasePolicy,omitempty"`
 

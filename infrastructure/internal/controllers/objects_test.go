@@ -186,7 +186,7 @@ func (b *bareMetal) boot(blank bool, ca []byte) {
 		state.Maintenance, state.CA = blank, ca
 		state.Fingerprint = "boot-" + strconv.Itoa(b.boots)
 		state.Status = talosclient.MachineStatus{Stage: talosclient.StageMaintenance}
-		state.Volumes = []talosclient.Volume{{ID: "META", Location: "/dev/vda4", Filesystem: "talosmeta"}}
+		state.Volumes = []talosclient.Volume{{ID: "META", Location: "/dev/vda4", ParentLocation: "/dev/vda", PartitionIndex: 4, Filesystem: "talosmeta"}}
 		if !blank {
 			state.Status = talosclient.MachineStatus{Stage: talosclient.StageRunning, Ready: true}
 			state.Volumes = append(state.Volumes,

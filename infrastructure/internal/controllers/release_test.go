@@ -86,7 +86,7 @@ func TestAHostInMaintenanceWithContentIsNotAvailable(t *testing.T) {
 	}
 	w.settle(m)
 	g.Expect(w.host("h1").Status.State).To(Equal(infrav1.HostError))
-	g.Expect(conditions.Get(w.host("h1"), infrav1.ReleasedCondition).Message).To(ContainSubstring("EPHEMERAL, STATE"))
+	g.Expect(conditions.Get(w.host("h1"), infrav1.ReleasedCondition).Message).To(ContainSubstring("EPHEMERAL (/dev/vda6), STATE (/dev/vda5)"))
 }
 
 func TestASilentHostIsWipedOnceItAnswers(t *testing.T) {

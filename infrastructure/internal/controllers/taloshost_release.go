@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -51,7 +53,12 @@ func (r *HostReconciler) reconcileRelease(ctx context.Context, s *hostScope) (ct
 		return ctrl.Result{}, r.endRelease(ctx, s)
 	case wipe.Reset:
 		return r.reset(ctx, s, answer, decision)
+	case wipe.WipePartitions:
+		return r.wipePartitions(ctx, s, answer, decision)
 	case wipe.Wait:
+	}
+	if err := r.letMove(ctx, s); err != nil {
+		return ctrl.Result{}, err
 	}
 	overdue := r.Clock.Since(s.host.Spec.Release.RequestedAt.Time) >= metal.ReleaseTimeout(s.host.Spec.Release)
 	if overdue && !s.host.DeletionTimestamp.IsZero() {
@@ -121,7 +128,10 @@ func (r *HostReconciler) releaseFacts(ctx context.Context, s *hostScope, answer 
 		return facts, nil
 	}
 	facts.Fingerprint = answer.Node.Fingerprint()
-	facts.Container = hardware.IsContainer(answer.Hardware)
+	facts.Container, facts.Disks = hardware.IsContainer(answer.Hardware), answer.Hardware.Disks
+	if found := conditions.Get(s.host, infrav1.ReleasedCondition); found != nil && found.Reason == infrav1.ReleaseFailedReason {
+		facts.Refusal = found.Message
+	}
 	status, err := answer.Node.MachineStatus(ctx)
 	if err != nil {
 		facts.Contact = wipe.Silent
@@ -164,22 +174,76 @@ func (r *HostReconciler) reportRelease(s *hostScope, decision wipe.Decision) {
 func (r *HostReconciler) reset(ctx context.Context, s *hostScope, answer contact.Answer, decision wipe.Decision) (ctrl.Result, error) {
 	err := r.update(ctx, s, func(host *infrav1.TalosHost) {
 		delete(host.Annotations, infrav1.HostRetryAnnotation)
-		host.Spec.Release.ResetAt, host.Spec.Release.ResetCertFingerprint = metav1.NewTime(r.Clock.Now()), answer.Node.Fingerprint()
+		release := &host.Spec.Release
+		release.ResetAt, release.ResetCertFingerprint = metav1.NewTime(r.Clock.Now()), answer.Node.Fingerprint()
+		release.Volumes = wipe.Union(release.Volumes, decision.Volumes)
+		// Another management cluster must not count from an order that was not given.
+		metal.SetBlockMove(host, true)
 	})
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if err := answer.Node.Reset(ctx, talosclient.ResetOptions{SystemLabels: decision.Labels}); err != nil {
+	switch err := answer.Node.Reset(ctx, talosclient.ResetOptions{SystemLabels: decision.Labels, UserDisks: decision.Disks}); {
+	case errors.Is(err, talosclient.ErrRefused):
+		r.refused(ctx, s, err)
+	case err != nil:
 		// Perhaps it was told: a machine that wipes itself may go before it
 		// answers. One that goes on in the same boot is told again.
 		ctrl.LoggerFrom(ctx).Info("Telling the machine to wipe itself has failed", "reason", err.Error())
 		r.Recorder.Eventf(s.host, nil, corev1.EventTypeWarning, infrav1.EventResetFailed, "Reset", "The machine has not confirmed that it wipes itself; it is told again if it does not")
-		return r.after(r.ProbeInterval / releaseFactor), nil
+	default:
+		ctrl.LoggerFrom(ctx).Info("Told the machine to wipe itself", "labels", decision.Labels, "disks", decision.Disks)
+		r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventReset, "Reset", "Told the machine to wipe itself")
 	}
-	ctrl.LoggerFrom(ctx).Info("Told the machine to wipe itself", "labels", decision.Labels)
-	r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventReset, "Reset", "Told the machine to wipe itself")
+
+	return r.after(r.ProbeInterval / releaseFactor), r.letMove(ctx, s)
+}
+
+// refused says that the machine does not wipe what it was told to, in Talos' words.
+func (r *HostReconciler) refused(ctx context.Context, s *hostScope, refusal error) {
+	ctrl.LoggerFrom(ctx).Info("The machine does not wipe itself", "reason", refusal.Error())
+	message := "The machine does not wipe what it was told to: " + refusal.Error() + ". It is told again; if that does not help, mend what it names, or wipe it by hand"
+	s.released = isFalse(infrav1.ReleaseFailedReason, "%s", message)
+	s.available.Message = message
+	r.Recorder.Eventf(s.host, nil, corev1.EventTypeWarning, infrav1.EventResetFailed, "Reset", "%s", message)
+}
+
+// wipePartitions wipes what a machine in maintenance mode still has.
+func (r *HostReconciler) wipePartitions(ctx context.Context, s *hostScope, answer contact.Answer, decision wipe.Decision) (ctrl.Result, error) {
+	err := r.update(ctx, s, func(host *infrav1.TalosHost) {
+		delete(host.Annotations, infrav1.HostRetryAnnotation)
+	})
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	switch err := answer.Node.WipePartitions(ctx, decision.Partitions); {
+	case errors.Is(err, talosclient.ErrRefused):
+		r.refused(ctx, s, err)
+		return r.nextLook(s, decision, false), nil
+	case err != nil:
+		ctrl.LoggerFrom(ctx).Info("Wiping partitions has failed", "partitions", decision.Partitions, "reason", err.Error())
+	default:
+		ctrl.LoggerFrom(ctx).Info("Wiped partitions", "partitions", decision.Partitions)
+		r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventReset, "Reset", "Wiped what the machine still had: %s", strings.Join(decision.Partitions, ", "))
+	}
 
 	return r.after(r.ProbeInterval / releaseFactor), nil
+}
+
+// letMove lets a host be moved for which no TalosMachine waits: its release may never
+// end, and goes on wherever it is. Only the order to wipe itself is not parted from
+// its record. A machine that somebody else has configured stays: which one it is, is
+// known from the status alone, which a move loses.
+func (r *HostReconciler) letMove(ctx context.Context, s *hostScope) error {
+	host := s.host
+	if s.written != nil {
+		host = s.written
+	}
+	if host.Spec.ConsumerRef.Name != "" || host.Spec.Handover.ProviderID == "" || !metav1.HasAnnotation(host.ObjectMeta, infrav1.BlockMoveAnnotation) {
+		return nil
+	}
+
+	return r.update(ctx, s, func(host *infrav1.TalosHost) { metal.SetBlockMove(host, false) })
 }
 
 // endRelease makes a machine free that is proven wiped, or leaves it to its

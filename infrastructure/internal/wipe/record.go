@@ -46,3 +46,13 @@ func RememberGone(cluster *infrav1.TalosCluster, providerID string) bool {
 
 	return true
 }
+
+// Union is what was recorded with earlier orders to wipe, and with this one: what an
+// earlier one has not wiped is still to be looked for.
+func Union(recorded, made []string) []string {
+	all := slices.Concat(recorded, made)
+	slices.Sort(all)
+	all = slices.Compact(all)
+
+	return all[:min(len(all), infrav1.MaxReleaseVolumes)]
+}

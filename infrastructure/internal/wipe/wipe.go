@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/siderolabs/talos/pkg/machinery/constants"
-
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
@@ -79,8 +77,13 @@ type Facts struct {
 	Container bool
 	// VolumesKnown tells that Volumes could be read.
 	VolumesKnown bool
-	// Volumes are the volumes of the machine.
+	// Volumes are the volumes of the machine, and what was found on its disks.
 	Volumes []talosclient.Volume
+	// Disks are its disks.
+	Disks []talosclient.Disk
+	// Refusal is what condition Released tells of the machine's answer to the last
+	// order to wipe itself; empty when it has not refused that.
+	Refusal string
 	// Now is the present time.
 	Now time.Time
 	// RetryAfter is how long a machine that came back unwiped is left alone.
@@ -97,6 +100,9 @@ const (
 	Wait Action = "Wait"
 	// Reset tells the machine to wipe itself.
 	Reset Action = "Reset"
+	// WipePartitions has a machine in maintenance mode wipe partitions that it was
+	// not told to wipe before, or that it has not wiped.
+	WipePartitions Action = "WipePartitions"
 	// Done ends the release: the machine is proven wiped.
 	Done Action = "Done"
 )
@@ -112,6 +118,13 @@ type Decision struct {
 	// Labels are the volumes to wipe, for Reset. None wipes the whole system
 	// disk on metal; a container takes none.
 	Labels []string
+	// Disks are the disks to wipe as a whole beside those, for Reset.
+	Disks []string
+	// Volumes are the UUIDs of the volumes of the cluster, to be recorded with the
+	// order, for Reset.
+	Volumes []string
+	// Partitions are the partitions to wipe, for WipePartitions.
+	Partitions []string
 	// Failed tells that the machine needs attention: waiting alone does not
 	// help, and its consumer is let go.
 	Failed bool
@@ -200,23 +213,37 @@ func inMaintenance(facts Facts) Decision {
 			Action: Wait, Reason: infrav1.WaitingForResetReason,
 			Message: "The machine answers in maintenance mode; waiting for it to tell its volumes",
 		}
-	case len(content(facts.Volumes)) > 0:
+	case !isNewBoot(facts) && facts.Now.Sub(facts.Release.RequestedAt.Time) < handoverSettle:
 		return Decision{
-			Action: Wait, Reason: infrav1.NotWipedReason, Failed: true,
-			Message: "The machine is back in maintenance mode, but has content in " + strings.Join(content(facts.Volumes), ", ") +
-				"; maintenance mode takes no reset, so wipe it by hand",
+			Action: Wait, Reason: infrav1.WaitingForResetReason,
+			Message: "The machine is in maintenance mode, in the boot in which it was given its configuration; waiting until that is sure not to have been taken",
+			Next:    handoverSettle - facts.Now.Sub(facts.Release.RequestedAt.Time),
 		}
-	case isNewBoot(facts):
-		return Decision{Action: Done, Reason: infrav1.NothingToReleaseReason, Message: "The machine is proven wiped"}
-	case facts.Now.Sub(facts.Release.RequestedAt.Time) >= handoverSettle:
+	}
+	if left := leftovers(facts); len(left) > 0 {
+		return unwiped(facts, left)
+	}
+	if !isNewBoot(facts) {
 		return Decision{Action: Done, Reason: infrav1.NothingToReleaseReason, Message: "The machine has never taken the configuration"}
 	}
 
-	return Decision{
-		Action: Wait, Reason: infrav1.WaitingForResetReason,
-		Message: "The machine is in maintenance mode, in the boot in which it was given its configuration; waiting until that is sure not to have been taken",
-		Next:    handoverSettle - facts.Now.Sub(facts.Release.RequestedAt.Time),
+	return Decision{Action: Done, Reason: infrav1.NothingToReleaseReason, Message: "The machine is proven wiped"}
+}
+
+// unwiped decides about a machine in maintenance mode on which something is left.
+func unwiped(facts Facts, left []talosclient.Volume) Decision {
+	if devices := wipeable(facts, left); len(devices) > 0 {
+		return Decision{
+			Action: WipePartitions, Reason: infrav1.ResettingReason, Partitions: devices,
+			Message: "The machine is back in maintenance mode, and still has partitions of the cluster or of an earlier one; it is told to wipe " + strings.Join(devices, ", "),
+		}
 	}
+	message := "The machine is back in maintenance mode, but still has " + names(left) + "; wipe it by hand (talosctl wipe disk --insecure --drop-partition)"
+	if facts.Release.Policy != infrav1.ReleaseRetain {
+		message += ". The annotation " + infrav1.HostRetryAnnotation + " on the host has those of them wiped that are partitions and not in use"
+	}
+
+	return Decision{Action: Wait, Reason: infrav1.NotWipedReason, Failed: true, Message: message}
 }
 
 func isNewBoot(facts Facts) bool {
@@ -242,6 +269,9 @@ func configured(facts Facts) Decision {
 			return reset(facts)
 		}
 		decision := resetting()
+		if facts.Refusal != "" {
+			decision.Reason, decision.Message = infrav1.ReleaseFailedReason, facts.Refusal
+		}
 		decision.Next = left
 
 		return decision
@@ -260,56 +290,24 @@ func reset(facts Facts) Decision {
 	decision := Decision{
 		Action: Reset, Reason: infrav1.ResettingReason, Message: resetting().Message,
 	}
-	if facts.Container || facts.Release.Policy == infrav1.ReleaseWipeAll {
+	if facts.Container {
 		return decision
 	}
-	if facts.VolumesKnown {
-		decision.Labels = Labels(facts.Volumes)
-	}
-	// An empty list would wipe the boot loader too.
-	if len(decision.Labels) == 0 {
+	if !facts.VolumesKnown {
 		return Decision{
 			Action: Wait, Reason: infrav1.ReleaseFailedReason,
-			Message: "The machine tells no volume that could be wiped; without one the whole system disk would be",
+			Message: "The machine does not tell its volumes, so it is not known what to wipe; it is asked again. If that lasts, wipe it by hand",
+		}
+	}
+	made := orderFor(facts)
+	decision.Labels, decision.Disks, decision.Volumes = made.labels, made.disks, made.volumes
+	// An empty list would wipe the boot loader too.
+	if len(decision.Labels) == 0 && facts.Release.Policy != infrav1.ReleaseWipeAll {
+		return Decision{
+			Action: Wait, Reason: infrav1.ReleaseFailedReason,
+			Message: "The machine tells no volume that could be wiped; without one the whole system disk would be. Wipe it by hand",
 		}
 	}
 
 	return decision
-}
-
-// Labels are the volumes that a wipe of the system takes: STATE, EPHEMERAL and
-// the user, raw and swap volumes, as far as they are anywhere.
-func Labels(volumes []talosclient.Volume) []string {
-	var labels []string
-	for _, volume := range volumes {
-		if volume.Location != "" && isOurs(volume.ID) {
-			labels = append(labels, volume.ID)
-		}
-	}
-	slices.Sort(labels)
-
-	return labels
-}
-
-// content names the volumes in which something was found.
-func content(volumes []talosclient.Volume) []string {
-	var found []string
-	for _, volume := range volumes {
-		if isOurs(volume.ID) && volume.Filesystem != "" && volume.Filesystem != "none" {
-			found = append(found, volume.ID)
-		}
-	}
-	slices.Sort(found)
-
-	return found
-}
-
-func isOurs(id string) bool {
-	if id == constants.StatePartitionLabel || id == constants.EphemeralPartitionLabel {
-		return true
-	}
-
-	return slices.ContainsFunc([]string{constants.UserVolumePrefix, constants.RawVolumePrefix, constants.SwapVolumePrefix}, func(prefix string) bool {
-		return strings.HasPrefix(id, prefix)
-	})
 }

@@ -45,7 +45,7 @@ func TestDecide(t *testing.T) {
 	}{
 		"a running machine is told to wipe what Talos has made, and nothing of others": {
 			facts:  Facts{Release: wipeSystem, Contact: Configured, Stage: talosclient.StageRunning, VolumesKnown: true, Volumes: installed},
-			action: Reset, reason: infrav1.ResettingReason, labels: []string{"EPHEMERAL", "STATE", "r-raw", "s-swap", "u-data"},
+			action: Reset, reason: infrav1.ResettingReason, labels: []string{"EPHEMERAL", "r-raw", "s-swap", "u-data", "STATE"},
 		},
 		"a container is told to wipe itself without naming volumes": {
 			facts:  Facts{Release: wipeSystem, Contact: Configured, Stage: talosclient.StageRunning, Container: true},
@@ -69,7 +69,7 @@ func TestDecide(t *testing.T) {
 		},
 		"it is when a person says so": {
 			facts:  Facts{Release: wipeSystem, Vote: Votes, RetryNow: true, Contact: Configured, Stage: talosclient.StageRunning, VolumesKnown: true, Volumes: installed},
-			action: Reset, reason: infrav1.ResettingReason, labels: []string{"EPHEMERAL", "STATE", "r-raw", "s-swap", "u-data"},
+			action: Reset, reason: infrav1.ResettingReason, labels: []string{"EPHEMERAL", "r-raw", "s-swap", "u-data", "STATE"},
 		},
 		"a machine that may vote is given time to say so": {
 			facts:  Facts{Release: wipeSystem, Vote: MayVote, Contact: Configured, Stage: talosclient.StageRunning, VolumesKnown: true, Volumes: installed},
@@ -78,7 +78,7 @@ func TestDecide(t *testing.T) {
 		"a machine whose etcd stays silent is wiped": {
 			facts: Facts{Release: infrav1.HostRelease{Policy: infrav1.ReleaseWipeSystem, RequestedAt: ago(etcdSettle)}, Vote: MayVote,
 				Contact: Configured, Stage: talosclient.StageRunning, VolumesKnown: true, Volumes: installed},
-			action: Reset, reason: infrav1.ResettingReason, labels: []string{"EPHEMERAL", "STATE", "r-raw", "s-swap", "u-data"},
+			action: Reset, reason: infrav1.ResettingReason, labels: []string{"EPHEMERAL", "r-raw", "s-swap", "u-data", "STATE"},
 		},
 		"a machine that came back unwiped, and votes, is not told again": {
 			facts:  Facts{Release: told(time.Hour), Vote: Votes, Contact: Configured, Stage: talosclient.StageRunning, Fingerprint: "apid-2", VolumesKnown: true, Volumes: installed},

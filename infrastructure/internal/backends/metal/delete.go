@@ -93,6 +93,7 @@ func (m *Machines) requestRelease(ctx context.Context, scope *backends.Scope, ho
 		ConsumerHealth: healthOf(scope),
 		LeftEtcdOf:     leftEtcdOf(scope),
 		ResetAt:        host.Spec.Release.ResetAt, ResetCertFingerprint: host.Spec.Release.ResetCertFingerprint,
+		Volumes: host.Spec.Release.Volumes,
 	}
 	host.Spec.Reprovision = infrav1.HostReprovision{}
 	host.Spec.MaintenanceCertFingerprint = ""
@@ -140,6 +141,8 @@ func (m *Machines) awaitRelease(ctx context.Context, scope *backends.Scope, host
 	left := ReleaseTimeout(host.Spec.Release) - m.Clock.Since(host.Spec.Release.RequestedAt.Time)
 	if failed || left <= 0 {
 		host.Spec.ConsumerRef = infrav1.ConsumerReference{}
+		// The records are in the spec: the release goes on wherever the host is.
+		SetBlockMove(host, false)
 		if err := m.Client.Update(ctx, host); err != nil {
 			return "", ctrl.Result{}, fmt.Errorf("letting TalosHost %s go: %w", host.Name, err)
 		}

@@ -1,0 +1,308 @@
+package wipe
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+// managed is a partition that Talos manages, and found the same on its disk.
+func managed(id, location, parent string, index int, uuid string) []talosclient.Volume {
+	return []talosclient.Volume{
+		{ID: id, Type: talosclient.VolumePartition, Phase: "ready", Location: location, ParentLocation: parent, PartitionIndex: index, UUID: uuid, Filesystem: "xfs"},
+		found(id, location, parent, index, uuid),
+	}
+}
+
+// found is a partition that is on a disk.
+func found(label, location, parent string, index int, uuid string) talosclient.Volume {
+	return talosclient.Volume{
+		Discovered: true, ID: label, Type: talosclient.VolumePartition, Location: location, ParentLocation: parent, PartitionIndex: index, UUID: uuid,
+	}
+}
+
+// wholeDisk is a volume with a disk to itself.
+func wholeDisk(id, disk, phase string) []talosclient.Volume {
+	return []talosclient.Volume{
+		{ID: id, Type: talosclient.VolumeDisk, Phase: phase, Location: disk},
+		content(disk, "xfs", "fs-of-"+disk),
+	}
+}
+
+// content is what lies on a whole disk.
+func content(disk, filesystem, uuid string) talosclient.Volume {
+	return talosclient.Volume{Discovered: true, Type: talosclient.VolumeDisk, Location: disk, Filesystem: filesystem, UUID: uuid}
+}
+
+func volumes(lists ...[]talosclient.Volume) []talosclient.Volume {
+	var all []talosclient.Volume
+	for _, list := range lists {
+		all = append(all, list...)
+	}
+
+	return all
+}
+
+var (
+	system = volumes(
+		[]talosclient.Volume{found("EFI", "/dev/vda1", "/dev/vda", 1, "efi"), content("/dev/vda", "gpt", "table")},
+		managed("META", "/dev/vda4", "/dev/vda", 4, "meta"),
+		managed("STATE", "/dev/vda5", "/dev/vda", 5, "state"),
+		managed("EPHEMERAL", "/dev/vda6", "/dev/vda", 6, "ephemeral"),
+		[]talosclient.Volume{{ID: "/var/log", Type: "directory", Phase: "ready"}, {ID: "ETCD", Type: "directory", Phase: "ready"}},
+	)
+	disks = []talosclient.Disk{
+		{DevPath: "/dev/vda"}, {DevPath: "/dev/vdb"}, {DevPath: "/dev/vdc"}, {DevPath: "/dev/vdr", ReadOnly: true}, {DevPath: "/dev/sr0", CDROM: true},
+	}
+)
+
+func TestWhatAResetIsToldToWipe(t *testing.T) {
+	tests := map[string]struct {
+		policy  infrav1.ReleasePolicy
+		volumes []talosclient.Volume
+		labels  []string
+		disks   []string
+	}{
+		"STATE goes last": {
+			volumes: system, labels: []string{"EPHEMERAL", "STATE"},
+		},
+		"partitions of the volumes that Talos has made": {
+			volumes: volumes(system, managed("u-a", "/dev/vdb1", "/dev/vdb", 1, "a"), managed("r-b", "/dev/vdb2", "/dev/vdb", 2, "b"), managed("s-c", "/dev/vda7", "/dev/vda", 7, "c")),
+			labels:  []string{"EPHEMERAL", "r-b", "s-c", "u-a", "STATE"},
+		},
+		"a volume that is nowhere is not named: Talos would refuse everything": {
+			volumes: volumes(system, []talosclient.Volume{{ID: "u-a", Type: talosclient.VolumePartition, Phase: "waiting"}}), labels: []string{"EPHEMERAL", "STATE"},
+		},
+		"a partition of an earlier life is not named: Talos would refuse everything": {
+			volumes: volumes(system, []talosclient.Volume{found("u-old", "/dev/vdb1", "/dev/vdb", 1, "old")}), labels: []string{"EPHEMERAL", "STATE"},
+		},
+		"what was there before, or lies elsewhere, is nobody's to wipe": {
+			volumes: volumes(system, managed("e-theirs", "/dev/vdb1", "/dev/vdb", 1, "x"), managed("x-far", "/dev/vdc1", "/dev/vdc", 1, "y")), labels: []string{"EPHEMERAL", "STATE"},
+		},
+		"a whole disk is named as a disk: as a label it would stop the reset half-way": {
+			volumes: volumes(system, wholeDisk("u-big", "/dev/vdb", "ready")),
+			labels:  []string{"EPHEMERAL", "STATE"}, disks: []string{"/dev/vdb"},
+		},
+		"a whole disk with other content, which Talos leaves alone, is left alone": {
+			volumes: volumes(system, wholeDisk("u-big", "/dev/vdb", "failed")), labels: []string{"EPHEMERAL", "STATE"},
+		},
+		"a whole disk with a partition on it is left alone": {
+			volumes: volumes(system, wholeDisk("u-big", "/dev/vdb", "ready"), []talosclient.Volume{found("", "/dev/vdb1", "/dev/vdb", 1, "x")}),
+			labels:  []string{"EPHEMERAL", "STATE"},
+		},
+		"a whole disk that is read-only is not named: Talos would refuse everything": {
+			volumes: volumes(system, wholeDisk("u-big", "/dev/vdr", "ready")), labels: []string{"EPHEMERAL", "STATE"},
+		},
+		"a whole disk that Talos does not list is not named: it would refuse everything": {
+			volumes: volumes(system, wholeDisk("u-big", "/dev/mapper/x", "ready")), labels: []string{"EPHEMERAL", "STATE"},
+		},
+		"a partition of machine.disks may have been there before, and is looked for after the reset": {
+			volumes: volumes(system, []talosclient.Volume{{
+				ID: "/dev/vdb-1", Type: talosclient.VolumePartition, Phase: "ready", Location: "/dev/vdb1", ParentLocation: "/dev/vdb", PartitionIndex: 1, UUID: "md",
+			}}),
+			labels: []string{"EPHEMERAL", "STATE"},
+		},
+		"a partition of etcd's own (Talos 1.14)": {
+			volumes: volumes(system, managed("ETCD", "/dev/vdb1", "/dev/vdb", 1, "etcd")),
+			labels:  []string{"EPHEMERAL", "ETCD", "STATE"},
+		},
+		"WipeAll leaves the system disk to Talos": {
+			policy: infrav1.ReleaseWipeAll, volumes: system,
+		},
+		"WipeAll takes the other disks of volumes": {
+			policy: infrav1.ReleaseWipeAll,
+			volumes: volumes(system, managed("u-a", "/dev/vdb1", "/dev/vdb", 1, "a"), managed("r-b", "/dev/vdb2", "/dev/vdb", 2, "b"),
+				[]talosclient.Volume{found("s-old", "/dev/vdb3", "/dev/vdb", 3, "old"), content("/dev/vdb", "gpt", "t")}, wholeDisk("u-big", "/dev/vdc", "ready")),
+			disks: []string{"/dev/vdb", "/dev/vdc"},
+		},
+		"WipeAll leaves a disk with a partition of somebody else": {
+			policy:  infrav1.ReleaseWipeAll,
+			volumes: volumes(system, managed("u-a", "/dev/vdb1", "/dev/vdb", 1, "a"), []talosclient.Volume{found("", "/dev/vdb2", "/dev/vdb", 2, "x")}),
+		},
+		"WipeAll leaves a disk with a volume that was there before": {
+			policy:  infrav1.ReleaseWipeAll,
+			volumes: volumes(system, managed("u-a", "/dev/vdb1", "/dev/vdb", 1, "a"), managed("e-theirs", "/dev/vdb2", "/dev/vdb", 2, "x")),
+		},
+		"WipeAll does not name the system disk for the volumes on it: Talos would refuse everything": {
+			policy: infrav1.ReleaseWipeAll, volumes: volumes(system, managed("s-c", "/dev/vda7", "/dev/vda", 7, "c")),
+		},
+		"WipeAll leaves the disk of EPHEMERAL to Talos, which wipes it as a whole": {
+			policy: infrav1.ReleaseWipeAll, volumes: volumes(managed("EPHEMERAL", "/dev/vdb1", "/dev/vdb", 1, "e"), managed("u-a", "/dev/vdb2", "/dev/vdb", 2, "a")),
+		},
+		"WipeAll leaves a disk of which nothing was found": {
+			policy: infrav1.ReleaseWipeAll, volumes: volumes(system, managed("u-a", "/dev/vdb1", "/dev/vdb", 1, "a")[:1]),
+		},
+		"WipeAll takes a disk of machine.disks": {
+			policy: infrav1.ReleaseWipeAll,
+			volumes: volumes(system, []talosclient.Volume{
+				{ID: "/dev/vdb-1", Type: talosclient.VolumePartition, Phase: "ready", Location: "/dev/vdb1", ParentLocation: "/dev/vdb", PartitionIndex: 1, UUID: "md"},
+				found("", "/dev/vdb1", "/dev/vdb", 1, "md"),
+			}),
+			disks: []string{"/dev/vdb"},
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			if tt.policy == "" {
+				tt.policy = infrav1.ReleaseWipeSystem
+			}
+			decision := Decide(Facts{
+				Release: infrav1.HostRelease{Policy: tt.policy, RequestedAt: ago(time.Second)}, Contact: Configured, Stage: talosclient.StageRunning,
+				VolumesKnown: true, Volumes: tt.volumes, Disks: disks, Now: now,
+			})
+			g.Expect(decision.Action).To(Equal(Reset))
+			g.Expect(decision.Labels).To(Equal(tt.labels))
+			g.Expect(decision.Disks).To(Equal(tt.disks))
+		})
+	}
+}
+
+func TestWhatIsLeftInMaintenanceMode(t *testing.T) {
+	told := infrav1.HostRelease{Policy: infrav1.ReleaseWipeSystem, RequestedAt: ago(time.Hour), ResetAt: ago(time.Hour), Volumes: []string{"recorded"}}
+	blank := []talosclient.Volume{found("EFI", "/dev/vda1", "/dev/vda", 1, "efi"), content("/dev/vda", "gpt", "table")}
+	blank = append(blank, managed("META", "/dev/vda4", "/dev/vda", 4, "meta")...)
+	blank = append(blank, talosclient.Volume{ID: "STATE", Type: talosclient.VolumePartition, Phase: "missing", Filesystem: "none"}, found("theirs", "/dev/vdb9", "/dev/vdb", 9, "x"))
+	old := found("u-old", "/dev/vda7", "/dev/vda", 7, "old")
+
+	tests := map[string]struct {
+		volumes    []talosclient.Volume
+		change     func(*Facts)
+		action     Action
+		reason     string
+		partitions []string
+		message    string
+	}{
+		"nothing of the cluster": {action: Done, reason: infrav1.NothingToReleaseReason},
+		"another stage is no proof": {
+			change: (func(f *Facts) { f.Stage = talosclient.StageBooting }), action: Wait, reason: infrav1.WaitingForResetReason,
+		},
+		"a partition of an earlier life is wiped": {
+			volumes: []talosclient.Volume{old}, action: WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vda7"},
+		},
+		"on another disk, which may be that of another machine, too, it is left to a person": {
+			volumes: []talosclient.Volume{found("u-old", "/dev/vdb1", "/dev/vdb", 1, "old")}, action: Wait, reason: infrav1.NotWipedReason, message: "u-old (/dev/vdb1)",
+		},
+		"who has it wiped": {
+			volumes: []talosclient.Volume{found("u-old", "/dev/vdb1", "/dev/vdb", 1, "old")}, change: (func(f *Facts) { f.RetryNow = true }),
+			action: WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vdb1"},
+		},
+		"a raw volume is wiped, though nothing is found in it": {
+			volumes: []talosclient.Volume{found("r-raw", "/dev/vdb1", "/dev/vdb", 1, "recorded")}, action: WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vdb1"},
+		},
+		"partitions that the reset has not come to are wiped": {
+			volumes: []talosclient.Volume{found("EPHEMERAL", "/dev/vda6", "/dev/vda", 6, "e"), found("s-swap", "/dev/vdb2", "/dev/vdb", 2, "recorded")},
+			action:  WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vda6", "/dev/vdb2"},
+		},
+		"those that can be are wiped first": {
+			volumes: append([]talosclient.Volume{old}, managed("STATE", "/dev/vda5", "/dev/vda", 5, "s")...),
+			action:  WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vda7"},
+		},
+		"a volume that Talos uses is not": {
+			volumes: managed("STATE", "/dev/vda5", "/dev/vda", 5, "s"), action: Wait, reason: infrav1.NotWipedReason, message: "still has STATE (/dev/vda5)",
+		},
+		"a partition of a read-only disk is not": {
+			volumes: []talosclient.Volume{found("u-old", "/dev/vdr1", "/dev/vdr", 1, "recorded")}, action: Wait, reason: infrav1.NotWipedReason, message: "u-old (/dev/vdr1)",
+		},
+		"what somebody retains is not": {
+			volumes: []talosclient.Volume{old}, change: (func(f *Facts) { f.Release.Policy, f.RetryNow = infrav1.ReleaseRetain, true }),
+			action: Wait, reason: infrav1.NotWipedReason, message: "u-old (/dev/vda7)",
+		},
+		"nor is anything on a machine that never ran": {
+			volumes: []talosclient.Volume{old}, change: (func(f *Facts) { f.Release.ResetAt = metav1.Time{}; f.Handover.Progress = infrav1.HandoverStarted }),
+			action: Wait, reason: infrav1.NotWipedReason, message: infrav1.HostRetryAnnotation,
+		},
+		"but for a person who says so": {
+			volumes: []talosclient.Volume{old}, change: (func(f *Facts) { f.Release.ResetAt = metav1.Time{}; f.RetryNow = true }),
+			action: WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vda7"},
+		},
+		"one that ran and was reset by hand has it wiped": {
+			volumes: []talosclient.Volume{old}, change: (func(f *Facts) { f.Release.ResetAt = metav1.Time{}; f.Handover.Progress = infrav1.HandoverRan }),
+			action: WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vda7"},
+		},
+		"a partition of machine.disks is named, and left to a person": {
+			volumes: []talosclient.Volume{found("", "/dev/vdb1", "/dev/vdb", 1, "recorded")}, action: Wait, reason: infrav1.NotWipedReason, message: "still has /dev/vdb1",
+		},
+		"who may have it wiped": {
+			volumes: []talosclient.Volume{found("", "/dev/vdb1", "/dev/vdb", 1, "recorded")}, change: (func(f *Facts) { f.RetryNow = true }),
+			action: WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vdb1"},
+		},
+		"with WipeAll it goes": {
+			volumes: []talosclient.Volume{found("", "/dev/vdb1", "/dev/vdb", 1, "recorded")}, change: (func(f *Facts) { f.Release.Policy = infrav1.ReleaseWipeAll }),
+			action: WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vdb1"},
+		},
+		"a partition of etcd's own goes when it was recorded": {
+			volumes: []talosclient.Volume{found("ETCD", "/dev/vdb1", "/dev/vdb", 1, "recorded")}, action: WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vdb1"},
+		},
+		"another of that label is somebody else's": {
+			volumes: []talosclient.Volume{found("LOG", "/dev/vdb1", "/dev/vdb", 1, "other")}, action: Done, reason: infrav1.NothingToReleaseReason,
+		},
+		"a whole disk that still has its content is named, and never wiped here": {
+			volumes: []talosclient.Volume{content("/dev/vdb", "xfs", "recorded")}, change: (func(f *Facts) { f.RetryNow = true }),
+			action: Wait, reason: infrav1.NotWipedReason, message: "still has /dev/vdb;",
+		},
+		"a container's host is none of its business": {
+			volumes: []talosclient.Volume{old}, change: (func(f *Facts) { f.Container = true }), action: Done, reason: infrav1.NothingToReleaseReason,
+		},
+		"nothing is wiped while the configuration may still be taken": {
+			volumes: []talosclient.Volume{old}, change: (func(f *Facts) {
+				f.Release.RequestedAt, f.Handover.MaintenanceCertFingerprint, f.Fingerprint, f.RetryNow = ago(handoverSettle/2), "boot-1", "boot-1", true
+			}),
+			action: Wait, reason: infrav1.WaitingForResetReason,
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			facts := Facts{
+				Release: told, Contact: InMaintenance, Stage: talosclient.StageMaintenance, Fingerprint: "boot-2",
+				VolumesKnown: true, Volumes: append(volumes(blank), tt.volumes...), Disks: disks, Now: now,
+			}
+			if tt.change != nil {
+				tt.change(&facts)
+			}
+			decision := Decide(facts)
+			g.Expect(decision.Action).To(Equal(tt.action), decision.Message)
+			g.Expect(decision.Reason).To(Equal(tt.reason))
+			g.Expect(decision.Partitions).To(Equal(tt.partitions))
+			g.Expect(decision.Message).To(ContainSubstring(tt.message))
+			g.Expect(decision.Failed).To(Equal(tt.reason == infrav1.NotWipedReason))
+		})
+	}
+}
+
+func TestARefusalIsShownUntilTheMachineIsToldAgain(t *testing.T) {
+	g := NewWithT(t)
+	facts := Facts{
+		Release: infrav1.HostRelease{Policy: infrav1.ReleaseWipeSystem, RequestedAt: ago(time.Hour), ResetAt: ago(resetSettle / 2), ResetCertFingerprint: "apid-1"},
+		Contact: Configured, Stage: talosclient.StageRunning, Fingerprint: "apid-1", VolumesKnown: true, Volumes: system, Refusal: "Talos' words", Now: now,
+	}
+	decision := Decide(facts)
+	g.Expect(decision.Reason).To(Equal(infrav1.ReleaseFailedReason))
+	g.Expect(decision.Message).To(Equal("Talos' words"))
+	g.Expect(decision.Action).To(Equal(Wait))
+	facts.Release.ResetAt = ago(resetSettle)
+	g.Expect(Decide(facts).Action).To(Equal(Reset))
+	facts.Release.ResetAt, facts.Stage = ago(resetSettle/2), talosclient.StageResetting
+	g.Expect(Decide(facts).Reason).To(Equal(infrav1.ResettingReason), "it wipes itself after all")
+}
+
+func TestOrdersToWipeAddUp(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(Union([]string{"b"}, []string{"a", "b"})).To(Equal([]string{"a", "b"}))
+	g.Expect(Union(nil, nil)).To(BeEmpty())
+}
+
+func TestTheVolumesOfAClusterAreRecorded(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(uuids(volumes(
+		system, wholeDisk("u-big", "/dev/vdb", "ready"), wholeDisk("u-foreign", "/dev/vdc", "failed"), managed("ETCD", "/dev/vdd1", "/dev/vdd", 1, "etcd"),
+		managed("e-theirs", "/dev/vde1", "/dev/vde", 1, "theirs"), managed("/dev/sdb-1", "/dev/sdb1", "/dev/sdb", 1, "md"),
+		[]talosclient.Volume{found("u-old", "/dev/vdf1", "/dev/vdf", 1, "old")},
+	))).To(ConsistOf("state", "ephemeral", "fs-of-/dev/vdb", "etcd", "md"))
+}
