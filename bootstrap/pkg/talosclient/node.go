@@ -151,13 +151,16 @@ func (n *node) Bootstrap(ctx context.Context) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	err := n.Client.Bootstrap(ctx, &machine.BootstrapRequest{})
-	if status.Code(err) == codes.AlreadyExists {
+	switch status.Code(err) {
+	case codes.OK:
+		return nil
+	case codes.AlreadyExists:
 		return ErrAlreadyBootstrapped
-	}
-	if err != nil {
+	case codes.FailedPrecondition, codes.Unimplemented, codes.PermissionDenied, codes.Unauthenticated:
+		return fmt.Errorf("%w: %s", ErrBootstrapRefused, status.Convert(err).Message())
+	default:
 		return fmt.Errorf("bootstrapping etcd: %w", err)
 	}
-	return nil
 }
 
 // EtcdDataExists implements Node.
@@ -325,6 +328,7 @@ func (n *node) Services(ctx context.Context) ([]Service, error) {
 		}
 		if events := s.GetEvents().GetEvents(); len(events) > 0 {
 			service.LastMessage = events[len(events)-1].GetMsg()
+			service.Started = started(events)
 		}
 		services = append(services, service)
 	}

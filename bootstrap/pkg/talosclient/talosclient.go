@@ -43,6 +43,9 @@ var (
 	ErrClock = errors.New("the clocks of the node and of the manager differ too much")
 	// ErrAlreadyBootstrapped says that etcd on that node has data already.
 	ErrAlreadyBootstrapped = errors.New("etcd is already bootstrapped on this node")
+	// ErrBootstrapRefused says that a node refused to bootstrap etcd before it has
+	// touched it: it is not so far yet, or the caller may not.
+	ErrBootstrapRefused = errors.New("bootstrap refused")
 	// ErrMemberNotFound says that etcd has no member of that ID.
 	ErrMemberNotFound = errors.New("etcd has no such member")
 	// ErrInvalidConfiguration says that Talos refused a machine configuration;
@@ -119,11 +122,17 @@ type Node interface {
 	// refuses a device that it uses as a volume, that is mounted, read-only, or part
 	// of another device (Talos: internal/app/storaged/server.go, BlockDeviceWipe).
 	WipePartitions(ctx context.Context, devices []string) error
+	// Restart boots the node anew and wipes nothing. A container cannot boot: it ends,
+	// and whoever runs it starts it again on its volumes.
+	Restart(ctx context.Context) error
 
 	// Bootstrap makes this node the first member of a new etcd cluster. It must
 	// be called once in the life of a cluster; ErrAlreadyBootstrapped when
-	// etcd's data directory has content. Talos does not protect against a
-	// second node.
+	// etcd's data directory has content, ErrBootstrapRefused when the node is not so
+	// far. Talos does not protect against a second node. Each call that is not refused
+	// stops etcd before it starts it anew; one that finds data only then leaves it
+	// stopped until the next boot (internal/app/machined/pkg/system/services/etcd.go,
+	// BootstrapEtcd). After any other error the call may have been carried out.
 	Bootstrap(ctx context.Context) error
 	// EtcdDataExists tells whether etcd's data directory has content.
 	EtcdDataExists(ctx context.Context) (bool, error)
@@ -368,6 +377,9 @@ type Service struct {
 	Healthy     bool
 	// LastMessage is the last event of the service.
 	LastMessage string
+	// Started is when the service began to start, for the last time: its first event
+	// since then, by the clock of the node. It is zero when the node does not tell.
+	Started time.Time
 }
 
 // StaticPod is a static Pod of a control plane node.

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
 )
 
@@ -69,32 +71,87 @@ func (r *Reconciler) recordIntent(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// bootstrap bootstraps etcd on the recorded Machine. The record is read live
-// once more: a stale cache must not revive an intent that was renamed.
-func (r *Reconciler) bootstrap(ctx context.Context, s *scope) error {
+// intended is the Machine of the decision, when the record still names it and etcd was
+// not seen running there. The record is read live: a stale cache must not revive an
+// intent that was renamed.
+func (r *Reconciler) intended(ctx context.Context, s *scope) (*clusterv1.Machine, error) {
 	machine := s.machine(s.decision.Machine)
 	live := &controlplanev1.TalosControlPlane{}
 	if err := r.liveGet(ctx, client.ObjectKeyFromObject(s.controlPlane), live); err != nil {
-		return fmt.Errorf("reading the bootstrap intent: %w", err)
+		return nil, fmt.Errorf("reading the bootstrap intent: %w", err)
 	}
 	intent := bootstrapIntent(live)
 	if machine == nil || intent == nil || intent.Bootstrapped || live.UID != s.controlPlane.UID || !live.DeletionTimestamp.IsZero() ||
 		intent.Name != machine.Name || intent.ProviderID != machine.Spec.ProviderID {
-		return fmt.Errorf("bootstrapping etcd on Machine %s: %w", s.decision.Machine, errIntentChanged)
+		return nil, errIntentChanged
 	}
 
+	return machine, nil
+}
+
+// bootstrap bootstraps etcd on the recorded Machine. Its node is looked at once more on
+// the connection by which it is asked: each call stops etcd, and one that finds data
+// after that leaves it stopped.
+func (r *Reconciler) bootstrap(ctx context.Context, s *scope) error {
+	machine, err := r.intended(ctx, s)
+	if err != nil {
+		return fmt.Errorf("bootstrapping etcd on Machine %s: %w", s.decision.Machine, err)
+	}
 	node, err := r.connectAsAdmin(ctx, s, machine)
 	if err != nil {
 		return fmt.Errorf("bootstrapping etcd on Machine %s: %w", machine.Name, err)
 	}
 	defer func() { _ = node.Close() }() // Closing gives the connection back; there is nothing to lose.
+	log := ctrl.LoggerFrom(ctx).WithValues("Machine", logMachine(s, machine.Name))
+	if health.LookAtEtcd(ctx, node).Data != health.EtcdDataAbsent {
+		log.Info("Not asking the node to bootstrap etcd: it does not wait for that any more")
+		return nil
+	}
 
-	err = node.Bootstrap(ctx)
-	if err != nil && !errors.Is(err, talosclient.ErrAlreadyBootstrapped) {
+	switch err := node.Bootstrap(ctx); {
+	case err == nil:
+		r.bootstraps.note(keyOf(machine), health.LookAtEtcd(ctx, node).Service)
+	case errors.Is(err, talosclient.ErrAlreadyBootstrapped):
+	case errors.Is(err, talosclient.ErrBootstrapRefused):
+		return fmt.Errorf("bootstrapping etcd on Machine %s: %w", machine.Name, err)
+	default: // It may have been carried out.
+		r.bootstraps.note(keyOf(machine), talosclient.Service{})
 		return fmt.Errorf("bootstrapping etcd on Machine %s: %w", machine.Name, err)
 	}
-	ctrl.LoggerFrom(ctx).Info("Asked the node to bootstrap etcd", "Machine", logMachine(s, machine.Name))
+	log.Info("Asked the node to bootstrap etcd")
 	r.event(s, normal, "EtcdBootstrapRequested", "Bootstrap", "Asked the node of Machine %s to bootstrap etcd", machine.Name)
+
+	return nil
+}
+
+// restartNode boots the node anew on which a bootstrap has left etcd stopped: Talos
+// lets nobody start that service (its APIStartAllowed is for extensions and the kubelet
+// alone). One that is about to boot has stopped etcd itself.
+func (r *Reconciler) restartNode(ctx context.Context, s *scope) error {
+	machine, err := r.intended(ctx, s)
+	if err != nil {
+		return fmt.Errorf("restarting the node of Machine %s: %w", s.decision.Machine, err)
+	}
+	node, err := r.connectAsAdmin(ctx, s, machine)
+	if err != nil {
+		return fmt.Errorf("restarting the node of Machine %s: %w", machine.Name, err)
+	}
+	defer func() { _ = node.Close() }() // Closing gives the connection back; there is nothing to lose.
+	status, err := node.MachineStatus(ctx)
+	if err != nil {
+		return fmt.Errorf("restarting the node of Machine %s: %w", machine.Name, err)
+	}
+	found := health.LookAtEtcd(ctx, node)
+	isUp := status.Stage == talosclient.StageBooting || status.Stage == talosclient.StageRunning
+	if !isUp || found.Data != health.EtcdDataPresent || !health.WasStopped(found.Service) {
+		return nil
+	}
+	r.restarts.note(keyOf(machine), found.Service)
+	if err := node.Restart(ctx); err != nil {
+		return fmt.Errorf("restarting the node of Machine %s: %w", machine.Name, err)
+	}
+	ctrl.LoggerFrom(ctx).Info("Restarting the node, on which etcd was stopped while it was bootstrapped", "Machine", logMachine(s, machine.Name))
+	r.event(s, warning, "NodeRestarted", "RestartNode", "%s", s.decision.Message)
 
 	return nil
 }

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -10,6 +11,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
@@ -143,7 +145,7 @@ func TestBootstrapIsTriedAgainWhenTheCallFails(t *testing.T) {
 		w.others()
 	}
 	machine := w.talos[w.machines()[0].Name]
-	machine.Fail("Bootstrap", errors.New("time is not in sync yet"))
+	machine.Fail("Bootstrap", fmt.Errorf("%w: time is not in sync yet", talosclient.ErrBootstrapRefused))
 	for range 4 {
 		_ = w.reconcile(r)
 	}

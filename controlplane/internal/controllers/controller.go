@@ -81,10 +81,12 @@ type Reconciler struct {
 	silence     *silenceTracker
 	etcdSilence *silenceTracker
 	// nameless are the etcd members that are listed without a name.
-	nameless  *silenceTracker
-	leaves    *leaves
-	decisions *lastDecisions
-	memory    *nodeMemory
+	nameless   *silenceTracker
+	leaves     *leaves
+	bootstraps *attempts
+	restarts   *attempts
+	decisions  *lastDecisions
+	memory     *nodeMemory
 }
 
 // +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=taloscontrolplanes,verbs=get;list;watch;patch
@@ -132,7 +134,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 }
 
 // init makes what the Reconciler keeps between passes. None of it is needed to
-// be right: it saves work and holds conditions still.
+// be right: it saves work, holds conditions still, and keeps what was asked of a node
+// from being asked again.
 func (r *Reconciler) init(ctx context.Context) {
 	r.applier = newApplier(ctx, r.Client)
 	r.credentials = newCredentialStore(r.Clock)
@@ -140,6 +143,8 @@ func (r *Reconciler) init(ctx context.Context) {
 	r.etcdSilence = newSilenceTracker(r.Clock)
 	r.nameless = newSilenceTracker(r.Clock)
 	r.leaves = newLeaves(ctx)
+	r.bootstraps = newAttempts(r.Clock, bootstrapPatience)
+	r.restarts = newAttempts(r.Clock, restartPatience)
 	r.decisions = newLastDecisions()
 	r.memory = newNodeMemory(r.Clock)
 	if r.Metrics == nil {

@@ -90,6 +90,8 @@ func (r *Reconciler) carryOut(ctx context.Context, s *scope) error {
 		return r.recordIntent(ctx, s)
 	case rollout.Bootstrap:
 		return r.bootstrap(ctx, s)
+	case rollout.RestartNode:
+		return r.restartNode(ctx, s)
 	case rollout.DeleteMachine:
 		return r.deleteOne(ctx, s)
 	case rollout.RemediateMachine:
@@ -118,7 +120,7 @@ func (r *Reconciler) interval(s *scope) time.Duration {
 	case rollout.LeaveEtcd, rollout.WaitForLeave:
 		return leaveInterval
 	case rollout.RecordBootstrapIntent, rollout.Bootstrap, rollout.RecordBootstrapped, rollout.RecordInitialized,
-		rollout.RemoveMember, rollout.WaitForMachineDeletion:
+		rollout.RestartNode, rollout.RemoveMember, rollout.WaitForMachineDeletion:
 		return bringUpInterval
 	default:
 	}

@@ -60,7 +60,10 @@ func (r *Reconciler) gatherFacts(s *scope) rollout.Facts {
 	silentFor := r.etcdSilence.observe(client.ObjectKeyFromObject(s.controlPlane), silentMembers(facts))
 	for i, machine := range facts.Machines {
 		facts.Machines[i].EtcdSilentFor = silentFor[machine.Name]
-		facts.Machines[i].Leaving = r.leaves.running(client.ObjectKey{Namespace: s.controlPlane.Namespace, Name: machine.Name})
+		key, service := client.ObjectKey{Namespace: s.controlPlane.Namespace, Name: machine.Name}, s.nodes[machine.Name].EtcdService()
+		facts.Machines[i].Leaving = r.leaves.running(key)
+		facts.Machines[i].Bootstrapping = r.bootstraps.pending(key, service) && !health.HasEnded(service)
+		facts.Machines[i].Restarting = r.restarts.pending(key, service)
 	}
 
 	return facts
@@ -115,6 +118,7 @@ func machineFacts(s *scope, machine *clusterv1.Machine, judged etcd.Health) roll
 		Marked:        metav1.HasAnnotation(machine.ObjectMeta, clusterv1.DeleteMachineAnnotation),
 		Answers:       node.Err == nil,
 		EtcdData:      node.EtcdData,
+		EtcdStopped:   health.WasStopped(node.EtcdService()),
 		MemberID:      memberID(machine, node),
 		Addresses:     peerAddresses(machine, s.parts[machine.Name].infraMachine, node),
 		Deleting:      !machine.DeletionTimestamp.IsZero(),

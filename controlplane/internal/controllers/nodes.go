@@ -117,6 +117,8 @@ func (r *Reconciler) unfollow(s *scope) {
 		r.Follower.Stop(keyOf(machine))
 		r.memory.forget(keyOf(machine))
 		r.memory.reach(keyOf(machine), "")
+		r.bootstraps.forget(keyOf(machine))
+		r.restarts.forget(keyOf(machine))
 	}
 	r.memory.answered(client.ObjectKeyFromObject(s.controlPlane), health.APIServerUnknown)
 }

@@ -99,19 +99,53 @@ func decideTarget(facts Facts) *Decision {
 			Message: "etcd was bootstrapped before and no control plane node has its data any more; to give the data up, name a Machine in the annotation " +
 				controlplanev1.BootstrapOverrideAnnotation}
 	}
-	for _, machine := range facts.staying() {
-		if !machine.Held && facts.Intent.Name == machine.Name && facts.Intent.ProviderID == machine.ProviderID {
-			return &Decision{Action: Bootstrap, Machine: machine.Name, Reason: controlplanev1.WaitingForEtcdReason,
-				Message: "Bootstrapping etcd on Machine " + machine.Name}
-		}
+	if machine := facts.intended(); machine != nil {
+		return bootstrapOn(*machine)
 	}
-
 	if facts.IntentWiped {
 		return &Decision{Action: RecordBootstrapIntent, Machine: target.Name, Reason: controlplanev1.WaitingForEtcdReason,
 			Message: "Bootstrapping etcd on Machine " + target.Name + ", because nothing is left of Machine " + facts.Intent.Name}
 	}
 
 	return intentElsewhere(*facts.Intent)
+}
+
+// intended is the Machine in the intent that is recorded; nil when it is not there, or
+// goes.
+func (f Facts) intended() *MachineFacts {
+	staying := f.staying()
+	i := slices.IndexFunc(staying, func(machine MachineFacts) bool {
+		return !machine.Held && f.Intent != nil && f.Intent.Name == machine.Name && f.Intent.ProviderID == machine.ProviderID
+	})
+	if i < 0 {
+		return nil
+	}
+
+	return &staying[i]
+}
+
+// bootstrapOn bootstraps etcd on a Machine, once: each call stops what the last one has
+// started.
+func bootstrapOn(machine MachineFacts) *Decision {
+	if machine.Bootstrapping {
+		return &Decision{Action: WaitForEtcd, Machine: machine.Name, Reason: controlplanev1.WaitingForEtcdReason,
+			Message: "Waiting for etcd to start on Machine " + machine.Name + ", whose node was asked to bootstrap it"}
+	}
+
+	return &Decision{Action: Bootstrap, Machine: machine.Name, Reason: controlplanev1.WaitingForEtcdReason,
+		Message: "Bootstrapping etcd on Machine " + machine.Name}
+}
+
+// decideStopped restarts the node in the intent when its etcd has data and was stopped
+// before anybody has seen it run: a bootstrap that Talos has to give up leaves it so.
+func decideStopped(facts Facts) *Decision {
+	machine := facts.intended()
+	if machine == nil || !machine.Answers || machine.EtcdData != health.EtcdDataPresent || !machine.EtcdStopped || machine.Restarting {
+		return nil
+	}
+
+	return &Decision{Action: RestartNode, Machine: machine.Name, Reason: controlplanev1.WaitingForEtcdReason,
+		Message: "Restarting the node of Machine " + machine.Name + ": its etcd was stopped while it was bootstrapped, and starts at the next boot only"}
 }
 
 // decideNoTarget is about Machines that are all held back, and of which none may take
@@ -169,6 +203,10 @@ func decideRunningEtcd(facts Facts) *Decision {
 				return &Decision{Action: RecordBootstrapped, Machine: bootstrappedMachine(facts), Reason: controlplanev1.WaitingForAPIServerReason,
 					Message: "Waiting for the API server to answer at the control plane endpoint"}
 			}
+		}
+
+		if stopped := decideStopped(facts); stopped != nil {
+			return stopped
 		}
 
 		return decideNodes(facts)

@@ -58,6 +58,9 @@ const (
 	RecordBootstrapIntent Action = "RecordBootstrapIntent"
 	// Bootstrap bootstraps etcd on the recorded Machine.
 	Bootstrap Action = "Bootstrap"
+	// RestartNode boots the node anew on whose Machine etcd was bootstrapped, and was
+	// stopped before it came up.
+	RestartNode Action = "RestartNode"
 	// WaitForEndpointSilence waits until nothing answers at the control plane
 	// endpoint, or for a look at it.
 	WaitForEndpointSilence Action = "WaitForEndpointSilence"

@@ -89,6 +89,14 @@ type MachineFacts struct {
 	// or, of one that does not answer, those that the Machine has. Empty while nobody
 	// knows.
 	Addresses []string
+	// Bootstrapping tells that the node was asked to bootstrap etcd, and that something
+	// may come of it still.
+	Bootstrapping bool
+	// EtcdStopped tells that somebody stopped the node's etcd, which starts again at the
+	// next boot only.
+	EtcdStopped bool
+	// Restarting tells that the node was asked to boot anew, and may be about to.
+	Restarting bool
 	// MemberProblem says in a sentence why the node's etcd member is not up;
 	// empty when it is.
 	MemberProblem string

@@ -111,13 +111,14 @@ type State struct {
 
 // Machine is one machine of the fleet. All methods may be called at any time.
 type Machine struct {
-	// OnApply, OnReset, OnWipe, OnBootstrap, OnForfeit, OnLeave and OnRemoveMember run after the
-	// call was recorded and decide its result; nil accepts, and knows no other
-	// member. They may change the state by Update.
+	// OnApply, OnReset, OnWipe, OnRestart, OnBootstrap, OnForfeit, OnLeave and
+	// OnRemoveMember run after the call was recorded and decide its result; nil accepts,
+	// and knows no other member. They may change the state by Update.
 	OnApply func(m *Machine, configuration []byte) error
 	OnReset func(m *Machine, options talosclient.ResetOptions) error
 	// OnWipe is given the partitions to wipe in maintenance mode; nil deletes them.
 	OnWipe      func(m *Machine, devices []string) error
+	OnRestart   func(m *Machine) error
 	OnBootstrap func(m *Machine) error
 	OnForfeit   func(m *Machine) error
 	OnLeave     func(m *Machine) error
@@ -132,6 +133,7 @@ type Machine struct {
 	resets   []talosclient.ResetOptions
 	wipes    [][]string
 	boots    int
+	restarts int
 	watchers map[chan talosclient.MachineStatus]struct{}
 }
 
@@ -208,6 +210,13 @@ func (m *Machine) Bootstraps() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.boots
+}
+
+// Restarts is how often the machine was asked to restart.
+func (m *Machine) Restarts() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.restarts
 }
 
 func (m *Machine) isSilent() bool {

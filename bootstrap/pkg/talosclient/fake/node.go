@@ -125,6 +125,19 @@ func (n *node) WipePartitions(_ context.Context, devices []string) error {
 	return nil
 }
 
+func (n *node) Restart(context.Context) error {
+	if err := n.machine.fault("Restart"); err != nil {
+		return err
+	}
+	n.machine.mu.Lock()
+	n.machine.restarts++
+	n.machine.mu.Unlock()
+	if n.machine.OnRestart == nil {
+		return nil
+	}
+	return n.machine.OnRestart(n.machine)
+}
+
 func (n *node) Bootstrap(context.Context) error {
 	if err := n.machine.fault("Bootstrap"); err != nil {
 		return err

@@ -1,0 +1,39 @@
+package health
+
+import (
+	"context"
+	"slices"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+)
+
+// EtcdState is how etcd is on a node, before anybody could ask etcd itself.
+type EtcdState struct {
+	// Data tells whether there is data.
+	Data EtcdData
+	// Service is the Talos service; the zero one when it is not known.
+	Service talosclient.Service
+}
+
+// LookAtEtcd asks a node on a connection that is open: what is gathered at the
+// beginning of a pass is old by the time when something is done.
+func LookAtEtcd(ctx context.Context, node talosclient.Node) EtcdState {
+	found, err := services(ctx, node)
+	if err != nil {
+		return EtcdState{Data: EtcdDataUnknown}
+	}
+
+	return EtcdState{Data: etcdData(ctx, node, found), Service: found[etcdService]}
+}
+
+// EtcdService is the Talos service etcd of a node; the zero one when it is not known.
+func (f Facts) EtcdService() talosclient.Service { return f.Services[etcdService] }
+
+// HasEnded tells that a service is down, and that Talos does not start it again before
+// the next boot (internal/app/machined/pkg/system/service_runner.go, StateEventDown).
+func HasEnded(service talosclient.Service) bool {
+	return slices.Contains([]string{"Failed", "Finished", "Skipped"}, service.State)
+}
+
+// WasStopped tells that a service has ended because somebody stopped it.
+func WasStopped(service talosclient.Service) bool { return service.State == "Finished" }
