@@ -389,6 +389,10 @@ const (
 	// etcd while its Machine stays; the node cannot join again with its data.
 	MachineEtcdMemberRemovedReason = "Removed"
 
+	// MachineEtcdMemberNeverPromotedReason says that the member is a learner, and has been
+	// for so long that Talos does not have it promoted any more: delete the Machine.
+	MachineEtcdMemberNeverPromotedReason = "NeverPromoted"
+
 	// MachineEtcdMemberInspectionFailedReason says that the member cannot be
 	// observed.
 	MachineEtcdMemberInspectionFailedReason = clusterv1.InspectionFailedReason

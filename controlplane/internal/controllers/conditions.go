@@ -117,7 +117,7 @@ func setEtcdCondition(s *scope) {
 		set(s, conditionType, status, reason, message)
 		return
 	}
-	if problems := slices.Concat(etcdProblems(s), almostFull(s)); len(problems) > 0 {
+	if problems := slices.Concat(etcdProblems(s), learnersForEver(s), almostFull(s)); len(problems) > 0 {
 		set(s, conditionType, metav1.ConditionFalse, controlplanev1.EtcdClusterNotHealthyReason, bullets(problems))
 		return
 	}

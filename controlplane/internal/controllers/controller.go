@@ -82,6 +82,7 @@ type Reconciler struct {
 	etcdSilence *silenceTracker
 	// nameless are the etcd members that are listed without a name.
 	nameless   *silenceTracker
+	strangers  *silenceTracker
 	leaves     *leaves
 	bootstraps *attempts
 	restarts   *attempts
@@ -142,7 +143,8 @@ func (r *Reconciler) init(ctx context.Context) {
 	r.silence = newSilenceTracker(r.Clock)
 	r.etcdSilence = newSilenceTracker(r.Clock)
 	r.nameless = newSilenceTracker(r.Clock)
-	r.leaves = newLeaves(ctx)
+	r.strangers = newSilenceTracker(r.Clock)
+	r.leaves = newLeaves(ctx, r.Clock)
 	r.bootstraps = newAttempts(r.Clock, bootstrapPatience)
 	r.restarts = newAttempts(r.Clock, restartPatience)
 	r.decisions = newLastDecisions()

@@ -35,7 +35,7 @@ func (r *Reconciler) createMachine(ctx context.Context, s *scope) error {
 	if live.foreign || !slices.Equal(machineNames(live), machineNames(s)) {
 		return nil // Its event starts another pass.
 	}
-	template, err := r.template(ctx, s)
+	template, err := r.template(ctx, r.Client, s)
 	if err != nil {
 		return fmt.Errorf("reading the infrastructure machine template: %w", err)
 	}

@@ -64,7 +64,7 @@ func (r *Reconciler) workers(ctx context.Context, s *scope) ([]string, error) {
 		return nil, fmt.Errorf("listing the worker Machines: %w", err)
 	}
 	for i := range machines.Items {
-		if !util.IsControlPlaneMachine(&machines.Items[i]) {
+		if machine := &machines.Items[i]; !util.IsControlPlaneMachine(machine) && !isControlled(s.controlPlane, machine) {
 			workers = append(workers, "Machine "+machines.Items[i].Name)
 		}
 	}
@@ -117,7 +117,7 @@ func (r *Reconciler) leftovers(ctx context.Context, s *scope) ([]client.Object, 
 		return nil, nil
 	}
 	candidates := []client.Object{&bootstrapv1.TalosConfig{}}
-	template, err := r.template(ctx, s)
+	template, err := r.template(ctx, r.Client, s)
 	switch {
 	case err == nil:
 		infraMachine := &unstructured.Unstructured{}

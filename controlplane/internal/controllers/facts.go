@@ -31,6 +31,7 @@ func (r *Reconciler) gatherFacts(s *scope) rollout.Facts {
 		EndpointSet:               s.cluster.Spec.ControlPlaneEndpoint.IsValid(),
 		ForeignMachines:           s.foreign,
 		Misfit:                    s.misfit,
+		TemplateMissing:           s.templateMissing,
 		Replicas:                  replicas,
 		RollingUpdate:             spec.Rollout.Strategy.Type != controlplanev1.OnDeleteStrategyType,
 		MaxSurge:                  maxSurge(spec.Rollout.Strategy, replicas),
@@ -62,8 +63,16 @@ func (r *Reconciler) gatherFacts(s *scope) rollout.Facts {
 		facts.Machines[i].EtcdSilentFor = silentFor[machine.Name]
 		key, service := client.ObjectKey{Namespace: s.controlPlane.Namespace, Name: machine.Name}, s.nodes[machine.Name].EtcdService()
 		facts.Machines[i].Leaving = r.leaves.running(key)
+		facts.Machines[i].LeaveStopped = r.leaves.unsettled(key)
+		facts.Machines[i].EtcdUpFor = r.etcdUpFor(service)
 		facts.Machines[i].Bootstrapping = r.bootstraps.pending(key, service) && !health.HasEnded(service)
 		facts.Machines[i].Restarting = r.restarts.pending(key, service)
+	}
+	r.rememberStrangers(s, &facts)
+	for i, machine := range facts.Machines {
+		if facts.IsNeverPromoted(machine.Name) {
+			facts.Machines[i].MemberProblem = neverPromoted
+		}
 	}
 
 	return facts

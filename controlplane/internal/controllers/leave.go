@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,16 +26,40 @@ import (
 // there are none, and the nodes are asked again.
 type leaves struct {
 	ctx   context.Context //nolint:containedctx // The life of the manager.
+	clock clock.PassiveClock
 	ended chan event.GenericEvent
 
 	mu    sync.Mutex
 	calls map[client.ObjectKey]*leaveCall
+	// broken is when calls ended of which nobody knows whether etcd carries them out.
+	broken map[client.ObjectKey]time.Time
 }
+
+// leaveSettles is after what time etcd does not carry out any more what it was asked for:
+// it gives up after 7 seconds (etcd v3.6, server/config/config.go, ReqTimeout).
+const leaveSettles = 10 * time.Second
 
 type leaveCall struct{ cancel context.CancelFunc }
 
-func newLeaves(ctx context.Context) *leaves {
-	return &leaves{ctx: ctx, ended: make(chan event.GenericEvent, 16), calls: map[client.ObjectKey]*leaveCall{}}
+func newLeaves(ctx context.Context, c clock.PassiveClock) *leaves {
+	return &leaves{
+		ctx: ctx, clock: c, ended: make(chan event.GenericEvent, 16),
+		calls: map[client.ObjectKey]*leaveCall{}, broken: map[client.ObjectKey]time.Time{},
+	}
+}
+
+// unsettled tells that the node of a Machine was told a moment ago not to leave, and may
+// have been too far by then.
+func (l *leaves) unsettled(machine client.ObjectKey) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	at, found := l.broken[machine]
+	if found && l.clock.Since(at) >= leaveSettles {
+		delete(l.broken, machine)
+		return false
+	}
+
+	return found
 }
 
 // running tells that the node of a Machine was asked and has not answered.
@@ -79,6 +105,7 @@ func (l *leaves) stop(machine client.ObjectKey) {
 	if call := l.calls[machine]; call != nil {
 		call.cancel()
 		delete(l.calls, machine)
+		l.broken[machine] = l.clock.Now()
 	}
 }
 
@@ -139,6 +166,14 @@ func (r *Reconciler) leaveEtcd(ctx context.Context, s *scope) error {
 // removeMember takes the member of the decision out of etcd through the node of
 // another one, which follows the leader.
 func (r *Reconciler) removeMember(ctx context.Context, s *scope) error {
+	// The cache may lack the Machine whose member it is.
+	live := &scope{cluster: s.cluster, controlPlane: s.controlPlane}
+	if err := listMachines(ctx, r.APIReader, live); err != nil {
+		return err
+	}
+	if !slices.Equal(machineNames(live), machineNames(s)) {
+		return nil // Its event starts another pass.
+	}
 	id, judged := s.decision.MemberID, s.facts.Etcd
 	for _, machine := range s.machines {
 		own, listed := ownMember(s.nodes[machine.Name])

@@ -95,6 +95,12 @@ func machineHealth(s *scope, machine *clusterv1.Machine) []metav1.Condition {
 			Message: "The etcd member was removed, and etcd does not take the node back with its data; delete the Machine, and another one joins",
 		}
 	}
+	if s.facts.IsNeverPromoted(machine.Name) {
+		found[slices.IndexFunc(found, isAboutMember)] = metav1.Condition{
+			Type: controlplanev1.MachineEtcdMemberHealthyCondition, Status: metav1.ConditionFalse,
+			Reason: controlplanev1.MachineEtcdMemberNeverPromotedReason, Message: neverPromoted,
+		}
+	}
 
 	return found
 }

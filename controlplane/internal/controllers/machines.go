@@ -28,21 +28,22 @@ func (r *Reconciler) reconcileMachineList(ctx context.Context, s *scope) error {
 
 // listMachines finds the control plane Machines of the Cluster through reader,
 // and tells the own ones from the others. A Machine that lost its owner
-// reference is still known by its label, and gets the reference back.
+// reference is still known by its label, and one that lost the label by its owner
+// reference; it gets back what it has lost.
 func listMachines(ctx context.Context, reader client.Reader, s *scope) error {
 	list := &clusterv1.MachineList{}
-	if err := reader.List(ctx, list, client.InNamespace(s.cluster.Namespace), client.MatchingLabels{
-		clusterv1.ClusterNameLabel:         s.cluster.Name,
-		clusterv1.MachineControlPlaneLabel: "",
-	}); err != nil {
+	inCluster := client.MatchingLabels{clusterv1.ClusterNameLabel: s.cluster.Name}
+	if err := reader.List(ctx, list, client.InNamespace(s.cluster.Namespace), inCluster); err != nil {
 		return fmt.Errorf("listing the control plane Machines: %w", err)
 	}
 	s.machines, s.foreign = nil, false
 	for i := range list.Items {
 		machine := &list.Items[i]
-		if isOwn(s.controlPlane, machine) {
+		_, labelled := machine.Labels[clusterv1.MachineControlPlaneLabel]
+		switch {
+		case isControlled(s.controlPlane, machine), labelled && isOwn(s.controlPlane, machine):
 			s.machines = append(s.machines, machine)
-		} else {
+		case labelled:
 			s.foreign = true
 		}
 	}
@@ -63,13 +64,18 @@ func isOwn(controlPlane *controlplanev1.TalosControlPlane, machine *clusterv1.Ma
 			(!labelled && machine.Spec.Bootstrap.ConfigRef.Kind == "TalosConfig" && machine.Spec.Bootstrap.ConfigRef.APIGroup == bootstrapv1.GroupVersion.Group)
 	}
 
+	return isControlled(controlPlane, machine)
+}
+
+func isControlled(controlPlane *controlplanev1.TalosControlPlane, machine *clusterv1.Machine) bool {
 	return util.IsControlledBy(machine, controlPlane, controlplanev1.GroupVersion.WithKind(controlplanev1.TalosControlPlaneKind).GroupKind())
 }
 
 // reconcileInfrastructureTemplate makes the Cluster an owner of the
 // infrastructure machine template, so that the template moves with it.
 func (r *Reconciler) reconcileInfrastructureTemplate(ctx context.Context, s *scope) error {
-	template, err := r.template(ctx, s)
+	s.template = nil
+	template, err := r.template(ctx, r.Client, s)
 	if apierrors.IsNotFound(err) {
 		return nil // Said where the template is needed.
 	}
@@ -91,8 +97,8 @@ func (r *Reconciler) reconcileInfrastructureTemplate(ctx context.Context, s *sco
 	return nil
 }
 
-func (r *Reconciler) template(ctx context.Context, s *scope) (*unstructured.Unstructured, error) {
-	return external.GetObjectFromContractVersionedRef(ctx, r.Client, s.controlPlane.Spec.MachineTemplate.Spec.InfrastructureRef, s.controlPlane.Namespace)
+func (r *Reconciler) template(ctx context.Context, reader client.Reader, s *scope) (*unstructured.Unstructured, error) {
+	return external.GetObjectFromContractVersionedRef(ctx, reader, s.controlPlane.Spec.MachineTemplate.Spec.InfrastructureRef, s.controlPlane.Namespace)
 }
 
 // reconcileMachines brings what may change in place to all Machines and to

@@ -76,12 +76,15 @@ func talosCluster(ctx context.Context, reader client.Reader, cluster *clusterv1.
 	}
 }
 
-// reconcileKinds finds out, while a Machine may have to be made, whether the template
-// and the TalosCluster are of one kind: in Pods, or on metal. Those of other vendors
-// are their own matter. A Machine that would get no configuration, or no name, is none
-// that fits either.
+// reconcileKinds finds out whether there is a template, and, while a Machine may have to
+// be made, whether it and the TalosCluster are of one kind: in Pods, or on metal. Those
+// of other vendors are their own matter. A Machine that would get no configuration, or no
+// name, is none that fits either.
 func (r *Reconciler) reconcileKinds(ctx context.Context, s *scope) error {
-	s.misfit = s.networkProblem
+	s.misfit, s.templateMissing = s.networkProblem, ""
+	if s.template == nil {
+		s.templateMissing = missingTemplate(s)
+	}
 	if err := naming.Check(s.controlPlane.Spec.MachineNaming.Template, s.cluster.Name, s.controlPlane.Name); err != nil && len(s.machines) > 0 {
 		s.misfit = "spec.machineNaming.template " + err.Error()
 	}
@@ -98,6 +101,13 @@ func (r *Reconciler) reconcileKinds(ctx context.Context, s *scope) error {
 	}
 
 	return nil
+}
+
+// missingTemplate says that there is no infrastructure machine template.
+func missingTemplate(s *scope) string {
+	ref := s.controlPlane.Spec.MachineTemplate.Spec.InfrastructureRef
+
+	return ref.Kind + " " + ref.Name + " does not exist; create it, or name another one in spec.machineTemplate.spec.infrastructureRef"
 }
 
 // misfit says why machines of a TalosMachineTemplate cannot be the control plane of a

@@ -20,6 +20,9 @@ import (
 // deleteOne deletes the Machine of the decision.
 func (r *Reconciler) deleteOne(ctx context.Context, s *scope) error {
 	machine := s.machine(s.decision.Machine)
+	if missing, err := r.lacksTemplate(ctx, s); err != nil || missing {
+		return err
+	}
 	deleted, err := r.deleteIfUnchanged(ctx, s, machine)
 	if err != nil || !deleted {
 		return err
@@ -34,6 +37,9 @@ func (r *Reconciler) deleteOne(ctx context.Context, s *scope) error {
 // be drained, and Cluster API does not try.
 func (r *Reconciler) remediate(ctx context.Context, s *scope) error {
 	machine := s.machine(s.decision.Machine)
+	if missing, err := r.lacksTemplate(ctx, s); err != nil || missing {
+		return err
+	}
 	record := rollout.Verdicts(s.facts)[machine.Name].Record
 	value, err := writeRecord(record)
 	if err != nil {
@@ -60,6 +66,24 @@ func (r *Reconciler) remediate(ctx context.Context, s *scope) error {
 	r.event(s, warning, "MachineRemediated", "RemediateMachine", "%s", s.decision.Message)
 
 	return nil
+}
+
+// lacksTemplate tells that a Machine is to be replaced that is well, and that there is
+// no template to make another one from. The cache may not have seen that it is gone.
+func (r *Reconciler) lacksTemplate(ctx context.Context, s *scope) (bool, error) {
+	if !s.decision.Replaces {
+		return false, nil
+	}
+	_, err := r.template(ctx, r.APIReader, s)
+	switch {
+	case apierrors.IsNotFound(err):
+		ctrl.LoggerFrom(ctx).Info("Not deleting a Machine that is well", "Machine", logMachine(s, s.decision.Machine), "reason", missingTemplate(s))
+		return true, nil
+	case err != nil:
+		return false, fmt.Errorf("reading the infrastructure machine template: %w", err)
+	default:
+		return false, nil
+	}
 }
 
 // deleteIfUnchanged deletes a Machine if it is as the decision has seen it, and

@@ -67,6 +67,8 @@ type scope struct {
 	// misfit says why Machines of the template could not be part of the control
 	// plane; empty when they could, or none is to be made.
 	misfit string
+	// templateMissing says that there is no template; empty when there is one.
+	templateMissing string
 	// outdated says by the name of the Machine why it is not up to date.
 	outdated map[string][]string
 

@@ -94,6 +94,9 @@ type Decision struct {
 	// MemberID is the etcd member that the action is about; 0 when it is about
 	// none.
 	MemberID uint64
+	// Replaces tells that the Machine to delete is well, so that it only goes when
+	// another can be made.
+	Replaces bool
 	// Left tells that etcd is rid of the Machine, for ReleaseHook.
 	Left bool
 	// Reason is the reason of condition Initialized while the control plane is
@@ -126,7 +129,7 @@ func Decide(facts Facts) Decision {
 func rules() []func(Facts) *Decision {
 	return []func(Facts) *Decision{
 		decideCluster, decideFirst, decideUse, decideStrangers, decideDepartures, decideRemediation, decideNewFirst, decideCertificates,
-		decideEtcd, decideReplicas, decideNodes, decideManifests,
+		decideEtcd, decideReplicas, decideNodes, decideStrangersWait, decideManifests,
 	}
 }
 

@@ -81,8 +81,14 @@ func decideDeparture(facts Facts, machine MachineFacts) *Decision {
 		return wait("its node to answer: etcd has members of which nobody knows whether one is this Machine's")
 	case len(problems) > 0:
 		return wait(prefixed("etcd: ", problems)...)
+	case facts.changing(machine.Name) != "":
+		return wait(facts.changing(machine.Name))
 	case machine.Leaving:
 		return decide(WaitForLeave, "Waiting for the node of Machine "+machine.Name+" to leave etcd")
+	case machine.LeaveStopped:
+		return wait("etcd to be done with what its node was asked for, and was taken back")
+	case member.Learner:
+		return withMember(decide(RemoveMember, "Removing the etcd member of Machine "+machine.Name+", a learner, which Talos does not let leave by itself, through another one"), member)
 	case machine.etcdAnswers(facts, member):
 		return withMember(decide(LeaveEtcd, "Asking the node of Machine "+machine.Name+" to leave etcd"), member)
 	case machine.EtcdSilentFor < facts.LeaveTimeout:
@@ -103,11 +109,28 @@ func decideReturned(facts Facts, machine MachineFacts, decide func(Action, strin
 	if other, doubt := facts.mayHaveAnyMember(machine.Name); doubt && member.ID != machine.MemberID {
 		return wait("the node of Machine " + other.Name + " to tell which etcd member is its")
 	}
+	if other := facts.changing(""); other != "" {
+		return wait(other)
+	}
 	if problems := facts.Etcd.RemovalProblems(member.ID); len(problems) > 0 {
 		return wait(prefixed("etcd: ", problems)...)
 	}
 
 	return withMember(decide(RemoveMember, "Removing the etcd member of Machine "+machine.Name+", with which it has joined again after it was let go"), member)
+}
+
+// changing says which member of another Machine may go at any moment, because its node
+// was asked to leave; empty when none may. Nothing else about members is decided then:
+// each list of members may be out of date.
+func (f Facts) changing(besides string) string {
+	i := slices.IndexFunc(f.Machines, func(machine MachineFacts) bool {
+		return machine.Name != besides && (machine.Leaving || machine.LeaveStopped) && !f.hasNoMember(machine)
+	})
+	if i < 0 {
+		return ""
+	}
+
+	return "the etcd member of Machine " + f.Machines[i].Name + ", which leaves or has just been told not to; one member changes at a time"
 }
 
 // HasLeft tells that etcd has no member of a Machine that is being deleted (any more):
@@ -136,10 +159,10 @@ func decideUnborn(facts Facts, machine MachineFacts, decide func(Action, string)
 	}
 }
 
-// etcdAnswers tells that the node can be asked to leave: its etcd follows the
-// leader, as a voter or as a learner.
+// etcdAnswers tells that the node can be asked to leave: its etcd votes, and follows
+// the leader.
 func (m MachineFacts) etcdAnswers(facts Facts, member etcd.Member) bool {
-	return m.Answers && m.EtcdData == health.EtcdDataPresent && m.EtcdSilentFor == 0 && (member.Learner || facts.Etcd.Answers(member.ID))
+	return m.Answers && m.EtcdData == health.EtcdDataPresent && m.EtcdSilentFor == 0 && facts.Etcd.Answers(member.ID)
 }
 
 // mustGrowFirst tells that a Machine that goes holds the last voting member: its
@@ -151,13 +174,38 @@ func mustGrowFirst(facts Facts) bool {
 	})
 }
 
-// decideStrangers removes members that belong to no Machine, one at a time.
-func decideStrangers(facts Facts) *Decision {
+// Strangers are the members that belong to no Machine.
+func (f Facts) Strangers() []etcd.Member { return f.strangers() }
+
+// isSpared tells that a member that belongs to no Machine is left alone for now: it
+// votes, and its Machine may only be missing from the list for a while.
+func (f Facts) isSpared(stranger etcd.Member) bool {
+	return !stranger.Learner && f.StrangerFor[stranger.ID] < f.LeaveTimeout
+}
+
+// decideStrangersWait waits with a member that is spared, when nothing else is to be
+// done.
+func decideStrangersWait(facts Facts) *Decision {
 	if !facts.Initialized {
 		return nil
 	}
 	for _, member := range facts.strangers() {
-		if len(facts.Etcd.RemovalProblems(member.ID)) == 0 {
+		if facts.isSpared(member) {
+			return &Decision{Action: WaitForEtcd, MemberID: member.ID, Reason: controlplanev1.WaitingForEtcdReason,
+				Message: "etcd member " + etcd.Describe(member) + " belongs to no Machine; it is removed after spec.etcd.leaveTimeoutSeconds, unless its Machine comes back"}
+		}
+	}
+
+	return nil
+}
+
+// decideStrangers removes members that belong to no Machine, one at a time.
+func decideStrangers(facts Facts) *Decision {
+	if !facts.Initialized || facts.changing("") != "" {
+		return nil
+	}
+	for _, member := range facts.strangers() {
+		if !facts.isSpared(member) && len(facts.Etcd.RemovalProblems(member.ID)) == 0 {
 			return withMember(&Decision{Action: RemoveMember, Reason: controlplanev1.WaitingForEtcdReason,
 				Message: "Removing etcd member " + etcd.Describe(member) + ", which belongs to no Machine"}, member)
 		}

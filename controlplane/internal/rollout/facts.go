@@ -115,6 +115,12 @@ type MachineFacts struct {
 	EtcdSilentFor time.Duration
 	// Leaving tells that the node was asked to leave etcd and has not answered.
 	Leaving bool
+	// LeaveStopped tells that such a call was taken back a moment ago: etcd may still
+	// carry it out.
+	LeaveStopped bool
+	// EtcdUpFor is for how long the node's etcd has been up, or coming up, since it was
+	// started last; 0 when nobody knows.
+	EtcdUpFor time.Duration
 
 	// Unhealthy tells that a MachineHealthCheck, or a person, wants the Machine
 	// remediated, and that this is ours to do.
@@ -186,6 +192,12 @@ type Facts struct {
 	// Misfit says in words why a Machine made now could not be part of this control
 	// plane; empty when it could.
 	Misfit string
+	// TemplateMissing says in words that the infrastructure machine template does not
+	// exist; empty when it does.
+	TemplateMissing string
+	// StrangerFor is for how long members that belong to no Machine have been known to,
+	// by their IDs.
+	StrangerFor map[uint64]time.Duration
 	// Replicas is the wanted number of Machines.
 	Replicas int32
 	// RollingUpdate tells that outdated Machines are replaced; else somebody

@@ -48,7 +48,7 @@ func decideRemediation(facts Facts) *Decision {
 		return cmp.Or(cmp.Compare(brokenness(facts, b), brokenness(facts, a)), a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
 	})
 
-	return &Decision{Action: RemediateMachine, Machine: candidates[0].Name, Reason: controlplanev1.WaitingForMachineReason,
+	return &Decision{Action: RemediateMachine, Machine: candidates[0].Name, Replaces: candidates[0].joined(facts), Reason: controlplanev1.WaitingForMachineReason,
 		Message: "Replacing Machine " + candidates[0].Name + ", which is unhealthy"}
 }
 
@@ -112,8 +112,11 @@ func (f Facts) othersBegan(machine MachineFacts) bool {
 // awaitsOther says what is waited for, mostly another Machine, before a Machine whose
 // member is well is remediated; empty when there is nothing.
 func (f Facts) awaitsOther(machine MachineFacts) string {
-	if f.Misfit != "" {
-		return "No replacement can be made: " + f.Misfit
+	if problems := noReplacement(f); len(problems) > 0 {
+		return "No replacement can be made: " + problems[0]
+	}
+	if f.VersionPending {
+		return "The topology of the Cluster is about to bring another version, and no replacement is made before"
 	}
 	if f.awaitsReplacement(machine) {
 		return "The replacement of Machine " + f.Remediation.InProgress.Machine + " is not there yet"

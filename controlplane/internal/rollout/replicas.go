@@ -19,7 +19,7 @@ func decideReplicas(facts Facts) *Decision {
 		limit += int(facts.MaxSurge)
 	}
 	if held := slices.IndexFunc(staying, func(machine MachineFacts) bool { return machine.Held }); held >= 0 {
-		unwanted := len(staying) > limit || rolling && staying[held].Outdated && facts.Misfit == ""
+		unwanted := len(staying) > limit || rolling && staying[held].Outdated && len(noReplacement(facts)) == 0
 		if decision := decideHeld(facts, staying[held], unwanted); decision != nil {
 			return decision
 		}
@@ -41,7 +41,7 @@ func decideHeld(facts Facts, machine MachineFacts, unwanted bool) *Decision {
 	case unwanted:
 		return &Decision{Action: DeleteMachine, Machine: machine.Name, Reason: controlplanev1.WaitingForMachineReason,
 			Message: "Deleting Machine " + machine.Name + ", which has not joined and is not wanted any more"}
-	case len(facts.staying()) >= int(facts.Replicas), facts.Misfit != "", len(preflight(facts, "")) > 0:
+	case len(facts.staying()) >= int(facts.Replicas), len(noReplacement(facts)) > 0, len(preflight(facts, "")) > 0:
 		return decideJoin(facts, machine)
 	default:
 		return nil
@@ -70,7 +70,7 @@ func decideCreation(facts Facts, surge bool) *Decision {
 	if surge {
 		doing = "The rollout"
 	}
-	if problems := append(preflight(facts, ""), misfit(facts)...); len(problems) > 0 {
+	if problems := append(preflight(facts, ""), noReplacement(facts)...); len(problems) > 0 {
 		return blocked("", doing, problems)
 	}
 	if surge {
@@ -93,7 +93,7 @@ func decideDeletion(facts Facts, rolling bool) *Decision {
 	victim := pickVictim(facts)
 	problems := preflight(facts, victim.Name)
 	if rolling { // Else its replacement could not be made.
-		problems = append(problems, misfit(facts)...)
+		problems = append(problems, noReplacement(facts)...)
 	}
 	if member, has := facts.member(victim); has {
 		problems = append(problems, prefixed("etcd: ", facts.Etcd.RemovalProblems(member.ID))...)
@@ -107,7 +107,7 @@ func decideDeletion(facts Facts, rolling bool) *Decision {
 		return waiting
 	}
 
-	return &Decision{Action: DeleteMachine, Machine: victim.Name, Reason: controlplanev1.WaitingForMachineReason,
+	return &Decision{Action: DeleteMachine, Machine: victim.Name, Replaces: rolling, Reason: controlplanev1.WaitingForMachineReason,
 		Message: doing + " deletes Machine " + victim.Name}
 }
 
@@ -177,13 +177,9 @@ func isNoObstacle(facts Facts, machine MachineFacts, victim string) bool {
 	}
 }
 
-// misfit says what speaks against the creation of Machines of any kind.
-func misfit(facts Facts) []string {
-	if facts.Misfit == "" {
-		return nil
-	}
-
-	return []string{facts.Misfit}
+// noReplacement says why no Machine can be made now, whatever the control plane's state.
+func noReplacement(facts Facts) []string {
+	return slices.DeleteFunc([]string{facts.Misfit, facts.TemplateMissing}, func(problem string) bool { return problem == "" })
 }
 
 // machineProblems says what is wrong with a Machine.
