@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
+	"google.golang.org/protobuf/types/known/timestamppb"
 )
 
 // api is the machine service, in maintenance mode or configured. What it lacks
@@ -143,11 +144,19 @@ func (a *api) ServiceList(context.Context, *emptypb.Empty) (*machine.ServiceList
 	for _, state := range states {
 		list.Services = append(list.Services, &machine.ServiceInfo{
 			Id: state.id, State: state.state,
-			Events: &machine.ServiceEvents{Events: []*machine.ServiceEvent{{State: state.state, Msg: state.message}}},
+			Events: &machine.ServiceEvents{Events: []*machine.ServiceEvent{
+				{State: "Starting", Msg: "Starting service", Ts: timestamppb.New(state.started)}, {State: state.state, Msg: state.message, Ts: timestamppb.New(state.started)},
+			}},
 			Health: &machine.ServiceHealth{Unknown: !state.known, Healthy: state.healthy, LastMessage: state.message},
 		})
 	}
 	return &machine.ServiceListResponse{Messages: []*machine.ServiceList{list}}, nil
+}
+
+// hasData tells whether etcd's data directory has content. The lock is held.
+func (b *boot) hasData() bool {
+	_, found := b.sim.etcd.Data(b.machine.spec.Name)
+	return found
 }
 
 // etcdFiles are what etcd makes in its data directory.
@@ -168,7 +177,7 @@ func (a *api) List(req *machine.ListRequest, stream grpc.ServerStreamingServer[m
 	var made bool
 	a.boot.sim.look(func() {
 		// Etcd's service makes it when it starts, and leaving removes it.
-		made = a.boot.machine.disk.ephemeral && a.settings != nil && a.settings.controlPlane && a.boot.machine.etcd != etcdFinished
+		made = a.boot.machine.disk.ephemeral && a.settings != nil && a.settings.controlPlane && (a.boot.machine.etcd != etcdFinished || a.boot.hasData())
 	})
 	if !isEtcd || !made || !slices.Contains(files, below) {
 		return fmt.Errorf("lstat %s: no such file or directory", root)

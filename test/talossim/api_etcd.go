@@ -24,7 +24,9 @@ func (a *api) controlPlane(name string) error {
 }
 
 // Bootstrap makes the machine the first member of a new etcd cluster. As in
-// Talos, only data on this very machine stands in the way.
+// Talos, only data on this very machine stands in the way. Etcd has its first data
+// later, and each call stops what the last one has started
+// (internal/app/machined/pkg/system/services/etcd.go, BootstrapEtcd).
 func (a *api) Bootstrap(context.Context, *machine.BootstrapRequest) (*machine.BootstrapResponse, error) {
 	if err := a.controlPlane("bootstrap"); err != nil {
 		return nil, err
@@ -32,16 +34,21 @@ func (a *api) Bootstrap(context.Context, *machine.BootstrapRequest) (*machine.Bo
 	b := a.boot
 	var err error
 	b.sim.update(func() {
-		if b.machine.etcd == "" || b.machine.etcd == etcdFinished || b.machine.faults.StuckBooting {
+		if b.machine.etcd == "" || b.machine.etcd == etcdFinished && !b.hasData() || b.machine.faults.StuckBooting {
 			err = status.Error(codes.FailedPrecondition, "bootstrap is not available yet")
 			return
 		}
-		err = b.sim.judge.Bootstrap(a.settings.etcd, b.machine.spec.Name, func() error {
-			return b.sim.etcd.Bootstrap(a.settings.etcd, b.machine.spec.Name, a.settings.hostname, b.machine.url(peerPort))
-		})
-		if err == nil {
-			// The member runs once the process does.
-			b.sim.etcd.Stop(b.machine.spec.Name)
+		if _, found := b.sim.etcd.Data(b.machine.spec.Name); !found && b.sim.options.Delays.Bootstrap > 0 {
+			b.bootstrapLater()
+			return
+		}
+		err = b.firstData()
+		switch {
+		case err == nil && b.machine.faults.LateBootstrap:
+			// Talos looks at the directory before and after it has stopped etcd.
+			b.machine.etcd, err = etcdFinished, errors.New("etcd data directory is not empty")
+		case err == nil:
+			b.machine.etcdStarted = b.sim.options.Clock.Now()
 		}
 	})
 	switch {
@@ -51,6 +58,36 @@ func (a *api) Bootstrap(context.Context, *machine.BootstrapRequest) (*machine.Bo
 		return nil, err
 	}
 	return &machine.BootstrapResponse{Messages: []*machine.Bootstrap{{}}}, nil
+}
+
+// firstData makes the first data of a new cluster. The lock is held.
+func (b *boot) firstData() error {
+	name := b.machine.spec.Name
+	err := b.sim.judge.Bootstrap(b.settings.etcd, name, func() error {
+		return b.sim.etcd.Bootstrap(b.settings.etcd, name, b.settings.hostname, b.machine.url(peerPort))
+	})
+	if err == nil {
+		// The member runs once the process does.
+		b.sim.etcd.Stop(name)
+	}
+	return err
+}
+
+// bootstrapLater starts etcd anew, which has its first data after a while, unless it is
+// started anew once more. The lock is held.
+func (b *boot) bootstrapLater() {
+	m := b.machine
+	m.bootstrapping, m.etcd, m.etcdStarted, m.bootstrap = true, etcdPreparing, b.sim.options.Clock.Now(), m.bootstrap+1
+	call := m.bootstrap
+	b.sim.lives.Go(func() {
+		b.sim.pause(b.sim.ctx, b.sim.options.Delays.Bootstrap)
+		b.sim.update(func() {
+			if m.bootstrap == call && m.bootstrapping && b.sim.ctx.Err() == nil {
+				m.bootstrapping = false
+				_ = b.firstData()
+			}
+		})
+	})
 }
 
 // errNoAnswer says that no etcd answers: Talos' client of etcd waits until the

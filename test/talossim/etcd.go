@@ -37,7 +37,10 @@ func (m *Machine) url(port int) string {
 // runEtcd starts etcd, and what needs it. stop ends both.
 func (b *boot) runEtcd(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	b.setEtcd(etcdPreparing)
+	b.sim.update(func() {
+		b.machine.etcd, b.machine.etcdStarted = etcdPreparing, b.sim.options.Clock.Now()
+		b.machine.bootstrapping, b.machine.bootstrap = false, b.machine.bootstrap+1
+	})
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -114,6 +117,9 @@ func (b *boot) etcdReady() bool {
 	}
 	if _, found := b.sim.etcd.Data(m.spec.Name); found {
 		return m.found()
+	}
+	if m.bootstrapping {
+		return false
 	}
 	m.listed = !m.faults.Parted && b.sim.etcd.Add(b.settings.etcd, m.spec.Name, b.settings.hostname, m.url(peerPort)) == nil
 	b.added = m.listed

@@ -46,6 +46,9 @@ type Faults struct {
 	KeepsData bool
 	// OtherMachine makes it tell another identity, from its next boot on.
 	OtherMachine bool
+	// LateBootstrap makes a bootstrap meet the first data of etcd after it has stopped
+	// it: the call fails, and etcd stays down until the next boot, with its data.
+	LateBootstrap bool
 	// Alarm is an alarm that its etcd raises once it can: "NOSPACE", with which the
 	// Kubernetes of the whole cluster refuses writes, or "CORRUPT". It is disarmed
 	// when the fault goes, also of a member that is out by then.

@@ -32,6 +32,12 @@ type Machine struct {
 	present *boot
 	// etcd tells how far etcd is in the present boot.
 	etcd etcdState
+	// etcdStarted is when its service was started last.
+	etcdStarted time.Time
+	// bootstrapping tells that a bootstrap was accepted, and etcd has no data yet;
+	// bootstrap counts the accepted calls of the present boot.
+	bootstrapping bool
+	bootstrap     int
 	// listed tells that etcd has joined and not started yet: the others have it in
 	// their list, and it has no data.
 	listed bool

@@ -15,7 +15,8 @@ import (
 )
 
 // Reset wipes the machine and boots it, or shuts it down. In a container it only ends:
-// its host wipes and boots it, whatever was asked for, and nothing leaves etcd.
+// its host wipes and boots it, whatever was asked for, and nothing leaves etcd. One that
+// names the user disks wipes nothing there, because no container has any.
 func (a *api) Reset(_ context.Context, req *machine.ResetRequest) (*machine.ResetResponse, error) {
 	var err error
 	a.boot.sim.look(func() { err = a.boot.machine.refuses(req) })
@@ -90,7 +91,7 @@ func (m *Machine) reset(ctx context.Context, req *machine.ResetRequest) {
 		if m.sim.keepData || m.faults.KeepsData {
 			return
 		}
-		if !isMetal || req.GetMode() != machine.ResetRequest_USER_DISKS && len(req.GetSystemPartitionsToWipe()) == 0 {
+		if req.GetMode() != machine.ResetRequest_USER_DISKS && (!isMetal || len(req.GetSystemPartitionsToWipe()) == 0) {
 			m.wipeAll()
 		}
 		if !isMetal {

@@ -42,6 +42,9 @@ type Delays struct {
 	// Boot is from power to the Talos API, Install the installation, Reset the
 	// wipe.
 	Boot, Install, Reset time.Duration
+	// Bootstrap is from a bootstrap to the first data of etcd: Talos pulls its image
+	// before that. A further call begins it anew.
+	Bootstrap time.Duration
 	// Etcd is from the start of etcd to its first answer, Promote how long a node
 	// that has joined stays a learner, and Leave is from the end of a member that
 	// leaves to that of its data.

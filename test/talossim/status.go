@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/siderolabs/talos/pkg/machinery/resources/runtime"
 )
@@ -86,6 +87,7 @@ const stateRunning = string(etcdRunning)
 // serviceState is the state of one service.
 type serviceState struct {
 	id, state, message string
+	started            time.Time
 	known, healthy     bool
 }
 
@@ -119,7 +121,7 @@ func (b *boot) serviceStates() []serviceState {
 
 // etcdService is the state of etcd. The lock is held.
 func (b *boot) etcdService() serviceState {
-	state := serviceState{id: "etcd", state: string(b.machine.etcd)}
+	state := serviceState{id: "etcd", state: string(b.machine.etcd), started: b.machine.etcdStarted}
 	switch b.machine.etcd {
 	case etcdRunning:
 		state.known, state.healthy, state.message = true, b.healthy(), "Health check successful"
