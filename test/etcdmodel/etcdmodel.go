@@ -13,6 +13,7 @@ package etcdmodel
 import (
 	"errors"
 	"slices"
+	"time"
 )
 
 // Errors of a membership change, in etcd's own words.
@@ -59,6 +60,8 @@ type Member struct {
 	// not look (client/pkg/transport/timeout_transport.go sets Dial beside
 	// DialContext).
 	Silent bool
+	// Since is when it was added; zero where Nodes have no clock.
+	Since time.Time
 	// seen is the last term in which it answered a leader.
 	seen uint64
 	// started and silenced tell the order of what happened to it.
@@ -74,6 +77,7 @@ func (m Member) counts(other Member) bool {
 type Cluster struct {
 	members []Member
 	newID   func() uint64
+	now     func() time.Time
 	leader  uint64
 	term    uint64
 	// events counts what happens to members.
@@ -82,8 +86,8 @@ type Cluster struct {
 }
 
 // newCluster makes a cluster of one member that answers.
-func newCluster(newID func() uint64, name, peerURL string) *Cluster {
-	c := &Cluster{newID: newID, members: []Member{{ID: newID(), Name: name, PeerURL: peerURL, Up: true}}}
+func newCluster(newID func() uint64, now func() time.Time, name, peerURL string) *Cluster {
+	c := &Cluster{newID: newID, now: now, members: []Member{{ID: newID(), Name: name, PeerURL: peerURL, Up: true, Since: now()}}}
 	c.elect()
 	return c
 }
@@ -189,7 +193,7 @@ func (c *Cluster) AddLearnerAt(asked uint64, peerURL string) (uint64, error) {
 		return 0, ErrTooManyLearners
 	}
 	id := c.newID()
-	c.members = append(c.members, Member{ID: id, PeerURL: peerURL, Learner: true})
+	c.members = append(c.members, Member{ID: id, PeerURL: peerURL, Learner: true, Since: c.now()})
 	return id, nil
 }
 
@@ -213,15 +217,16 @@ func (c *Cluster) Connected(asked, other uint64) bool {
 	return from >= 0 && to >= 0 && c.members[from].counts(c.members[to])
 }
 
-// Start runs a member, under that name. One that was silent goes on.
+// Start runs a member, under that name. One that runs, or was silent, goes on: it
+// still counts as connected whom it counted before.
 func (c *Cluster) Start(id uint64, name string) error {
 	i := c.index(id)
 	if i < 0 {
 		return ErrMemberNotFound
 	}
-	c.events++
 	member := &c.members[i]
-	if !member.Silent {
+	if !member.Up && !member.Silent {
+		c.events++
 		member.started = c.events
 	}
 	member.Name, member.Up, member.Silent = name, true, false

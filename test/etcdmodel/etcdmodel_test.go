@@ -230,3 +230,18 @@ func TestAMemberMoves(t *testing.T) {
 	alone.Stop(ids[0])
 	g.Expect(alone.Readdress(ids[0], "https://moved")).To(Succeed())
 }
+
+// TestAMemberThatRunsIsNotStartedAnew: it goes on to count a peer as connected that
+// became silent; only one that was started since does not.
+func TestAMemberThatRunsIsNotStartedAnew(t *testing.T) {
+	g := NewWithT(t)
+	nodes, cluster, ids := grown(g, 3)
+	nodes.Silence("n2")
+	g.Expect(nodes.Start("n0", "n0")).To(Succeed())
+	g.Expect(cluster.Connected(ids[0], ids[2])).To(BeTrue())
+
+	nodes.Stop("n0")
+	g.Expect(nodes.Start("n0", "n0")).To(Succeed())
+	g.Expect(cluster.Connected(ids[0], ids[2])).To(BeFalse())
+	g.Expect(cluster.Connected(ids[1], ids[2])).To(BeTrue())
+}

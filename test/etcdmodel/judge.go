@@ -1,10 +1,12 @@
 package etcdmodel
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 )
 
 // Count is how many voters a cluster has, and how many of them answer.
@@ -63,6 +65,14 @@ type Act struct {
 	MemberName string
 	// Before and After are the voters of that member's cluster.
 	Before, After Count
+	// Learning are the names, else IDs, of other members that learnt before the act,
+	// and had for as long as the judge is patient.
+	Learning []string
+	// Corrupt tells that the alarm CORRUPT was raised before the act.
+	Corrupt bool
+	// Least is the number of voters that must be left of those that are asked for; 0
+	// where nobody has said.
+	Least int
 	// Beside are the other nodes that had data of the group when it was
 	// bootstrapped.
 	Beside []string
@@ -82,18 +92,37 @@ func (a Act) String() string {
 	return text
 }
 
-// Offence is what is wrong with the act; nil when nothing is. A call must not
-// leave fewer voters that answer than a quorum of the voters that are left: not
-// where there was a quorum, and not where it takes one that answers. A group is
-// bootstrapped once as long as any node has data of it. What was refused has done
-// no harm.
+// Offence is what is wrong with the act; nil when nothing is. What was refused has
+// done no harm. A group is bootstrapped once as long as any node has data of it. One
+// member changes at a time: none leaves, or is removed, while another learns. No voter
+// goes while the data of members differ, nor one that answers when fewer would be left
+// than are asked for. And the quorum stays.
 func (a Act) Offence() error {
-	switch {
-	case a.Refusal != nil:
+	if a.Refusal != nil {
 		return nil
+	}
+	answered := a.After.Answering < a.Before.Answering
+	switch {
 	case a.Call == CallBootstrap && len(a.Beside) > 0:
 		return fmt.Errorf("%s bootstrapped a second time: %s had data of the same cluster", a, strings.Join(a.Beside, ", "))
-	case a.Call == CallBootstrap, a.After.HasQuorum():
+	case a.Call == CallBootstrap:
+		return nil
+	case a.Call != CallReset && len(a.Learning) > 0:
+		return fmt.Errorf("%s: a second change while %s learns", a, strings.Join(a.Learning, ", "))
+	case a.Corrupt && (answered || a.After.Voters < a.Before.Voters):
+		return fmt.Errorf("%s: it took a voter while the data of members differ", a)
+	case answered && a.After.Voters < a.Least:
+		return fmt.Errorf("%s: it left fewer than %d voters", a, a.Least)
+	}
+	return a.lostQuorum()
+}
+
+// lostQuorum is what is wrong when the act leaves fewer voters that answer than a
+// quorum of the voters that are left: there was a quorum, or it takes one that
+// answers.
+func (a Act) lostQuorum() error {
+	switch {
+	case a.After.HasQuorum():
 		return nil
 	case a.Before.HasQuorum():
 		return fmt.Errorf("%s: it took the quorum of %d away", a, quorum(a.After.Voters))
@@ -106,12 +135,34 @@ func (a Act) Offence() error {
 // Judge writes down what is called for on nodes. It is not safe for concurrent
 // use.
 type Judge struct {
+	// Patience is for how long a member must have learnt before a change beside it is
+	// one too many: who acts has looked before. It needs the clock of the Nodes.
+	Patience time.Duration
+	// Least is the number of voters that acts must leave; 0 when any will do. Who asks
+	// for fewer Machines, or takes some away, says so here before.
+	Least int
+
 	nodes *Nodes
 	acts  []Act
 }
 
 // NewJudge judges what is done to nodes.
 func NewJudge(nodes *Nodes) *Judge { return &Judge{nodes: nodes} }
+
+// before is the act that is about a member, before it is done.
+func (j *Judge) before(call Call, node, group string, cluster *Cluster, id uint64) Act {
+	named, _ := cluster.Member(id)
+	act := Act{
+		Call: call, Node: node, Group: group, Member: id, MemberName: named.Name, Before: cluster.Count(), Least: j.Least,
+		Corrupt: slices.ContainsFunc(cluster.alarms, func(alarm Alarm) bool { return alarm.Kind == Corrupt }),
+	}
+	for _, member := range cluster.members {
+		if member.ID != id && member.Learner && j.nodes.now().Sub(member.Since) >= j.Patience {
+			act.Learning = append(act.Learning, cmp.Or(member.Name, fmt.Sprintf("%x", member.ID)))
+		}
+	}
+	return act
+}
 
 // Acts are what has been called for, in order.
 func (j *Judge) Acts() []Act { return slices.Clone(j.acts) }
@@ -140,8 +191,7 @@ func (j *Judge) Bootstrap(group, node string, do func() error) error {
 
 // Change judges a call that takes a member out of its cluster, which do does.
 func (j *Judge) Change(call Call, node string, cluster *Cluster, member uint64, do func() error) error {
-	named, _ := cluster.Member(member)
-	act := Act{Call: call, Node: node, Group: j.groupOf(cluster), Member: member, MemberName: named.Name, Before: cluster.Count()}
+	act := j.before(call, node, j.groupOf(cluster), cluster, member)
 	act.Refusal = do()
 	act.After = cluster.Count()
 	if !j.repeats(act) {
@@ -167,14 +217,12 @@ func (j *Judge) Reset(node string, leaves bool) {
 	if !found {
 		return
 	}
-	named, member := data.Cluster.Member(data.ID)
-	if !member {
+	if _, member := data.Cluster.Member(data.ID); !member {
 		return
 	}
-	j.acts = append(j.acts, Act{
-		Call: CallReset, Node: node, Group: data.Group, Member: data.ID, MemberName: named.Name,
-		Before: data.Cluster.Count(), After: data.Cluster.without(data.ID, leaves),
-	})
+	act := j.before(CallReset, node, data.Group, data.Cluster, data.ID)
+	act.After = data.Cluster.without(data.ID, leaves)
+	j.acts = append(j.acts, act)
 }
 
 func (j *Judge) groupOf(cluster *Cluster) string {

@@ -2,6 +2,7 @@ package etcdmodel_test
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -108,6 +109,96 @@ func TestOffences(t *testing.T) {
 			g.Expect(nodes.Join("x", "l", "l", "https://l")).To(Succeed())
 			nodes.Stop("c")
 			g.Expect(remove(nodes, judge, "l")).To(Succeed())
+		}},
+		"a member is removed while another learns": {
+			voters: 3, offence: "a second change while l learns",
+			act: func(g *WithT, nodes *etcdmodel.Nodes, judge *etcdmodel.Judge) {
+				g.Expect(nodes.Join("x", "l", "l", "https://l")).To(Succeed())
+				g.Expect(remove(nodes, judge, "c")).To(Succeed())
+			},
+		},
+		"a member leaves while another is listed": {
+			voters: 3, offence: "a second change while 8e9e05c521646951 learns",
+			act: func(g *WithT, nodes *etcdmodel.Nodes, judge *etcdmodel.Judge) {
+				g.Expect(nodes.Add("x", "l", "l", "https://l")).To(Succeed())
+				g.Expect(leave(nodes, judge, "c")).To(Succeed())
+			},
+		},
+		"a learner leaves": {voters: 3, act: func(g *WithT, nodes *etcdmodel.Nodes, judge *etcdmodel.Judge) {
+			g.Expect(nodes.Join("x", "l", "l", "https://l")).To(Succeed())
+			g.Expect(leave(nodes, judge, "l")).To(Succeed())
+		}},
+		"a member leaves while another has begun to learn": {voters: 3, act: func(g *WithT, nodes *etcdmodel.Nodes, judge *etcdmodel.Judge) {
+			judge.Patience = time.Second // Nobody has had the time to see it.
+			g.Expect(nodes.Join("x", "l", "l", "https://l")).To(Succeed())
+			g.Expect(leave(nodes, judge, "c")).To(Succeed())
+		}},
+		"a member leaves while another has learnt for long": {
+			voters: 3, offence: "a second change while l learns",
+			act: func(g *WithT, nodes *etcdmodel.Nodes, judge *etcdmodel.Judge) {
+				now := time.Unix(0, 0)
+				judge.Patience, nodes.Clock = time.Second, func() time.Time { return now }
+				g.Expect(nodes.Join("x", "l", "l", "https://l")).To(Succeed())
+				now = now.Add(time.Second)
+				g.Expect(leave(nodes, judge, "c")).To(Succeed())
+			},
+		},
+		"a member is wiped while another learns": {voters: 3, act: func(g *WithT, nodes *etcdmodel.Nodes, judge *etcdmodel.Judge) {
+			g.Expect(nodes.Join("x", "l", "l", "https://l")).To(Succeed())
+			judge.Reset("c", false)
+		}},
+		"a member leaves while the data of members differ": {
+			voters: 3, offence: "it took a voter while the data of members differ",
+			act: func(g *WithT, nodes *etcdmodel.Nodes, judge *etcdmodel.Judge) {
+				of := data(nodes, "a")
+				g.Expect(of.Cluster.Raise(etcdmodel.Alarm{Member: of.ID, Kind: etcdmodel.Corrupt})).To(Succeed())
+				g.Expect(leave(nodes, judge, "c")).To(Succeed())
+			},
+		},
+		"a dead member is removed while the data of members differ": {
+			voters: 3, offence: "it took a voter while the data of members differ",
+			act: func(g *WithT, nodes *etcdmodel.Nodes, judge *etcdmodel.Judge) {
+				of := data(nodes, "a")
+				g.Expect(of.Cluster.Raise(etcdmodel.Alarm{Member: of.ID, Kind: etcdmodel.Corrupt})).To(Succeed())
+				nodes.Stop("c")
+				g.Expect(remove(nodes, judge, "c")).To(Succeed())
+			},
+		},
+		"a learner is removed while the data of members differ": {voters: 3, act: func(g *WithT, nodes *etcdmodel.Nodes, judge *etcdmodel.Judge) {
+			of := data(nodes, "a")
+			g.Expect(nodes.Join("x", "l", "l", "https://l")).To(Succeed())
+			g.Expect(of.Cluster.Raise(etcdmodel.Alarm{Member: of.ID, Kind: etcdmodel.Corrupt})).To(Succeed())
+			g.Expect(remove(nodes, judge, "l")).To(Succeed())
+		}},
+		"a member leaves while the database of one is full": {voters: 3, act: func(g *WithT, nodes *etcdmodel.Nodes, judge *etcdmodel.Judge) {
+			of := data(nodes, "a")
+			g.Expect(of.Cluster.Raise(etcdmodel.Alarm{Member: of.ID, Kind: etcdmodel.NoSpace})).To(Succeed())
+			g.Expect(leave(nodes, judge, "c")).To(Succeed())
+		}},
+		"as many are left as must be": {voters: 3, act: func(g *WithT, nodes *etcdmodel.Nodes, judge *etcdmodel.Judge) {
+			judge.Least = 2
+			g.Expect(leave(nodes, judge, "c")).To(Succeed())
+		}},
+		"fewer are left than must be": {
+			voters: 3, offence: "EtcdLeaveCluster on b for member 8e9e05c52164694f (b), voters answering 2 of 2, then 1 of 1: it left fewer than 2 voters",
+			act: func(g *WithT, nodes *etcdmodel.Nodes, judge *etcdmodel.Judge) {
+				judge.Least = 2
+				g.Expect(leave(nodes, judge, "c")).To(Succeed())
+				g.Expect(leave(nodes, judge, "b")).To(Succeed())
+			},
+		},
+		"fewer are asked for meanwhile": {voters: 3, act: func(g *WithT, nodes *etcdmodel.Nodes, judge *etcdmodel.Judge) {
+			judge.Least = 2
+			g.Expect(leave(nodes, judge, "c")).To(Succeed())
+			judge.Least = 0
+			g.Expect(leave(nodes, judge, "b")).To(Succeed())
+		}},
+		"dead members are removed": {voters: 5, act: func(g *WithT, nodes *etcdmodel.Nodes, judge *etcdmodel.Judge) {
+			judge.Least = 4
+			nodes.Stop("d")
+			nodes.Stop("e")
+			g.Expect(remove(nodes, judge, "d")).To(Succeed())
+			g.Expect(remove(nodes, judge, "e")).To(Succeed())
 		}},
 		"the same node is bootstrapped again": {voters: 1, act: func(g *WithT, nodes *etcdmodel.Nodes, judge *etcdmodel.Judge) {
 			g.Expect(judge.Bootstrap("x", "a", func() error { return nodes.Bootstrap("x", "a", "a", "https://a") })).To(MatchError(etcdmodel.ErrDataExists))

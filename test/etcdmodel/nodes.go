@@ -1,6 +1,9 @@
 package etcdmodel
 
-import "errors"
+import (
+	"errors"
+	"time"
+)
 
 // Errors of what a node does with its etcd.
 var (
@@ -16,6 +19,9 @@ var (
 // the CA of their etcd are a group: a node joins what answers within its group.
 // The zero value is a fleet without data. It is not safe for concurrent use.
 type Nodes struct {
+	// Clock tells when a member is added; nil leaves that unknown.
+	Clock func() time.Time
+
 	data       map[string]Data
 	lastID     uint64
 	bootstraps map[string]int
@@ -38,6 +44,13 @@ const firstID = 0x8e9e05c52164694d
 func (n *Nodes) newID() uint64 {
 	n.lastID++
 	return firstID + n.lastID
+}
+
+func (n *Nodes) now() time.Time {
+	if n.Clock == nil {
+		return time.Time{}
+	}
+	return n.Clock()
 }
 
 func (n *Nodes) keep(node string, data Data) {
@@ -64,7 +77,7 @@ func (n *Nodes) Bootstrap(group, node, name, peerURL string) error {
 		n.bootstraps = map[string]int{}
 	}
 	n.bootstraps[group]++
-	cluster := newCluster(n.newID, name, peerURL)
+	cluster := newCluster(n.newID, n.now, name, peerURL)
 	n.keep(node, Data{Group: group, Cluster: cluster, ID: cluster.members[0].ID})
 	return nil
 }

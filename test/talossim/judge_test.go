@@ -111,3 +111,15 @@ func TestTheJudgeSeesOffences(t *testing.T) {
 		})
 	}
 }
+
+// TestTheJudgeCountsVoters: a second one that goes is too much where one may.
+func TestTheJudgeCountsVoters(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, talossim.Options{Personality: talossim.Metal})
+	_, second, third := w.ofThree()
+	w.sim.Expect(2)
+	w.leave(third)
+	w.Expect(w.sim.Offences()).To(BeEmpty())
+	w.leave(second)
+	w.Expect(w.sim.Offences()).To(ConsistOf(MatchError(ContainSubstring("it left fewer than 2 voters"))))
+}

@@ -90,6 +90,10 @@ type Sim struct {
 	judge *etcdmodel.Judge
 }
 
+// patience is for how long a member must have learnt before another may not go: longer
+// than a pass of a manager takes from what it looks at to what it does.
+const patience = 5 * time.Second
+
 // New returns a fleet without machines. Close ends it.
 func New(options Options) *Sim {
 	if options.TalosVersion == "" {
@@ -104,6 +108,7 @@ func New(options Options) *Sim {
 	ctx, stop := context.WithCancel(context.Background())
 	s := &Sim{options: options, ctx: ctx, stop: stop, changed: make(chan struct{})}
 	s.judge = etcdmodel.NewJudge(&s.etcd)
+	s.etcd.Clock, s.judge.Patience = options.Clock.Now, patience
 	return s
 }
 
@@ -222,8 +227,17 @@ func (s *Sim) Acts() []etcdmodel.Act {
 	return s.judge.Acts()
 }
 
-// Offences are those of the acts that broke a quorum, or bootstrapped a cluster a
-// second time. That a cluster is being deleted is not known here: who deletes one
+// Expect says how many voters acts must leave, 0 (the default) for any number: those
+// that are asked for less one. A machine that a person or a fault takes is one less.
+func (s *Sim) Expect(voters int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.judge.Least = voters
+}
+
+// Offences are those of the acts that broke a quorum, were a second change of the
+// membership, took a voter while data differ, left fewer voters than Expect says, or
+// bootstrapped a cluster a second time. That a cluster is being deleted is not known here: who deletes one
 // looks before.
 func (s *Sim) Offences() []error {
 	s.mu.Lock()

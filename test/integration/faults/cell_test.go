@@ -98,6 +98,7 @@ func (r *run) begin() (*talossim.Machine, error) {
 	for _, m := range r.machines() {
 		r.before[m] = m.HasEtcdData()
 	}
+	r.fleet.Sim.Expect(r.least())
 	// Admission is away while the managers are being started.
 	if err := r.await("the user to be heard", momentTimeout, seldom, func() error { return r.moment.begin(r) }); err != nil {
 		return nil, err
@@ -108,6 +109,16 @@ func (r *run) begin() (*talossim.Machine, error) {
 		return err
 	})
 	return subject, err
+}
+
+// least is the number of voters that the managers must leave: those that are asked for
+// less one, and less the one of a machine that a MachineHealthCheck may find.
+func (c cell) least() int {
+	least := min(c.moment.from(c.replicas), c.moment.to(c.replicas)) - 1
+	if c.moment.remediated || c.replaces() {
+		least--
+	}
+	return max(least, 0)
 }
 
 // watch lets the fault last, and the judge look.

@@ -84,6 +84,21 @@ func TestTheMatrix(t *testing.T) {
 	}
 }
 
+// TestLeast: what a person takes away, or asks for no more, is not the managers' doing.
+func TestLeast(t *testing.T) {
+	g := NewWithT(t)
+	least := map[string]int{}
+	for _, cell := range cells() {
+		least[cell.name()] = cell.least()
+	}
+	for name, want := range map[string]int{
+		"slow-surge-0-3": 2, "slow-surge-0-5": 4, "slow-deletion-3": 2, "slow-scale-down-5": 2, "slow-scale-down-3": 0,
+		"slow-scale-up-3": 0, "slow-bootstrap-5": 0, "slow-remediation-3": 1, "disk-wiped-surge-0-3": 1, "gone-surge-1-5": 3, "gone-surge-1-3": 2,
+	} {
+		g.Expect(least).To(HaveKeyWithValue(name, want))
+	}
+}
+
 // TestAPartOfTheMatrixHasSomethingOfEverything: as many cells as there are faults
 // have each fault, and all moments.
 func TestAPartOfTheMatrixHasSomethingOfEverything(t *testing.T) {
