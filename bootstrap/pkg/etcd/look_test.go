@@ -26,6 +26,10 @@ func TestLook(t *testing.T) {
 	}
 	g.Expect(etcd.Look(t.Context(), node)).To(HaveValue(Equal(want)))
 
+	machine.Update(func(s *fake.State) { s.EtcdStatus.RaftAppliedIndex = 10 })
+	want.Lag = 0
+	g.Expect(etcd.Look(t.Context(), node)).To(HaveValue(Equal(want)), "it has applied more than it knew of a moment ago")
+
 	machine.Update(func(s *fake.State) {
 		s.Alarms = []talosclient.EtcdAlarm{{MemberID: 1, Alarm: "NOSPACE"}}
 		s.EtcdStatus.Errors = []string{"memberID:1 alarm:NOSPACE "}
