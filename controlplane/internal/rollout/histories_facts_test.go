@@ -78,7 +78,10 @@ func (p *play) machineFacts(m *machinePlay) MachineFacts {
 		Leaving: p.leaving[m.name], Unhealthy: m.unhealthy, Retries: m.retries,
 		MemberProblem: "the etcd member does not answer",
 	}
-	if m.told {
+	switch {
+	case !facts.Answers && m.provisioned:
+		facts.Addresses = []string{m.host}
+	case m.told:
 		facts.Addresses = []string{m.peer}
 	}
 	if facts.Answers {
