@@ -97,9 +97,9 @@ func wrongDecisions() map[string]wrong {
 		"another is replaced before the last replacement has joined": {without(func(f *Facts) {
 			before := len(f.Machines)
 			f.Machines = slices.DeleteFunc(f.Machines, func(m MachineFacts) bool { return !m.Held && !m.Deleting && !m.Answers && isPending(m) })
-			f.Replicas -= int32(before - len(f.Machines))
+			f.Replicas -= int32(before - len(f.Machines)) //nolint:gosec // A handful.
 			if f.MaxSurge > 0 {
-				f.Replicas = int32(before) // Nothing else changes.
+				f.Replicas = int32(before) //nolint:gosec // A handful: nothing else changes.
 			}
 		}, DeleteMachine), "it left fewer than"},
 	}
