@@ -30,6 +30,16 @@ func TestLook(t *testing.T) {
 	want.Lag = 0
 	g.Expect(etcd.Look(t.Context(), node)).To(HaveValue(Equal(want)), "it has applied more than it knew of a moment ago")
 
+	machine.Fail("EtcdAlarms", errors.New("not asked for"))
+	g.Expect(etcd.Look(t.Context(), node)).To(HaveValue(Equal(want)), "alarms are asked for where there are any")
+	machine.Fail("EtcdAlarms", nil)
+
+	machine.Update(func(s *fake.State) {
+		s.EtcdStatus.Learner, s.Members = true, append(s.Members, talosclient.EtcdMember{ID: 2, Learner: true})
+	})
+	want.Learner, want.Members = true, append(want.Members, etcd.Member{ID: 2, Learner: true})
+	g.Expect(etcd.Look(t.Context(), node)).To(HaveValue(Equal(want)))
+
 	machine.Update(func(s *fake.State) {
 		s.Alarms = []talosclient.EtcdAlarm{{MemberID: 1, Alarm: "NOSPACE"}}
 		s.EtcdStatus.Errors = []string{"memberID:1 alarm:NOSPACE "}

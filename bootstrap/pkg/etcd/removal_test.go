@@ -155,3 +155,31 @@ func TestJudgeKnowsMembers(t *testing.T) {
 	g.Expect(Describe(Member{ID: 255})).To(Equal("ff"))
 	g.Expect(Describe(Member{ID: 255, Name: "a"})).To(Equal("a (ff)"))
 }
+
+func TestJudgeCountsNobodyWithoutALeader(t *testing.T) {
+	g := NewWithT(t)
+	health := Judge([]View{view(1, 0, members(1, 2, 3)), view(2, 0, members(1, 2, 3))})
+	g.Expect(health.Answering).To(BeEmpty())
+	g.Expect(health.Members).To(HaveLen(3))
+}
+
+// TestJudgeAndLearners: a learner neither votes nor says who leads, and a promotion
+// counts from the first node that tells of it, in whatever order they are asked.
+func TestJudgeAndLearners(t *testing.T) {
+	g := NewWithT(t)
+	stale := []Member{{ID: 1}, {ID: 2, Learner: true}}
+	g.Expect(Judge([]View{view(2, 1, members(1, 2)), view(1, 1, stale)}).Voters()).To(Equal(2))
+
+	lost := View{Self: 2, Leader: 7, Learner: true, Members: stale}
+	health := Judge([]View{view(1, 1, stale), lost})
+	g.Expect(health.Leader).To(Equal(uint64(1)))
+	g.Expect(health.HasQuorum()).To(BeTrue())
+
+	for name, own := range map[string]View{
+		"by its status":       {Self: 2, Leader: 1, Learner: true, Members: members(1, 2)},
+		"by its list":         {Self: 2, Leader: 1, Members: stale},
+		"not in its own list": {Self: 2, Leader: 1, Members: members(1)},
+	} {
+		g.Expect(Judge([]View{view(1, 1, members(1, 2)), own}).Answering).To(Equal([]uint64{1}), name)
+	}
+}
