@@ -13,6 +13,8 @@ import (
 // restart is a manager that dies, and another that starts.
 func (p *play) restart() {
 	p.leaving, p.silentSince = map[string]bool{}, map[string]time.Time{}
+	p.namelessSince, p.strangerSince = map[uint64]time.Time{}, map[uint64]time.Time{}
+	p.askedAt, p.takenBack = map[string]time.Time{}, map[string]time.Time{}
 	p.note("the manager restarts")
 }
 
@@ -36,6 +38,7 @@ func (p *play) act(dies bool, between func()) Decision {
 			p.leave(m)
 		} else {
 			delete(p.leaving, name) // What has become unsafe is taken back.
+			p.takenBack[name] = p.now
 		}
 	}
 	p.effect(facts, decision, dies)
@@ -77,6 +80,8 @@ func (p *play) effect(facts Facts, decision Decision, dies bool) {
 		if !dies {
 			m.deleting = true
 		}
+	case RestartNode:
+		p.reboot(m)
 	case LeaveEtcd:
 		p.leaving[m.name] = true
 		p.leave(m)
@@ -120,10 +125,20 @@ func (p *play) bootstrap(m *machinePlay) {
 	case p.used:
 		p.offend("etcd is bootstrapped anew on %s, and no person has given up what was stored", m.name)
 	}
-	if p.answers(m) {
-		p.interrupt(m)
-		m.preparing, m.left = true, false
+	if !p.answers(m) {
+		return
 	}
+	p.askedAt[m.name] = p.now
+	// A call stops what the last one has started, and finds its data there at times:
+	// Talos gives the bootstrap up then, and leaves etcd stopped.
+	if m.preparing && p.chance(2) {
+		m.preparing, m.halted = false, true
+		_ = p.nodes.Bootstrap(group, m.name, m.name, m.peerURL())
+		p.nodes.Stop(m.name)
+		return
+	}
+	p.interrupt(m)
+	m.preparing, m.left = true, false
 }
 
 // remove removes a member through another one.

@@ -68,9 +68,9 @@ func (p *play) happen(event event) {
 	case "API down", "API up":
 		p.apiDown = event.kind == "API down"
 	case "the template goes":
-		p.misfit = "the infrastructure machine template is not there"
+		p.template = "the infrastructure machine template is not there"
 	case "the template comes":
-		p.misfit = ""
+		p.template = ""
 	case "lose the status": // One of the two is always there.
 		p.initialized = p.initialized && (p.intent == nil || !p.intent.Initialized)
 	case "lose the intent":
@@ -195,7 +195,7 @@ func (p *play) reboot(m *machinePlay) {
 		p.nodes.Stop(m.name)
 	}
 	p.interrupt(m)
-	m.preparing = false
+	m.preparing, m.halted = false, false
 }
 
 // interrupt is the end of a join: Talos promotes a member only in the start that has
@@ -277,6 +277,12 @@ func (p *play) attend() {
 		_, has := p.nodes.Data(machine.name)
 		if !machine.deleting && (!has && machine.left || machine.barred && p.chance(10) || machine.late && p.learns(machine)) {
 			machine.unhealthy = true
+		}
+	}
+	for _, machine := range p.machines {
+		if machine.halted && machine.deleting && p.chance(4) {
+			p.note("a person restarts %s", machine.name)
+			p.reboot(machine)
 		}
 	}
 	if p.chance(4) {

@@ -2,6 +2,7 @@ package rollout
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"time"
 
@@ -13,7 +14,7 @@ import (
 // learners do.
 func (p *play) view(m *machinePlay) *etcd.View {
 	data, has := p.nodes.Data(m.name)
-	if !has || !p.answers(m) || m.stopped || m.starting {
+	if !has || !p.answers(m) || m.stopped || m.halted || m.starting {
 		return nil
 	}
 	member, found := data.Cluster.Member(data.ID)
@@ -43,7 +44,7 @@ func (p *play) facts() Facts {
 	facts := Facts{
 		InfrastructureProvisioned: true, EndpointSet: true, Certificates: CertificatesPresent,
 		Replicas: p.replicas, RollingUpdate: true, MaxSurge: p.surge, LeaveTimeout: 2 * time.Minute,
-		Misfit: p.misfit, Intent: p.intent, Initialized: p.initialized || p.intent != nil && p.intent.Initialized, Override: p.override,
+		TemplateMissing: p.template, Intent: p.intent, Initialized: p.initialized || p.intent != nil && p.intent.Initialized, Override: p.override,
 		APIServer:   health.APIServerSilent,
 		Remediation: RemediationFacts{InProgress: p.inProgress, MinHealthyPeriod: time.Hour, Now: p.now},
 	}
@@ -67,7 +68,31 @@ func (p *play) facts() Facts {
 		facts.Machines = append(facts.Machines, p.machineFacts(machine))
 	}
 	slices.SortFunc(facts.Machines, func(a, b MachineFacts) int { return cmp.Compare(a.Name, b.Name) })
+	facts.NamelessFor = p.lasting(p.namelessSince, slices.DeleteFunc(slices.Clone(facts.Etcd.Members), func(m etcd.Member) bool { return m.Name != "" }))
+	facts.StrangerFor = p.lasting(p.strangerSince, facts.Strangers())
 	return facts
+}
+
+// since is how long ago a manager did something; very long ago when it never did.
+func (p *play) since(when map[string]time.Time, m *machinePlay) time.Duration {
+	at, known := when[m.name]
+	if !known {
+		return time.Hour * 1000
+	}
+	return p.now.Sub(at)
+}
+
+// lasting is for how long members have been seen that are seen now.
+func (p *play) lasting(since map[uint64]time.Time, seen []etcd.Member) map[uint64]time.Duration {
+	lasts := map[uint64]time.Duration{}
+	for _, member := range seen {
+		if _, known := since[member.ID]; !known {
+			since[member.ID] = p.now
+		}
+		lasts[member.ID] = p.now.Sub(since[member.ID])
+	}
+	maps.DeleteFunc(since, func(id uint64, _ time.Time) bool { _, still := lasts[id]; return !still })
+	return lasts
 }
 
 func (p *play) machineFacts(m *machinePlay) MachineFacts {
@@ -75,7 +100,8 @@ func (p *play) machineFacts(m *machinePlay) MachineFacts {
 		Name: m.name, Created: m.created, ProviderID: m.providerID, FailureDomain: m.domain, Provisioned: m.provisioned,
 		Held: m.held, Configured: m.configured, Outdated: m.release != p.release, Marked: m.marked,
 		Answers: p.answers(m), MemberID: m.memberID, Deleting: m.deleting, Hook: m.hook, HookWaitsFor: "the drain",
-		Leaving: p.leaving[m.name], Unhealthy: m.unhealthy, Retries: m.retries,
+		Leaving: p.leaving[m.name], LeaveStopped: p.since(p.takenBack, m) <= passTime,
+		Bootstrapping: p.since(p.askedAt, m) < 10*time.Minute && !m.halted, EtcdStopped: m.halted, Unhealthy: m.unhealthy, Retries: m.retries,
 		MemberProblem: "the etcd member does not answer",
 	}
 	switch {

@@ -34,7 +34,7 @@ func run(seed uint64, events []event, decide func(Facts) Decision) outcome {
 		p.world()
 	}
 	p.note("-- the faults end")
-	p.apiDown, p.misfit = false, ""
+	p.apiDown, p.template = false, ""
 	for _, machine := range p.machines {
 		p.heal(machine)
 		machine.unhealthy = false

@@ -34,7 +34,7 @@ type play struct {
 	replicas   int32
 	surge      int32
 	release    int
-	misfit     string
+	template   string
 	intent     *controlplanev1.BootstrapIntent
 	inProgress *controlplanev1.RemediationRecord
 	// initialized is what the status says; override is what a person says.
@@ -46,6 +46,11 @@ type play struct {
 	wiped       map[string]bool
 	leaving     map[string]bool
 	silentSince map[string]time.Time
+	// namelessSince and strangerSince are since when the manager sees members without a
+	// name, and members of no Machine; askedAt is when it told a node to bootstrap, and
+	// takenBack when it took a leave back.
+	namelessSince, strangerSince map[uint64]time.Time
+	askedAt, takenBack           map[string]time.Time
 
 	last Decision
 	// known are the members that answered when the facts were gathered; nil when
@@ -85,6 +90,8 @@ type machinePlay struct {
 	// preparing nodes were told to bootstrap etcd, starting ones are listed by etcd;
 	// both have no data yet. barred ones cannot join: etcd has a member at their address.
 	preparing, starting, barred bool
+	// halted is an etcd with data that somebody stopped: it starts at the next boot only.
+	halted bool
 	// late nodes have restarted while their member learnt: Talos does not promote it
 	// any more.
 	late bool
@@ -95,11 +102,13 @@ type machinePlay struct {
 }
 
 func newPlay(random *rand.Rand, decide func(Facts) Decision) *play {
-	return &play{
+	p := &play{
 		random: random, decide: decide, now: time.Unix(0, 0), replicas: 1, surge: 1,
 		hosts: []string{"host-1", "host-2", "host-3", "host-4", "host-5", "host-6", "host-7"},
-		wiped: map[string]bool{}, leaving: map[string]bool{}, silentSince: map[string]time.Time{},
+		wiped: map[string]bool{},
 	}
+	p.restart()
+	return p
 }
 
 func (p *play) note(format string, args ...any) {
@@ -298,7 +307,7 @@ func (m *machinePlay) revive() {
 // boot is what the node of a Machine does with etcd.
 func (p *play) boot(m *machinePlay) {
 	m.told = m.told || !m.silent
-	if m.parted || m.stopped || m.left {
+	if m.parted || m.stopped || m.left || m.halted {
 		return
 	}
 	data, has := p.nodes.Data(m.name)
@@ -343,7 +352,7 @@ func (p *play) join(m *machinePlay) {
 // start runs etcd where it does not.
 func (p *play) start(m *machinePlay) {
 	data, has := p.nodes.Data(m.name)
-	if !has || m.starting {
+	if !has || m.starting || m.halted {
 		return
 	}
 	if member, found := data.Cluster.Member(data.ID); found && !member.Up {
