@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	authenticationv1 "k8s.io/api/authentication/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -82,7 +83,7 @@ const (
 // AddToScheme adds the kinds that the provider reads and writes.
 func AddToScheme(scheme *runtime.Scheme) error {
 	for _, add := range []func(*runtime.Scheme) error{
-		clusterv1.AddToScheme, bootstrapv1.AddToScheme, infrav1.AddToScheme, authenticationv1.AddToScheme,
+		clusterv1.AddToScheme, bootstrapv1.AddToScheme, infrav1.AddToScheme, authenticationv1.AddToScheme, authorizationv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return fmt.Errorf("adding the kinds of the infrastructure provider: %w", err)
@@ -111,7 +112,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	}
 	for _, webhook := range []interface{ SetupWebhookWithManager(ctrl.Manager) error }{
 		&webhooks.TalosCluster{}, &webhooks.TalosClusterTemplate{}, &webhooks.TalosMachine{Manager: user}, &webhooks.TalosMachineTemplate{},
-		&webhooks.TalosHost{Reader: mgr.GetAPIReader(), Manager: user},
+		&webhooks.TalosHost{Reader: mgr.GetAPIReader(), Reviews: mgr.GetClient(), Manager: user},
 	} {
 		if err := webhook.SetupWebhookWithManager(mgr); err != nil {
 			return err

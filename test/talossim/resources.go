@@ -4,8 +4,10 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 
@@ -36,7 +38,7 @@ func types() []meta.ResourceWithRD {
 		&config.MachineConfig{}, &config.MachineType{},
 		&etcd.Spec{},
 		&hardware.MemoryModule{}, &hardware.Processor{}, &hardware.SystemInformation{},
-		&k8s.Manifest{}, &k8s.NodeIP{}, &k8s.Nodename{}, &k8s.NodeStatus{}, &k8s.StaticPodStatus{},
+		&k8s.KubeletSpec{}, &k8s.Manifest{}, &k8s.NodeIP{}, &k8s.Nodename{}, &k8s.NodeStatus{}, &k8s.StaticPodStatus{},
 		&network.AddressSpec{}, &network.AddressStatus{}, &network.HostnameStatus{}, &network.LinkStatus{}, &network.NodeAddress{},
 		&runtime.ExtensionStatus{}, &runtime.ImageFactorySchematic{}, &runtime.MachineStatus{}, &runtime.PlatformMetadata{}, &runtime.SecurityState{}, &runtime.Version{},
 		&secrets.OSRoot{},
@@ -245,7 +247,7 @@ func (r *resources) setNode(ctx context.Context, s *settings, address, etcdAddre
 	}
 	root := secrets.NewOSRoot(secrets.OSRootID)
 	root.TypedSpec().IssuingCA, root.TypedSpec().CertSANDNSNames = &s.talosCA, s.talosSANs
-	for _, res := range []resource.Resource{name, nodename, nodeIP, kind, root, config.NewMachineConfig(s.provider)} {
+	for _, res := range []resource.Resource{name, nodename, nodeIP, kubeletSpec(s), kind, root, config.NewMachineConfig(s.provider)} {
 		r.put(ctx, res)
 	}
 	if s.controlPlane {
@@ -254,6 +256,20 @@ func (r *resources) setNode(ctx context.Context, s *settings, address, etcdAddre
 		}
 		r.setManifests(ctx, s.kubelet)
 	}
+}
+
+// kubeletSpec is what the kubelet is started with, as far as the configuration says it.
+func kubeletSpec(s *settings) resource.Resource {
+	res := k8s.NewKubeletSpec(k8s.NamespaceName, k8s.KubeletID)
+	if kubelet := s.provider.K8sKubeletConfig(); kubelet != nil {
+		arguments := kubelet.ExtraArgs()
+		for _, argument := range slices.Sorted(maps.Keys(arguments)) {
+			for _, value := range arguments[argument] {
+				res.TypedSpec().Args = append(res.TypedSpec().Args, "--"+argument+"="+value)
+			}
+		}
+	}
+	return res
 }
 
 // etcdSpec is what etcd is started with. It listens everywhere, as long as nothing else is

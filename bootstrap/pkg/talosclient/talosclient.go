@@ -104,6 +104,9 @@ type Node interface {
 	Volumes(ctx context.Context) ([]Volume, error)
 	// Addresses are the node's present addresses.
 	Addresses(ctx context.Context) (Addresses, error)
+	// ProviderID is the provider ID that the kubelet of the node is started with; empty
+	// when it has none, or was not started yet. Only an administrator may read it.
+	ProviderID(ctx context.Context) (string, error)
 	// Hostname is the node's host name.
 	Hostname(ctx context.Context) (string, error)
 

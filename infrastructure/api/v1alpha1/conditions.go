@@ -105,6 +105,10 @@ const (
 	HostNotConfiguredReason = "NotConfigured"
 	// HostNotAnsweringReason says that the machine does not answer.
 	HostNotAnsweringReason = "NotAnswering"
+	// HostRecordLostReason says that the machine has run, but that its TalosHost does
+	// not record the configuration that it was given: the host was made anew, or
+	// restored from an old backup. Nothing is sent to whoever answers there.
+	HostRecordLostReason = "HostRecordLost"
 	// HostReturnedToMaintenanceReason says that the machine was found in
 	// maintenance mode after it was given its configuration. It is not
 	// configured again: delete the Machine, or let a MachineHealthCheck do it.
@@ -135,6 +139,10 @@ const (
 	// NoFingerprintReason says that the TalosHost had no
 	// maintenanceCertFingerprint at the hand-over.
 	NoFingerprintReason = "NoFingerprint"
+	// OtherFingerprintReason says that maintenanceCertFingerprint of the TalosHost
+	// is not that of the machine that was given the configuration: it was changed
+	// after the hand-over, and the keys may be with another machine.
+	OtherFingerprintReason = "OtherFingerprint"
 	// FingerprintVerifiedReason says that the machine had the demanded
 	// certificate.
 	FingerprintVerifiedReason = "FingerprintVerified"
@@ -315,6 +323,12 @@ const (
 	// because it was restarted before it was reset, and votes, or may vote: it is
 	// wiped once the control plane provider has removed its member.
 	EtcdVoterReason = "EtcdVoter"
+	// ReleaseDuplicateReason says that another TalosHost in use stands for the same
+	// machine, which is left alone.
+	ReleaseDuplicateReason = "Duplicate"
+	// ReleaseOtherClaimReason says that the machine runs with another provider ID than
+	// the one that it is to be wiped for: it has another configuration by now.
+	ReleaseOtherClaimReason = "OtherProviderID"
 	// ReleaseIdentityReason says that another machine answers.
 	ReleaseIdentityReason = "IdentityMismatch"
 	// RetainedReason says that the release policy leaves the machine as it is.

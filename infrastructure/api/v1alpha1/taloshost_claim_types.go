@@ -114,6 +114,12 @@ type HostRelease struct {
 	// +kubebuilder:validation:MaxLength=253
 	LeftEtcdOf string `json:"leftEtcdOf,omitempty"`
 
+	// identity is the identity of a machine that somebody else has configured and
+	// that is wiped for its adoption: no other one is. By default it is the identity
+	// of the hand-over.
+	// +optional
+	Identity HostIdentity `json:"identity,omitempty,omitzero"`
+
 	// resetAt is when the machine was last told to wipe itself.
 	// +optional
 	ResetAt metav1.Time `json:"resetAt,omitempty,omitzero"`

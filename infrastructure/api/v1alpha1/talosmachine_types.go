@@ -53,6 +53,13 @@ const (
 	HostClaimBound HostClaim = "Bound"
 )
 
+// HostProgress tells how far the machine behind a claimed host has come.
+// +kubebuilder:validation:Enum=Ran
+type HostProgress string
+
+// HostRan says that the machine was seen running with its configuration.
+const HostRan HostProgress = "Ran"
+
 // TalosMachineSpec defines the desired state of a TalosMachine. It is a union:
 // exactly one way of getting a machine is set.
 // +kubebuilder:validation:XValidation:rule="has(self.metal) != has(self.container)",message="exactly one of metal and container must be set"
@@ -101,6 +108,12 @@ type TalosMachineHostReference struct {
 	// then on.
 	// +required
 	Claim HostClaim `json:"claim,omitempty"`
+
+	// progress is Ran once the machine was seen running with its configuration:
+	// from then on no machine is given it, whatever becomes of the TalosHost, until
+	// this one is wiped to be configured again. By default it has not run.
+	// +optional
+	Progress HostProgress `json:"progress,omitempty"`
 }
 
 // TalosMachineMetalSpec says which TalosHost a machine claims, and how it is

@@ -358,6 +358,7 @@ func (in *HostRelease) DeepCopyInto(out *HostRelease) {
 		*out = new(int32)
 		**out = **in
 	}
+	in.Identity.DeepCopyInto(&out.Identity)
 	in.ResetAt.DeepCopyInto(&out.ResetAt)
 	if in.Volumes != nil {
 		in, out := &in.Volumes, &out.Volumes

@@ -85,7 +85,7 @@ func TestBadInputTwoHostsWithOneAddress(t *testing.T) {
 	}))).To(Succeed())
 	before := w.host("h1").ResourceVersion
 	w.settle(m)
-	expectError(w, "h2", infrav1.HostIdentityReason, "TalosHost fleet/h1 stands for the same machine or names the same address")
+	expectError(w, "h2", infrav1.HostIdentityReason, "TalosHost h1 stands for the same machine or names the same address")
 	g.Expect(conditions.Get(w.host("h2"), infrav1.IdentityVerifiedCondition).Reason).To(Equal(infrav1.IdentityDuplicateReason))
 	g.Expect(w.host("h1").ResourceVersion).To(Equal(before), "the first is untouched")
 	g.Expect(w.host("h1").Status.State).To(Equal(infrav1.HostProvisioned))
@@ -102,7 +102,7 @@ func TestBadInputTwoHostsWithOneIdentity(t *testing.T) {
 		m := w.manager()
 		w.settle(m)
 		g.Expect(w.host("h1").Status.State).To(Equal(infrav1.HostAvailable))
-		expectError(w, "h2", infrav1.HostIdentityReason, "TalosHost fleet/h1 stands for the same machine")
+		expectError(w, "h2", infrav1.HostIdentityReason, "TalosHost h1 stands for the same machine")
 
 		w.remove(w.host("h1"))
 		w.settle(m)
@@ -112,11 +112,10 @@ func TestBadInputTwoHostsWithOneIdentity(t *testing.T) {
 		g := NewWithT(t)
 		w, m, metal := provisioned(t)
 		w.dialer.Add("10.0.0.2", metal.Machine)
-		g.Expect(w.client.Create(t.Context(), newHost("h2", "10.0.0.2", func(h *infrav1.TalosHost) {
-			h.Spec.AdoptionPolicy, h.Spec.AdoptionSecretRef.Name = infrav1.AdoptionWipeForeign, credentials.AdminName("h1")
-		}))).To(Succeed())
+		w.addTalosconfig("theirs")
+		g.Expect(w.client.Create(t.Context(), newHost("h2", "10.0.0.2", adoptWith("theirs")))).To(Succeed())
 		w.settle(m)
-		expectError(w, "h2", infrav1.HostIdentityReason, "TalosHost fleet/h1 stands for the same machine")
+		expectError(w, "h2", infrav1.HostIdentityReason, "TalosHost h1 stands for the same machine")
 		g.Expect(w.host("h1").Status.State).To(Equal(infrav1.HostProvisioned))
 		g.Expect(metal.Resets()).To(BeEmpty())
 	})
@@ -136,9 +135,9 @@ func TestBadInputTwoHostsWithOneIdentity(t *testing.T) {
 		w.settle(m)
 		found := conditions.Get(w.machine("b"), infrav1.ConfigurationAppliedCondition)
 		g.Expect(found.Reason).To(Equal(infrav1.HostDuplicateReason))
-		g.Expect(found.Message).To(ContainSubstring("TalosHost fleet/h1 is in use"))
+		g.Expect(found.Message).To(ContainSubstring("TalosHost h1 is in use"))
 		g.Expect(other.Applied()).To(BeEmpty())
-		expectError(w, "h2", infrav1.HostIdentityReason, "TalosHost fleet/h1 is in use")
+		expectError(w, "h2", infrav1.HostIdentityReason, "TalosHost h1 is in use")
 	})
 }
 

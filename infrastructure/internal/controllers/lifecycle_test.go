@@ -23,7 +23,7 @@ func TestAMachineIsClaimedConfiguredAndFollowed(t *testing.T) {
 
 	machine, host := w.machine("a"), w.host("h1")
 	g.Expect(machine.Spec.ProviderID).To(MatchRegexp(`^talos://[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`))
-	g.Expect(machine.Spec.HostRef).To(Equal(infrav1.TalosMachineHostReference{Name: "h1", Claim: infrav1.HostClaimBound}))
+	g.Expect(machine.Spec.HostRef).To(Equal(infrav1.TalosMachineHostReference{Name: "h1", Claim: infrav1.HostClaimBound, Progress: infrav1.HostRan}))
 	g.Expect(machine.Status.Initialization.Provisioned).To(HaveValue(BeTrue()))
 	g.Expect(machine.Status.FailureDomain).To(Equal("rack-1"))
 	g.Expect(machine.Status.TalosVersion).To(Equal("v1.13.9"))

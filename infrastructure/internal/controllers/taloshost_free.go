@@ -23,7 +23,6 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/hardware"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/twins"
 )
 
 const (
@@ -42,7 +41,7 @@ func (r *HostReconciler) reconcileFree(ctx context.Context, s *hostScope) (ctrl.
 		return ctrl.Result{}, fmt.Errorf("listing TalosHosts: %w", err)
 	}
 	// A machine that another host stands for is not even asked.
-	if r.isTwin(s, identity.Told(s.host), hosts.Items) {
+	if r.isTwin(ctx, s, identity.Told(s.host), hosts.Items) {
 		return r.paced(s.errorSince(), r.ProbeInterval, errorFactor), nil
 	}
 	if _, calm := r.Lookout.Calm(client.ObjectKeyFromObject(s.host), r.targetText(s)); calm && s.isKnown() {
@@ -60,7 +59,7 @@ func (r *HostReconciler) reconcileFree(ctx context.Context, s *hostScope) (ctrl.
 
 	switch answer.Outcome {
 	case contact.InMaintenance:
-		if r.isTwin(s, identity.Of(answer.Hardware), hosts.Items) {
+		if r.isTwin(ctx, s, identity.Of(answer.Hardware), hosts.Items) {
 			return r.paced(s.errorSince(), r.ProbeInterval, errorFactor), nil
 		}
 		return r.observeMaintenance(ctx, s, answer)
@@ -79,21 +78,6 @@ func (r *HostReconciler) reconcileFree(ctx context.Context, s *hostScope) (ctrl.
 func wrongMachine(answer contact.Answer) string {
 	return answer.WrongMachineText() + "; nothing is sent to it. Correct spec.addresses or spec.identity; the annotation " + infrav1.HostRetryAnnotation +
 		" lets a host that names no identity stand for the machine that answers now"
-}
-
-// isTwin tells whether another host stands for the machine, and was there first.
-// Then it is left alone through this one.
-func (r *HostReconciler) isTwin(s *hostScope, told infrav1.HostIdentity, hosts []infrav1.TalosHost) bool {
-	other := twins.Of(s.host, told, hosts)
-	if other == "" {
-		return false
-	}
-	r.Lookout.Forget(client.ObjectKeyFromObject(s.host))
-	s.identity = isFalse(infrav1.IdentityDuplicateReason, "TalosHost %s stands for the same machine or names the same address; delete one of them", other)
-	s.reachable = unknown(infrav1.IdentityNotObservedReason, "The machine is left to TalosHost %s", other)
-	s.error(infrav1.HostIdentityReason, s.identity.Message)
-
-	return true
 }
 
 // targetText is where a free machine is looked for, and as what.
@@ -193,6 +177,9 @@ func (r *HostReconciler) reconcileForeign(ctx context.Context, s *hostScope, hos
 	case errors.Is(err, credentials.ErrNoAdmin):
 		s.error(infrav1.HostForeignReason, "The machine was configured by somebody else; the talosconfig in Secret "+secret+" lacks the role os:admin, without which it cannot be wiped")
 		return wait, nil
+	case errors.Is(err, credentials.ErrInUse):
+		s.error(infrav1.HostForeignReason, fmt.Sprintf("The machine was configured by somebody else, and is not wiped: %v. Give a talosconfig of its own, in another Secret", err))
+		return wait, nil
 	case err != nil:
 		return ctrl.Result{}, err
 	}
@@ -212,7 +199,7 @@ func (r *HostReconciler) reconcileForeign(ctx context.Context, s *hostScope, hos
 	case answer.Outcome != contact.Configured:
 		s.error(infrav1.HostForeignReason, "The machine was configured by somebody else, and does not accept the talosconfig of adoptionSecretRef")
 		return wait, nil
-	case r.isTwin(s, identity.Of(answer.Hardware), hosts):
+	case r.isTwin(ctx, s, identity.Of(answer.Hardware), hosts):
 		return wait, nil
 	}
 
@@ -230,6 +217,9 @@ func (r *HostReconciler) adopt(ctx context.Context, s *hostScope, answer contact
 	s.available = isFalse(infrav1.HostReleasingReason, "The machine was configured by somebody else, and is wiped as adoptionPolicy says")
 	if err := r.update(ctx, s, func(host *infrav1.TalosHost) {
 		host.Spec.Release = infrav1.HostRelease{Policy: infrav1.ReleaseWipeSystem, RequestedAt: metav1.NewTime(r.Clock.Now())}
+		if !hardware.IsContainer(answer.Hardware) {
+			host.Spec.Release.Identity = identity.Of(answer.Hardware)
+		}
 		metal.SetBlockMove(host, true)
 	}); err != nil {
 		return err

@@ -34,6 +34,10 @@ const releaseFactor = 3
 // reconcileRelease wipes a machine that is given back, as soon as it answers,
 // and looks for the proof.
 func (r *HostReconciler) reconcileRelease(ctx context.Context, s *hostScope) (ctrl.Result, error) {
+	// A machine that another host stands for is not even asked.
+	if held, err := r.leftToTwin(ctx, s, identity.Told(s.host)); err != nil || held.Action != "" {
+		return r.hold(ctx, s, held, err)
+	}
 	answer, err := r.reachReleased(ctx, s)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -41,11 +45,10 @@ func (r *HostReconciler) reconcileRelease(ctx context.Context, s *hostScope) (ct
 	defer answer.Close()
 	s.setReachable(answer.Outcome)
 	s.setVerdict(answer.Verdict)
-	facts, err := r.releaseFacts(ctx, s, answer)
-	if err != nil {
-		return ctrl.Result{}, err
+	decision, err := r.decideRelease(ctx, s, answer)
+	if err != nil || decision.Reason == infrav1.ReleaseDuplicateReason {
+		return r.hold(ctx, s, decision, err)
 	}
-	decision := wipe.Decide(facts)
 	r.reportRelease(s, decision)
 
 	switch decision.Action {
@@ -57,6 +60,44 @@ func (r *HostReconciler) reconcileRelease(ctx context.Context, s *hostScope) (ct
 		return r.wipePartitions(ctx, s, answer, decision)
 	case wipe.Wait:
 	}
+
+	return r.wait(ctx, s, decision)
+}
+
+// decideRelease says what the release needs next, now that the machine has answered.
+func (r *HostReconciler) decideRelease(ctx context.Context, s *hostScope, answer contact.Answer) (wipe.Decision, error) {
+	if held, err := r.leftToTwin(ctx, s, s.seen(answer)); err != nil || held.Action != "" {
+		return held, err
+	}
+	facts, err := r.releaseFacts(ctx, s, answer)
+	if err != nil {
+		return wipe.Decision{}, err
+	}
+	decision := wipe.Decide(facts)
+	if decision.Action != wipe.Reset {
+		return decision, nil
+	}
+	if held, err := r.leftToItsClaim(ctx, s, answer); err != nil || held.Action != "" {
+		return held, err
+	}
+
+	return decision, nil
+}
+
+// hold leaves the machine to another host.
+func (r *HostReconciler) hold(ctx context.Context, s *hostScope, held wipe.Decision, err error) (ctrl.Result, error) {
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	r.reportRelease(s, held)
+	s.duplicate(held.Message)
+
+	return r.wait(ctx, s, held)
+}
+
+// wait looks again later. A host that is being deleted waits no longer than for the
+// time of its release.
+func (r *HostReconciler) wait(ctx context.Context, s *hostScope, decision wipe.Decision) (ctrl.Result, error) {
 	if err := r.letMove(ctx, s); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -90,23 +131,32 @@ func (r *HostReconciler) nextLook(s *hostScope, decision wipe.Decision, overdue 
 // reachReleased reaches the machine with the credentials that it ought to
 // accept: ours, where we have configured it, else the user's.
 func (r *HostReconciler) reachReleased(ctx context.Context, s *hostScope) (contact.Answer, error) {
-	get := r.Credentials.Adoption
-	if s.host.Spec.Handover.ProviderID != "" {
-		get = r.Credentials.Admin
-	}
 	target := contact.Target{Addresses: contact.Addresses(s.host), Identity: identity.Known(s.host)}
-	creds, err := get(ctx, s.host)
+	creds, err := r.releaseCredentials(ctx, s.host)
 	switch {
 	case err == nil:
 		target.Credentials = &creds
-	case !errors.Is(err, credentials.ErrMissing) && !errors.Is(err, credentials.ErrNoAdmin):
+	case !errors.Is(err, credentials.ErrMissing) && !errors.Is(err, credentials.ErrNoAdmin) && !errors.Is(err, credentials.ErrInUse):
 		return contact.Answer{}, err
 	}
-	if target.Twice, err = metal.SeenTwice(ctx, r.Client); err != nil {
+	if target.Twice, err = metal.SeenTwice(ctx, r.Client, s.host); err != nil {
 		return contact.Answer{}, err
 	}
 
 	return r.Contacts.Reach(ctx, r.Dialer, client.ObjectKeyFromObject(s.host), target), nil
+}
+
+// releaseCredentials are those of the hand-over. A machine that we have not configured
+// is wiped only as long as the user wants it.
+func (r *HostReconciler) releaseCredentials(ctx context.Context, host *infrav1.TalosHost) (talosclient.Credentials, error) {
+	switch {
+	case host.Spec.Handover.ProviderID != "":
+		return r.Credentials.Admin(ctx, host)
+	case host.Spec.AdoptionPolicy != infrav1.AdoptionWipeForeign:
+		return talosclient.Credentials{}, credentials.ErrMissing
+	}
+
+	return r.Credentials.Adoption(ctx, host)
 }
 
 func (r *HostReconciler) releaseFacts(ctx context.Context, s *hostScope, answer contact.Answer) (wipe.Facts, error) {

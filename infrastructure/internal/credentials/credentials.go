@@ -44,6 +44,10 @@ var ErrMissing = errors.New("the client certificate is missing")
 // ErrNoAdmin says that credentials lack the role that may wipe a machine.
 var ErrNoAdmin = errors.New("the client certificate lacks the role " + secrets.RoleAdmin)
 
+// ErrInUse says that credentials are those of a Cluster or of another TalosHost that
+// exists: they are not the user's to give for a machine of somebody else.
+var ErrInUse = errors.New("it is for machines in use")
+
 // Store gives out credentials. All fields are required. A reader's that nobody has
 // asked for since it was due is forgotten: its cluster may be gone, or be looked
 // after by another manager.
@@ -113,20 +117,25 @@ func (s *Store) OfCluster(ctx context.Context, cluster client.ObjectKey) (talosc
 // Admin are the administrator's credentials of a host. ErrMissing says that
 // there are none.
 func (s *Store) Admin(ctx context.Context, host *infrav1.TalosHost) (talosclient.Credentials, error) {
-	return fromSecret(ctx, s.secrets, client.ObjectKey{Namespace: host.Namespace, Name: AdminName(host.Name)})
+	_, creds, err := fromSecret(ctx, s.secrets, client.ObjectKey{Namespace: host.Namespace, Name: AdminName(host.Name)})
+
+	return creds, err
 }
 
 // Adoption are the credentials that the user has given for a machine that
 // somebody else has configured. ErrMissing says that there are none, ErrNoAdmin
-// that they may not wipe it.
+// that they may not wipe it, ErrInUse whose they are.
 func (s *Store) Adoption(ctx context.Context, host *infrav1.TalosHost) (talosclient.Credentials, error) {
 	if host.Spec.AdoptionSecretRef.Name == "" {
 		return talosclient.Credentials{}, ErrMissing
 	}
 
 	// The cache keeps the content of our own Secrets only.
-	creds, err := fromSecret(ctx, s.client, client.ObjectKey{Namespace: host.Namespace, Name: host.Spec.AdoptionSecretRef.Name})
+	stored, creds, err := fromSecret(ctx, s.client, client.ObjectKey{Namespace: host.Namespace, Name: host.Spec.AdoptionSecretRef.Name})
 	if err != nil {
+		return talosclient.Credentials{}, err
+	}
+	if err := s.refuseInUse(ctx, stored); err != nil {
 		return talosclient.Credentials{}, err
 	}
 	if admin, err := isAdmin(creds); err != nil || !admin {
@@ -134,6 +143,27 @@ func (s *Store) Adoption(ctx context.Context, host *infrav1.TalosHost) (taloscli
 	}
 
 	return creds, nil
+}
+
+// refuseInUse refuses a Secret that goes with a Cluster or a TalosHost that exists: with
+// it whoever may write hosts would wipe the machines of that.
+func (s *Store) refuseInUse(ctx context.Context, stored *corev1.Secret) error {
+	owners := []metav1.OwnerReference{{Kind: clusterv1.ClusterKind, Name: stored.Labels[clusterv1.ClusterNameLabel]}}
+	for _, owner := range append(owners, stored.OwnerReferences...) {
+		object := map[string]client.Object{clusterv1.ClusterKind: &clusterv1.Cluster{}, infrav1.TalosHostKind: &infrav1.TalosHost{}}[owner.Kind]
+		if object == nil || owner.Name == "" {
+			continue
+		}
+		err := s.client.Get(ctx, client.ObjectKey{Namespace: stored.Namespace, Name: owner.Name}, object)
+		if err == nil {
+			return fmt.Errorf("Secret %s belongs to %s %s: %w", stored.Name, owner.Kind, owner.Name, ErrInUse) //nolint:staticcheck // The kind has its name.
+		}
+		if !apierrors.IsNotFound(err) {
+			return fmt.Errorf("reading %s %s: %w", owner.Kind, owner.Name, err)
+		}
+	}
+
+	return nil
 }
 
 // isAdmin tells whether Talos lets a client do everything.
@@ -150,21 +180,21 @@ func isAdmin(creds talosclient.Credentials) (bool, error) {
 	return slices.Contains(cert.Subject.Organization, secrets.RoleAdmin), nil
 }
 
-func fromSecret(ctx context.Context, reader client.Reader, key client.ObjectKey) (talosclient.Credentials, error) {
+func fromSecret(ctx context.Context, reader client.Reader, key client.ObjectKey) (*corev1.Secret, talosclient.Credentials, error) {
 	stored := &corev1.Secret{}
 	if err := reader.Get(ctx, key, stored); err != nil {
 		if apierrors.IsNotFound(err) {
-			return talosclient.Credentials{}, fmt.Errorf("reading Secret %s: %w", key, ErrMissing)
+			return nil, talosclient.Credentials{}, fmt.Errorf("reading Secret %s: %w", key, ErrMissing)
 		}
 
-		return talosclient.Credentials{}, fmt.Errorf("reading Secret %s: %w", key, err)
+		return nil, talosclient.Credentials{}, fmt.Errorf("reading Secret %s: %w", key, err)
 	}
 	creds, _, err := secrets.ParseTalosconfig(stored.Data[infrav1.AdminSecretKey])
 	if err != nil {
-		return talosclient.Credentials{}, fmt.Errorf("reading Secret %s: %w: %w", key, ErrMissing, err)
+		return nil, talosclient.Credentials{}, fmt.Errorf("reading Secret %s: %w: %w", key, ErrMissing, err)
 	}
 
-	return creds, nil
+	return stored, creds, nil
 }
 
 // EnsureAdmin makes the Secret with the administrator's certificate of a host,

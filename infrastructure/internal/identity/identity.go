@@ -161,16 +161,19 @@ func verifyLinks(want []string, links []talosclient.Link) Verdict {
 
 // Wanted is the identity that the machine of a host must have: the one that
 // the user has named, else the one of the hand-over, also of one that is undone
-// to be made again.
+// to be made again, or of an adoption.
 func Wanted(host *infrav1.TalosHost) infrav1.HostIdentity {
 	want := host.Spec.Identity
-	if names(want) {
+	if Names(want) {
 		return want
 	}
 	for _, handover := range []infrav1.HostHandover{host.Spec.Handover, host.Spec.Reprovision.Previous} {
 		if handed := handover.Identity; handed.UUID != "" || len(handed.MACAddresses) > 0 {
 			return handed
 		}
+	}
+	if adopted := host.Spec.Release.Identity; Names(adopted) {
+		return adopted
 	}
 
 	return want
@@ -182,10 +185,10 @@ func Wanted(host *infrav1.TalosHost) infrav1.HostIdentity {
 // it was at first.
 func Known(host *infrav1.TalosHost) infrav1.HostIdentity {
 	want := Wanted(host)
-	if names(want) {
+	if Names(want) {
 		return want
 	}
-	if told := fromStatus(host); names(told) {
+	if told := fromStatus(host); Names(told) {
 		told.SerialNumber = want.SerialNumber
 		return told
 	}
@@ -193,8 +196,8 @@ func Known(host *infrav1.TalosHost) infrav1.HostIdentity {
 	return want
 }
 
-// names tells whether an identity can tell one machine from all others.
-func names(identity infrav1.HostIdentity) bool {
+// Names tells whether an identity can tell one machine from all others.
+func Names(identity infrav1.HostIdentity) bool {
 	return UsableUUID(identity.UUID) || len(identity.MACAddresses) > 0
 }
 
@@ -217,7 +220,7 @@ func Same(a, b infrav1.HostIdentity) bool {
 // Told is what is known of the identity of a host: what its machine has told,
 // else what the user has named.
 func Told(host *infrav1.TalosHost) infrav1.HostIdentity {
-	if told := fromStatus(host); names(told) {
+	if told := fromStatus(host); Names(told) {
 		return told
 	}
 

@@ -12,17 +12,48 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 )
 
-// Of names another host that names an address of host too, or stands for the
-// machine of the given identity, and that goes before it; empty when there is
-// none.
-func Of(host *infrav1.TalosHost, told infrav1.HostIdentity, others []infrav1.TalosHost) string {
+// Used tells whether a host is in use, as far as its records (see Recorded) can be
+// believed.
+type Used func(host *infrav1.TalosHost) bool
+
+// Of finds another host that names an address of host too, or stands for the
+// machine of the given identity, and that goes before it; nil when there is none.
+func Of(host *infrav1.TalosHost, told infrav1.HostIdentity, others []infrav1.TalosHost, used Used) *infrav1.TalosHost {
 	for i := range others {
-		if other := &others[i]; AreTwins(host, told, other) && IsFirst(other, host) {
-			return other.Namespace + "/" + other.Name
+		if other := &others[i]; AreTwins(host, told, other) && isFirst(other, host, used) {
+			return other
 		}
 	}
 
-	return ""
+	return nil
+}
+
+// OfReleased finds another host in use that stands for the machine of a host that is
+// being released, and for whose sake it is not wiped; nil when there is none. One that
+// was handed over goes before one that never was; otherwise the order is that of Of.
+func OfReleased(host *infrav1.TalosHost, told infrav1.HostIdentity, others []infrav1.TalosHost, used Used) *infrav1.TalosHost {
+	for i := range others {
+		other := &others[i]
+		if !AreTwins(host, told, other) || !used(other) {
+			continue
+		}
+		mine, theirs := isClaimed(host), isClaimed(other)
+		if (theirs && !mine) || (theirs == mine && isFirst(other, host, used)) {
+			return other
+		}
+	}
+
+	return nil
+}
+
+// Text is how the conditions of host call another host. Those of another namespace are
+// none of its users' business.
+func Text(host, other *infrav1.TalosHost) string {
+	if other.Namespace != host.Namespace {
+		return "A TalosHost of another namespace"
+	}
+
+	return "TalosHost " + other.Name
 }
 
 // AreTwins tells whether other names an address of host, or stands for a machine
@@ -55,11 +86,11 @@ func addressesOf(host *infrav1.TalosHost) []string {
 	return addresses
 }
 
-// IsFirst tells whether host a goes before host b: one in use does, else the
+// isFirst tells whether host a goes before host b: one in use does, else the
 // older one.
-func IsFirst(a, b *infrav1.TalosHost) bool {
-	if isInUse(a) != isInUse(b) {
-		return isInUse(a)
+func isFirst(a, b *infrav1.TalosHost, used Used) bool {
+	if usedByA := used(a); usedByA != used(b) {
+		return usedByA
 	}
 	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
 		return a.CreationTimestamp.Before(&b.CreationTimestamp)
@@ -68,6 +99,11 @@ func IsFirst(a, b *infrav1.TalosHost) bool {
 	return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name) < 0
 }
 
-func isInUse(host *infrav1.TalosHost) bool {
-	return host.Spec.ConsumerRef.Name != "" || host.Spec.Handover.ProviderID != "" || host.Spec.Release.Policy != ""
+// Recorded tells whether a host records that it is in use.
+func Recorded(host *infrav1.TalosHost) bool {
+	return isClaimed(host) || host.Spec.Release.Policy != ""
+}
+
+func isClaimed(host *infrav1.TalosHost) bool {
+	return host.Spec.ConsumerRef.Name != "" || host.Spec.Handover.ProviderID != ""
 }

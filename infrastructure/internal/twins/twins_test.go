@@ -41,23 +41,62 @@ func TestOf(t *testing.T) {
 		"two machines":                                   {host: host("b", "192.0.2.2"), other: host("a", "192.0.2.1", tells(uuid)), told: other},
 		"one address":                                    {host: host("b", "192.0.2.1"), other: host("a", "192.0.2.1"), twin: true},
 		"one address, written in two ways":               {host: host("b", "2001:DB8::1"), other: host("a", "2001:db8:0::1"), twin: true},
+		"one address, the one written as IPv6":           {host: host("b", "::ffff:192.0.2.1"), other: host("a", "192.0.2.1"), twin: true},
 		"one name, written in two ways":                  {host: host("b", "Node.example.com"), other: host("a", "node.example.com"), twin: true},
 		"an address that the other is given":             {host: host("b", "192.0.2.1"), other: host("a", "192.0.2.9", func(h *infrav1.TalosHost) { h.Spec.Network.Addresses = []string{"192.0.2.1/24"} }), twin: true},
 		"one identity at two addresses":                  {host: host("b", "192.0.2.2"), other: host("a", "192.0.2.1", tells(uuid)), told: uuid, twin: true},
 		"an identity that the other names, and not told": {host: host("b", "192.0.2.2"), other: host("a", "192.0.2.1", func(h *infrav1.TalosHost) { h.Spec.Identity.UUID = uuid }), told: uuid, twin: true},
-		"the first is not the second's twin":             {host: host("a", "192.0.2.1"), other: host("b", "192.0.2.1")},
-		"the older one is the first":                     {host: host("b", "192.0.2.1"), other: host("a", "192.0.2.1", later)},
-		"the one in use is the first":                    {host: host("a", "192.0.2.1"), other: host("b", "192.0.2.1", later, claimed), twin: true},
-		"nobody is the twin of a silent machine":         {host: host("b", "192.0.2.2"), other: host("a", "192.0.2.1")},
-		"a host is not its own twin":                     {host: host("a", "192.0.2.1"), other: host("a", "192.0.2.1", claimed)},
+		"an identity that it names, and another one told": {
+			host: host("b", "192.0.2.2"), other: host("a", "192.0.2.1", tells(other), func(h *infrav1.TalosHost) { h.Spec.Identity.UUID = uuid }), told: uuid, twin: true,
+		},
+		"the first is not the second's twin":     {host: host("a", "192.0.2.1"), other: host("b", "192.0.2.1")},
+		"the older one is the first":             {host: host("b", "192.0.2.1"), other: host("a", "192.0.2.1", later)},
+		"the one in use is the first":            {host: host("a", "192.0.2.1"), other: host("b", "192.0.2.1", later, claimed), twin: true},
+		"nobody is the twin of a silent machine": {host: host("b", "192.0.2.2"), other: host("a", "192.0.2.1")},
+		"a host is not its own twin":             {host: host("a", "192.0.2.1"), other: host("a", "192.0.2.1", claimed)},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			want := ""
-			if tt.twin {
-				want = "ns/" + tt.other.Name
+			found := Of(&tt.host, infrav1.HostIdentity{UUID: tt.told}, []infrav1.TalosHost{tt.host, tt.other}, Recorded)
+			if !tt.twin {
+				NewWithT(t).Expect(found).To(BeNil())
+				return
 			}
-			NewWithT(t).Expect(Of(&tt.host, infrav1.HostIdentity{UUID: tt.told}, []infrav1.TalosHost{tt.host, tt.other})).To(Equal(want))
+			NewWithT(t).Expect(found).To(HaveField("Name", tt.other.Name))
 		})
 	}
+}
+
+func TestOfReleased(t *testing.T) {
+	const address = "192.0.2.1"
+	later := func(h *infrav1.TalosHost) { h.CreationTimestamp = metav1.Unix(1<<30+60, 0) }
+	released := func(h *infrav1.TalosHost) { h.Spec.Release.Policy = infrav1.ReleaseWipeSystem }
+	handedOver := func(h *infrav1.TalosHost) { h.Spec.Handover.ProviderID = "talos://1" }
+	for name, tt := range map[string]struct {
+		host, other infrav1.TalosHost
+		twin        bool
+	}{
+		"a free one does not count":                   {host: host("b", address, released), other: host("a", address)},
+		"another machine does not count":              {host: host("b", address, released), other: host("a", "192.0.2.2", handedOver)},
+		"the older one is the first":                  {host: host("b", address, released), other: host("a", address, released), twin: true},
+		"the younger one is not":                      {host: host("a", address, released), other: host("b", address, released)},
+		"one that was handed over is the first":       {host: host("a", address, released), other: host("b", address, later, handedOver), twin: true},
+		"one that was not does not hold up one that":  {host: host("b", address, later, released, handedOver), other: host("a", address, released)},
+		"of two that were the older one is the first": {host: host("b", address, later, released, handedOver), other: host("a", address, handedOver), twin: true},
+		"and the younger one is not":                  {host: host("a", address, released, handedOver), other: host("b", address, later, handedOver)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found := OfReleased(&tt.host, infrav1.HostIdentity{}, []infrav1.TalosHost{tt.host, tt.other}, Recorded)
+			NewWithT(t).Expect(found != nil).To(Equal(tt.twin))
+		})
+	}
+	mine, theirs := host("b", address, released), host("a", address, handedOver)
+	nobody := func(*infrav1.TalosHost) bool { return false }
+	NewWithT(t).Expect(OfReleased(&mine, infrav1.HostIdentity{}, []infrav1.TalosHost{theirs}, nobody)).To(BeNil(), "its records are not believed")
+}
+
+func TestText(t *testing.T) {
+	mine, beside, foreign := host("a", "192.0.2.1"), host("b", "192.0.2.1"), host("b", "192.0.2.1", func(h *infrav1.TalosHost) { h.Namespace = "tenant" })
+	NewWithT(t).Expect(Text(&mine, &beside)).To(Equal("TalosHost b"))
+	NewWithT(t).Expect(Text(&mine, &foreign)).To(Equal("A TalosHost of another namespace"))
 }

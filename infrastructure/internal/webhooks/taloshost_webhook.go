@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
 )
 
@@ -22,8 +24,10 @@ import (
 // TalosHost validates TalosHosts, and keeps what belongs to the infrastructure
 // manager from everybody else (design D10).
 type TalosHost struct {
-	// Reader reads Namespaces and TalosMachines live. It is required.
+	// Reader reads Namespaces, Clusters and TalosMachines live. It is required.
 	Reader client.Reader
+	// Reviews asks live who may do what. It is required.
+	Reviews client.Writer
 	// Manager is the name of the user that the infrastructure manager is. It is
 	// required.
 	Manager string
@@ -33,7 +37,7 @@ var _ admission.Validator[*infrav1.TalosHost] = &TalosHost{}
 
 // SetupWebhookWithManager registers the webhook with mgr.
 func (w *TalosHost) SetupWebhookWithManager(mgr ctrl.Manager) error {
-	if w.Reader == nil || w.Manager == "" {
+	if w.Reader == nil || w.Reviews == nil || w.Manager == "" {
 		return errors.New("setting up the TalosHost webhook: a required field is not set")
 	}
 	if err := ctrl.NewWebhookManagedBy(mgr, &infrav1.TalosHost{}).WithValidator(w).Complete(); err != nil {
@@ -44,14 +48,23 @@ func (w *TalosHost) SetupWebhookWithManager(mgr ctrl.Manager) error {
 }
 
 // ValidateCreate checks a new object. What belongs to the manager may be there
-// already, so that a move can create it.
-func (w *TalosHost) ValidateCreate(_ context.Context, host *infrav1.TalosHost) (admission.Warnings, error) {
-	return nil, invalid(infrav1.TalosHostKind, host.Name, validateHost(&host.Spec))
+// already where a move or a restore creates it.
+func (w *TalosHost) ValidateCreate(ctx context.Context, host *infrav1.TalosHost) (admission.Warnings, error) {
+	if err := invalid(infrav1.TalosHostKind, host.Name, validateHost(&host.Spec)); err != nil {
+		return nil, err
+	}
+
+	return nil, w.refuseRecords(ctx, host)
 }
 
-// ValidateUpdate checks a change. Annotations and finalizers may always be
-// changed, because clusterctl does.
+// ValidateUpdate checks a change. Annotations may always be changed, because
+// clusterctl does, and finalizers by whoever may move hosts.
 func (w *TalosHost) ValidateUpdate(ctx context.Context, before, after *infrav1.TalosHost) (admission.Warnings, error) {
+	if stripsHostInUse(before, after) {
+		if err := w.demandMove(ctx, after, "the finalizer "+infrav1.TalosHostFinalizer+" keeps a host until its machine is wiped; delete the Machine"); err != nil {
+			return nil, err
+		}
+	}
 	if apiequality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
 	}
@@ -66,7 +79,7 @@ func (w *TalosHost) ValidateUpdate(ctx context.Context, before, after *infrav1.T
 	}
 	errs := append(validateHost(&after.Spec), refuseOurs(&before.Spec, &after.Spec)...)
 	if before.Spec.Handover.ProviderID != "" || reprovision.IsUnderWay(before) {
-		errs = append(errs, refuseHandedOver(&before.Spec, &after.Spec)...)
+		errs = append(errs, refuseHandedOver(before, after)...)
 	}
 
 	return nil, invalid(infrav1.TalosHostKind, after.Name, errs)
@@ -95,11 +108,14 @@ func refuseOurs(before, after *infrav1.TalosHostSpec) field.ErrorList {
 	return errs
 }
 
-// refuseHandedOver refuses to point a host in use at another machine.
-func refuseHandedOver(before, after *infrav1.TalosHostSpec) field.ErrorList {
+// refuseHandedOver refuses to point a host in use at another machine. An address more
+// leads to no other one, where each contact is with a machine of a known identity.
+func refuseHandedOver(old, changed *infrav1.TalosHost) field.ErrorList {
 	var errs field.ErrorList
+	before, after := &old.Spec, &changed.Spec
 	const wayOut = "cannot be changed while the machine has a configuration of this provider: it must be found again to be wiped. Delete the Machine first"
-	if !apiequality.Semantic.DeepEqual(before.Addresses, after.Addresses) {
+	missing := slices.ContainsFunc(before.Addresses, func(address string) bool { return !slices.Contains(after.Addresses, address) })
+	if !apiequality.Semantic.DeepEqual(before.Addresses, after.Addresses) && (missing || !identity.Names(identity.Wanted(old))) {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "addresses"), wayOut))
 	}
 	if !apiequality.Semantic.DeepEqual(before.Identity, after.Identity) {
@@ -112,16 +128,19 @@ func refuseHandedOver(before, after *infrav1.TalosHostSpec) field.ErrorList {
 	return errs
 }
 
-// ValidateDelete refuses to delete a host in use, unless clusterctl has moved it
-// or its namespace goes. A host whose TalosMachine does not exist is not in use.
+// ValidateDelete refuses to delete a host in use, unless clusterctl has moved it, which
+// is believed while its Cluster is paused, or its namespace goes. A host whose TalosMachine does not exist is not in use.
 func (w *TalosHost) ValidateDelete(ctx context.Context, host *infrav1.TalosHost) (admission.Warnings, error) {
 	ref := host.Spec.ConsumerRef
-	if _, moved := host.Annotations[infrav1.DeleteForMoveAnnotation]; moved || ref.Name == "" {
+	if ref.Name == "" {
 		return nil, nil
 	}
 	consumer := &infrav1.TalosMachine{}
 	exists, err := w.exists(ctx, client.ObjectKey{Namespace: host.Namespace, Name: ref.Name}, consumer)
 	if err != nil || !exists || consumer.Spec.ProviderID != ref.ProviderID {
+		return nil, err
+	}
+	if moved, err := w.isMoved(ctx, host, consumer); err != nil || moved {
 		return nil, err
 	}
 	namespace := &corev1.Namespace{}
@@ -130,8 +149,7 @@ func (w *TalosHost) ValidateDelete(ctx context.Context, host *infrav1.TalosHost)
 		return nil, err
 	}
 
-	return nil, apierrors.NewForbidden(infrav1.GroupVersion.WithResource("taloshosts").GroupResource(), host.Name,
-		fmt.Errorf("TalosMachine %s has claimed it; delete its Machine first, which wipes the machine", ref.Name))
+	return nil, forbidden(host, fmt.Errorf("TalosMachine %s has claimed it; delete its Machine first, which wipes the machine. A move is believed while the Cluster is paused", ref.Name))
 }
 
 func (w *TalosHost) exists(ctx context.Context, key client.ObjectKey, object client.Object) (bool, error) {

@@ -53,7 +53,7 @@ func (w *TalosMachine) ValidateUpdate(ctx context.Context, before, after *infrav
 	if err := refuseChange(ctx, infrav1.TalosMachineKind, before.Spec.Container, after.Spec.Container, after, field.NewPath("spec", "container"), wayOut); err != nil {
 		return nil, err
 	}
-	if err := w.refusePodRecord(ctx, before, after); err != nil {
+	if err := w.refuseRecord(ctx, before, after); err != nil {
 		return nil, err
 	}
 	if before.Spec.HostRef.Claim != infrav1.HostClaimBound {
@@ -67,9 +67,10 @@ func (w *TalosMachine) ValidateUpdate(ctx context.Context, before, after *infrav
 		after, field.NewPath("spec"), "the host is claimed; delete the Machine to free it")
 }
 
-// refusePodRecord refuses to change what the manager must find again of a Pod, also
-// while the machine is being deleted: a Pod could be made twice, or be forgotten.
-func (w *TalosMachine) refusePodRecord(ctx context.Context, before, after *infrav1.TalosMachine) error {
+// refuseRecord refuses to change what the manager must find again of a Pod, also
+// while the machine is being deleted: a Pod could be made twice, or be forgotten. So it
+// is with the record that a machine on metal has run: keys could be given away.
+func (w *TalosMachine) refuseRecord(ctx context.Context, before, after *infrav1.TalosMachine) error {
 	var errs field.ErrorList
 	const ours = "belongs to the infrastructure provider; delete the Machine to get rid of its Pod"
 	if before.Spec.Pod != after.Spec.Pod {
@@ -77,6 +78,9 @@ func (w *TalosMachine) refusePodRecord(ctx context.Context, before, after *infra
 	}
 	if after.Spec.Container != nil && before.Spec.ProviderID != after.Spec.ProviderID {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "providerID"), ours))
+	}
+	if before.Spec.HostRef.Progress != after.Spec.HostRef.Progress {
+		errs = append(errs, field.Forbidden(field.NewPath("spec", "hostRef", "progress"), "belongs to the infrastructure provider; delete the Machine to free its host"))
 	}
 	if len(errs) == 0 {
 		return nil

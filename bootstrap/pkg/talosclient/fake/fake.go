@@ -96,6 +96,7 @@ type State struct {
 	Volumes     []talosclient.Volume
 	Addresses   []string
 	Hostname    string
+	ProviderID  string
 	// InternalAddresses and ExternalAddresses are those beside the ones of its Node.
 	InternalAddresses, ExternalAddresses []string
 

@@ -79,6 +79,10 @@ func (n *node) Addresses(context.Context) (talosclient.Addresses, error) {
 	})
 }
 
+func (n *node) ProviderID(context.Context) (string, error) {
+	return answer(n, "ProviderID", func(s State) string { return s.ProviderID })
+}
+
 func (n *node) Hostname(context.Context) (string, error) {
 	return answer(n, "Hostname", func(s State) string { return s.Hostname })
 }

@@ -41,6 +41,8 @@ func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.
 	case metav1.HasAnnotation(host.ObjectMeta, infrav1.DeleteForMoveAnnotation):
 		scope.Observed.Deleting = backends.True(infrav1.DeletedForMoveReason, "The host was moved to another management cluster; it is not released here")
 		return backends.Releasing, ctrl.Result{}, nil
+	case recordLost(machine, host):
+		return backends.Released, ctrl.Result{}, m.leave(ctx, host)
 	case host.Spec.Handover.ProviderID == "":
 		return backends.Released, ctrl.Result{}, m.unclaim(ctx, host)
 	case host.Spec.Release.Policy == "" || reprovision.IsUnderWay(host):
@@ -78,6 +80,18 @@ func (m *Machines) unclaim(ctx context.Context, host *infrav1.TalosHost) error {
 		return fmt.Errorf("giving TalosHost %s back: %w", host.Name, err)
 	}
 	m.Counts.Release(host.Namespace, metrics.ReleaseUnconfigured)
+
+	return nil
+}
+
+// leave lets a host go that does not know of the machine that has run: nothing is
+// proven of that one. The certificate stays, because the machine may accept it.
+func (m *Machines) leave(ctx context.Context, host *infrav1.TalosHost) error {
+	host.Spec.ConsumerRef = infrav1.ConsumerReference{}
+	if err := m.Client.Update(ctx, host); err != nil {
+		return fmt.Errorf("letting TalosHost %s go: %w", host.Name, err)
+	}
+	m.Counts.Release(host.Namespace, metrics.ReleaseUnproven)
 
 	return nil
 }

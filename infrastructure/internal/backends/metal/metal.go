@@ -112,6 +112,10 @@ func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.R
 	if err != nil || host == nil {
 		return again, err
 	}
+	if recordLost(scope.TalosMachine, host) {
+		observeLostRecord(scope, host)
+		return m.later(), nil
+	}
 	if host.Spec.Handover.ProviderID == "" {
 		result, err = m.reconcileHandover(ctx, scope, host, data)
 	} else {
@@ -194,9 +198,25 @@ func isOurs(host *infrav1.TalosHost, machine *infrav1.TalosMachine) bool {
 		ref.ProviderID != "" && ref.ProviderID == machine.Spec.ProviderID
 }
 
+// recordLost tells that the machine of a TalosMachine has run, but that its host knows
+// nothing of it: it is not the object that was there at the hand-over, and whoever
+// answers at its addresses may be anybody. Where the configuration was only begun to be
+// handed over, the machine may be followed, but is not configured again.
+func recordLost(machine *infrav1.TalosMachine, host *infrav1.TalosHost) bool {
+	return machine.Spec.HostRef.Progress == infrav1.HostRan && host.Spec.Handover.ProviderID == ""
+}
+
+// observeLostRecord says so. The machine, wherever it is, still has its configuration.
+func observeLostRecord(scope *backends.Scope, host *infrav1.TalosHost) {
+	scope.Observed.Provisioned = true
+	scope.Observed.Configuration = takenFinding(scope)
+	scope.Observed.Running = backends.False(infrav1.HostRecordLostReason, "The machine has run, and TalosHost "+host.Name+
+		" does not record what it was given: it was made anew, or restored from an old backup. Nothing is sent to whoever answers there; restore the TalosHost as it was, or delete the Machine")
+}
+
 // target is the machine behind a host.
 func (m *Machines) target(ctx context.Context, host *infrav1.TalosHost) (contact.Target, error) {
-	twice, err := SeenTwice(ctx, m.Client)
+	twice, err := SeenTwice(ctx, m.Client, host)
 	if err != nil {
 		return contact.Target{}, err
 	}
@@ -206,16 +226,6 @@ func (m *Machines) target(ctx context.Context, host *infrav1.TalosHost) (contact
 		Identity:  identity.Known(host),
 		Twice:     twice,
 	}, nil
-}
-
-// SeenTwice finds UUIDs that several machines tell.
-func SeenTwice(ctx context.Context, reader client.Reader) (identity.Seen, error) {
-	hosts := &infrav1.TalosHostList{}
-	if err := reader.List(ctx, hosts); err != nil {
-		return nil, fmt.Errorf("listing TalosHosts: %w", err)
-	}
-
-	return identity.Twice(hosts.Items), nil
 }
 
 // keyOf is the name of the TalosMachine in the Follower.

@@ -15,6 +15,7 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
 )
 
 // reconcileClaim finds the host of a TalosMachine, or claims one: the intent is
@@ -86,11 +87,12 @@ func (m *Machines) forgetHost(ctx context.Context, scope *backends.Scope) error 
 	return backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.HostRef = infrav1.TalosMachineHostReference{} })
 }
 
-// intend records the host and the provider ID on the TalosMachine. A provider
-// ID of ours is minted once; one that a host names goes with the host.
+// intend records the host and the provider ID on the TalosMachine. One that a host
+// names goes with the host; so does one of ours, because it may be one that the host
+// before has named.
 func (m *Machines) intend(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
 	providerID := host.Spec.ProviderID
-	if providerID == "" {
+	if providerID == "" && scope.TalosMachine.Spec.HostRef.Name == host.Name {
 		providerID = scope.TalosMachine.Spec.ProviderID
 	}
 	if host.Spec.ProviderID == "" && !strings.HasPrefix(providerID, infrav1.ProviderIDPrefix) {
@@ -129,12 +131,16 @@ func (m *Machines) claimHost(ctx context.Context, scope *backends.Scope, host *i
 	return m.bind(ctx, scope, host)
 }
 
-// bind records that the host is claimed. A UID is renewed after a move, which
-// gives every object a new one.
+// bind records that the host is claimed, and that its machine has run where the host
+// knows it. A UID is renewed after a move, which gives every object a new one.
 func (m *Machines) bind(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (*infrav1.TalosHost, ctrl.Result, error) {
 	machine := scope.TalosMachine
-	if machine.Spec.HostRef.Claim != infrav1.HostClaimBound {
-		if err := backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.HostRef.Claim = infrav1.HostClaimBound }); err != nil {
+	wanted := infrav1.TalosMachineHostReference{Name: machine.Spec.HostRef.Name, Claim: infrav1.HostClaimBound, Progress: machine.Spec.HostRef.Progress}
+	if host.Spec.Handover.Progress == infrav1.HandoverRan && !reprovision.IsUnderWay(host) {
+		wanted.Progress = infrav1.HostRan
+	}
+	if machine.Spec.HostRef != wanted {
+		if err := backends.Record(ctx, m.Client, machine, func(spec *infrav1.TalosMachineSpec) { spec.HostRef = wanted }); err != nil {
 			return nil, ctrl.Result{}, err
 		}
 	}

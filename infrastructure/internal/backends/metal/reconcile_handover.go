@@ -48,9 +48,11 @@ func (m *Machines) reconcileHandover(ctx context.Context, scope *backends.Scope,
 func (m *Machines) handOver(
 	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData, answer contact.Answer,
 ) (ctrl.Result, error) {
-	if other, err := m.otherInUse(ctx, host, answer.Hardware); err != nil || other != "" {
-		scope.Observed.Configuration = backends.False(infrav1.HostDuplicateReason, fmt.Sprintf(
-			"TalosHost %s is in use, and stands for the same machine or names the same address; nothing is sent to it. Delete the Machine, and one of the hosts", other))
+	if other, err := m.otherInUse(ctx, host, answer.Hardware); err != nil || other != nil {
+		if other != nil {
+			scope.Observed.Configuration = backends.False(infrav1.HostDuplicateReason, twins.Text(host, other)+
+				" is in use, and stands for the same machine or names the same address; nothing is sent to it. Delete the Machine, and one of the hosts")
+		}
 		return m.later(), err
 	}
 	configuration, err := m.overlaid(ctx, scope, host, data, answer)
@@ -74,22 +76,23 @@ func (m *Machines) handOver(
 	return m.apply(ctx, scope, host, answer, configuration)
 }
 
-// otherInUse names another host in use that stands for the machine that answers.
+// otherInUse finds another host in use that stands for the machine that answers.
 // The TalosHost controller keeps such hosts from being claimed; two that were
-// claimed in one moment meet here.
-func (m *Machines) otherInUse(ctx context.Context, host *infrav1.TalosHost, told talosclient.Hardware) (string, error) {
+// claimed in one moment meet here. nil when there is none.
+func (m *Machines) otherInUse(ctx context.Context, host *infrav1.TalosHost, told talosclient.Hardware) (*infrav1.TalosHost, error) {
 	hosts := &infrav1.TalosHostList{}
 	if err := m.Client.List(ctx, hosts); err != nil {
-		return "", fmt.Errorf("listing TalosHosts: %w", err)
+		return nil, fmt.Errorf("listing TalosHosts: %w", err)
 	}
+	used := InUse(ctx, m.Client, m.APIReader, host.Namespace)
 	for i := range hosts.Items {
 		other := &hosts.Items[i]
-		if other.Spec.Handover.ProviderID != "" && twins.AreTwins(host, identity.Of(told), other) {
-			return client.ObjectKeyFromObject(other).String(), nil
+		if other.Spec.Handover.ProviderID != "" && twins.AreTwins(host, identity.Of(told), other) && used(other) {
+			return other, nil
 		}
 	}
 
-	return "", nil
+	return nil, nil //nolint:nilnil // Documented above.
 }
 
 // overlaid is the configuration with what only the host knows; nil, with the
@@ -212,7 +215,15 @@ func (m *Machines) isTaking(scope *backends.Scope, answer contact.Answer) bool {
 
 // setIdentity tells whether the machine could prove that it is the right one.
 func setIdentity(scope *backends.Scope, host *infrav1.TalosHost) {
-	if host.Spec.MaintenanceCertFingerprint == "" {
+	demanded, given := host.Spec.MaintenanceCertFingerprint, host.Spec.Handover.MaintenanceCertFingerprint
+	if demanded != "" && given != "" && demanded != given {
+		scope.Observed.Identity = backends.True(infrav1.OtherFingerprintReason,
+			"The machine that was given keys of the cluster had another certificate than maintenanceCertFingerprint of the TalosHost names. "+
+				"If the named one is that of the machine's console then, the keys went to another machine: delete the Machine, and replace the keys of the cluster. "+
+				"A fingerprint is of one boot: one that was read later says nothing, and is to be taken away")
+		return
+	}
+	if demanded == "" {
 		scope.Observed.Identity = backends.True(infrav1.NoFingerprintReason,
 			"The machine gets keys of the cluster without having proven which it is: maintenance mode is anonymous. Set maintenanceCertFingerprint on the TalosHost to demand a certificate")
 		return

@@ -121,7 +121,7 @@ func notRunning(answer contact.Answer, ran bool) backends.Finding {
 func (m *Machines) backInMaintenance(
 	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData, answer contact.Answer,
 ) (ctrl.Result, error) {
-	if scope.Observed.Provisioned {
+	if scope.Observed.Provisioned || scope.TalosMachine.Spec.HostRef.Progress == infrav1.HostRan {
 		scope.Observed.Running = backends.False(infrav1.HostReturnedToMaintenanceReason,
 			"The machine is back in maintenance mode after it has run, and is not configured again by itself; delete its Machine")
 		return m.later(), nil
@@ -179,10 +179,16 @@ func (m *Machines) observe(
 }
 
 // recordRan writes down that the machine runs: from then on it is never
-// configured again.
+// configured again. The TalosMachine knows it first, and for itself: a host can be
+// made anew by whoever may write hosts.
 func (m *Machines) recordRan(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
 	if host.Spec.Handover.Progress == infrav1.HandoverRan {
 		return nil
+	}
+	if scope.TalosMachine.Spec.HostRef.Progress != infrav1.HostRan {
+		if err := backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.HostRef.Progress = infrav1.HostRan }); err != nil {
+			return err
+		}
 	}
 	host.Spec.Handover.Progress = infrav1.HandoverRan
 	SetBlockMove(host, false)

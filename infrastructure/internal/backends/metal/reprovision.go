@@ -83,6 +83,11 @@ func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) 
 		scope.Observed.Reprovisioning = backends.False(refusal.Reason, refusal.Message)
 		return facts.Host, m.later(), nil
 	}
+	// Only now may the machine be given its configuration once more. A manager that
+	// dies here finds it running, and records that again.
+	if err := backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.HostRef.Progress = "" }); err != nil {
+		return nil, ctrl.Result{}, err
+	}
 	host := facts.Host
 	host.Spec.Reprovision = infrav1.HostReprovision{ClusterName: facts.Cluster, Previous: host.Spec.Handover}
 	host.Spec.Release = infrav1.HostRelease{

@@ -1,0 +1,55 @@
+package metal
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/twins"
+)
+
+// SeenTwice finds UUIDs that several machines tell, as far as that is of weight for a
+// host: once its machine was given a configuration, it is for its own namespace alone to
+// say that its UUID is worth nothing.
+func SeenTwice(ctx context.Context, reader client.Reader, host *infrav1.TalosHost) (identity.Seen, error) {
+	var options []client.ListOption
+	if host.Spec.Handover.ProviderID != "" || host.Spec.Reprovision.Previous.ProviderID != "" {
+		options = append(options, client.InNamespace(host.Namespace))
+	}
+	hosts := &infrav1.TalosHostList{}
+	if err := reader.List(ctx, hosts, options...); err != nil {
+		return nil, fmt.Errorf("listing TalosHosts: %w", err)
+	}
+
+	return identity.Twice(hosts.Items), nil
+}
+
+// InUse tells which hosts are in use, seen from a namespace. There the records are
+// believed. Elsewhere the TalosMachine must exist that they name, with the provider ID
+// of the claim: the hosts of one tenant must not keep those of another from their work.
+// What the cache does not know is asked live, and where nobody tells a host is in use.
+func InUse(ctx context.Context, cached, live client.Reader, namespace string) twins.Used {
+	return func(host *infrav1.TalosHost) bool {
+		ref := host.Spec.ConsumerRef
+		switch {
+		case !twins.Recorded(host):
+			return false
+		case host.Namespace == namespace:
+			return true
+		case ref.Name == "" || ref.ProviderID == "":
+			return false
+		}
+		for _, reader := range []client.Reader{cached, live} {
+			machine := &infrav1.TalosMachine{}
+			err := reader.Get(ctx, client.ObjectKey{Namespace: host.Namespace, Name: ref.Name}, machine)
+			if (err != nil && !apierrors.IsNotFound(err)) || (err == nil && machine.Spec.ProviderID == ref.ProviderID) {
+				return true
+			}
+		}
+		return false
+	}
+}

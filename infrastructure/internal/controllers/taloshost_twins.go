@@ -1,0 +1,88 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/twins"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/wipe"
+)
+
+// isTwin tells whether another host stands for the machine, and was there first.
+// Then it is left alone through this one.
+func (r *HostReconciler) isTwin(ctx context.Context, s *hostScope, told infrav1.HostIdentity, hosts []infrav1.TalosHost) bool {
+	other := twins.Of(s.host, told, hosts, metal.InUse(ctx, r.Client, r.APIReader, s.host.Namespace))
+	if other == nil {
+		return false
+	}
+	r.Lookout.Forget(client.ObjectKeyFromObject(s.host))
+	s.duplicate(twins.Text(s.host, other) + " stands for the same machine or names the same address; delete one of them")
+
+	return true
+}
+
+// duplicate says that the machine is left to another host.
+func (s *hostScope) duplicate(message string) {
+	s.identity = isFalse(infrav1.IdentityDuplicateReason, "%s", message)
+	s.reachable = unknown(infrav1.IdentityNotObservedReason, "The machine is left to the other TalosHost")
+	s.error(infrav1.HostIdentityReason, message)
+}
+
+// leftToTwin says why a machine that is to be wiped is left to another host in use; the
+// decision is zero when it is not.
+func (r *HostReconciler) leftToTwin(ctx context.Context, s *hostScope, told infrav1.HostIdentity) (wipe.Decision, error) {
+	hosts := &infrav1.TalosHostList{}
+	if err := r.Client.List(ctx, hosts); err != nil {
+		return wipe.Decision{}, fmt.Errorf("listing TalosHosts: %w", err)
+	}
+	other := twins.OfReleased(s.host, told, hosts.Items, metal.InUse(ctx, r.Client, r.APIReader, s.host.Namespace))
+	if other == nil {
+		return wipe.Decision{}, nil
+	}
+
+	return wipe.Decision{
+		Action: wipe.Wait, Reason: infrav1.ReleaseDuplicateReason, Failed: true,
+		Message: twins.Text(s.host, other) + " stands for the same machine or names the same address, and is in use: the machine is not wiped. Delete one of them",
+	}, nil
+}
+
+// leftToItsClaim says why a machine that was about to be wiped is not: it runs with
+// another provider ID than the one that it was given for this claim. One that does not
+// tell is asked again, and one without a kubelet has nothing to tell.
+func (r *HostReconciler) leftToItsClaim(ctx context.Context, s *hostScope, answer contact.Answer) (wipe.Decision, error) {
+	wanted := s.host.Spec.Handover.ProviderID
+	if wanted == "" {
+		return wipe.Decision{}, nil
+	}
+	told, err := answer.Node.ProviderID(ctx)
+	switch {
+	case err != nil:
+		return wipe.Decision{
+			Action: wipe.Wait, Reason: infrav1.WaitingForResetReason,
+			Message: "The machine does not tell the provider ID of its kubelet, by which it is known to be the one to wipe; it is asked again",
+		}, nil
+	case told == "" || told == wanted:
+		return wipe.Decision{}, nil
+	}
+
+	return wipe.Decision{
+		Action: wipe.Wait, Reason: infrav1.ReleaseOtherClaimReason, Failed: true,
+		Message: "The machine runs with another provider ID than the one that it is to be wiped for: it was given another configuration since, and is left alone. " +
+			"If nobody needs it, wipe it by hand",
+	}, nil
+}
+
+// seen is the identity that the machine of an answer has told, else what is known of it.
+func (s *hostScope) seen(answer contact.Answer) infrav1.HostIdentity {
+	if answer.Node == nil {
+		return identity.Told(s.host)
+	}
+
+	return identity.Of(answer.Hardware)
+}

@@ -1,0 +1,360 @@
+package controllers
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
+)
+
+// These tests are attacks: of somebody who may write TalosHosts, and whom admission has
+// not stopped, on the machines of others.
+
+// remake puts another object in the place of a host, without finalizers, as somebody
+// does who has got rid of the first one.
+func (w *world) remake(name, address string, changes ...func(*infrav1.TalosHost)) {
+	w.t.Helper()
+	old := w.host(name)
+	change(w, old, func(h *infrav1.TalosHost) { h.Finalizers = nil })
+	w.remove(old)
+	host := newHost(name, address, changes...)
+	host.Spec.ConsumerRef = old.Spec.ConsumerRef
+	w.undying(func() { NewWithT(w.t).Expect(w.client.Create(w.t.Context(), host)).To(Succeed()) })
+}
+
+// adminTalosconfig is a talosconfig with all rights on the machines of the cluster.
+func adminTalosconfig(t *testing.T) []byte {
+	t.Helper()
+	g := NewWithT(t)
+	creds, err := bundle(t).ClientCredentials(secrets.RoleAdmin, testTime, 24*time.Hour)
+	g.Expect(err).NotTo(HaveOccurred())
+	talosconfig, err := secrets.Talosconfig("theirs", []string{"10.0.0.1"}, creds)
+	g.Expect(err).NotTo(HaveOccurred())
+
+	return talosconfig
+}
+
+func (w *world) addTalosconfig(name string, changes ...func(*corev1.Secret)) {
+	w.t.Helper()
+	secret := &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: name}, Data: map[string][]byte{"talosconfig": adminTalosconfig(w.t)},
+	}
+	for _, change := range changes {
+		change(secret)
+	}
+	w.undying(func() { NewWithT(w.t).Expect(w.client.Create(w.t.Context(), secret)).To(Succeed()) })
+}
+
+func adoptWith(secret string) func(*infrav1.TalosHost) {
+	return func(h *infrav1.TalosHost) {
+		h.Spec.AdoptionPolicy, h.Spec.AdoptionSecretRef.Name = infrav1.AdoptionWipeForeign, secret
+	}
+}
+
+func TestAMachineThatHasRunIsHandedOverToNoOtherHost(t *testing.T) {
+	forged := func(h *infrav1.TalosHost) {
+		h.Spec.Handover = infrav1.HostHandover{ProviderID: "", Progress: infrav1.HandoverStarted, MaintenanceCertFingerprint: "boot-0"}
+	}
+	for name, records := range map[string]func(*world) func(*infrav1.TalosHost){
+		"no record of the hand-over": func(*world) func(*infrav1.TalosHost) { return func(*infrav1.TalosHost) {} },
+		"a hand-over that was only begun": func(w *world) func(*infrav1.TalosHost) {
+			providerID := w.machine("a").Spec.ProviderID
+			return func(h *infrav1.TalosHost) {
+				forged(h)
+				h.Spec.Handover.ProviderID = providerID
+			}
+		},
+		"a machine that is being re-provisioned": func(w *world) func(*infrav1.TalosHost) {
+			previous := w.host("h1").Spec.Handover
+			return func(h *infrav1.TalosHost) {
+				h.Spec.Reprovision = infrav1.HostReprovision{ClusterName: testCluster, Previous: previous}
+				h.Spec.Reprovision.Previous.Identity = infrav1.HostIdentity{}
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			w, m, metal := provisioned(t)
+			thief := w.addMachine("10.0.0.2")
+			w.remake("h1", "10.0.0.2", records(w))
+			w.loseStatus()
+			w.settle(m)
+			g.Expect(thief.Applied()).To(BeEmpty(), "a configuration with the keys of the cluster")
+			g.Expect(metal.Applied()).To(HaveLen(1))
+			told := conditions.Get(w.machine("a"), infrav1.HostRunningCondition)
+			g.Expect(told.Status).To(Equal(metav1.ConditionFalse))
+			g.Expect(told.Message).To(ContainSubstring("has run"))
+		})
+	}
+}
+
+// TestALostHandoverIsNoProofOfAWipe: whoever bootstraps etcd anew relies on that proof.
+func TestALostHandoverIsNoProofOfAWipe(t *testing.T) {
+	g := NewWithT(t)
+	w, m, metal := provisioned(t)
+	w.remake("h1", "10.0.0.1")
+	w.settle(m)
+	w.remove(w.machine("a"))
+	w.settle(m)
+	g.Expect(w.exists(&infrav1.TalosMachine{}, "a")).To(BeFalse())
+	g.Expect(w.host("h1").Spec.Wiped).To(BeEmpty())
+	g.Expect(w.host("h1").Status.State).To(Equal(infrav1.HostError), "the machine is found configured")
+	g.Expect(metal.Resets()).To(BeEmpty())
+}
+
+func TestAMachineInUseIsNotWipedThroughAnotherHost(t *testing.T) {
+	for name, changes := range map[string][]func(*infrav1.TalosHost){
+		"by a release": {}, "by a release, and an adoption": {adoptWith("theirs")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			w, m, metal := provisioned(t)
+			w.addTalosconfig("theirs")
+			w.undying(func() {
+				g.Expect(w.client.Create(t.Context(), newHost("evil", "10.0.0.1", append(changes, func(h *infrav1.TalosHost) {
+					h.CreationTimestamp = metav1.NewTime(testTime.Add(-time.Hour))
+					h.Spec.AdoptionSecretRef.Name = "theirs"
+					h.Spec.Release = infrav1.HostRelease{Policy: infrav1.ReleaseWipeSystem, RequestedAt: metav1.NewTime(testTime)}
+				})...))).To(Succeed())
+			})
+			w.settle(m)
+			g.Expect(metal.Resets()).To(BeEmpty())
+			g.Expect(w.host("h1").Status.State).To(Equal(infrav1.HostProvisioned))
+			expectError(w, "evil", infrav1.HostIdentityReason, "TalosHost h1 stands for the same machine")
+			g.Expect(conditions.Get(w.host("evil"), infrav1.IdentityVerifiedCondition).Reason).To(Equal(infrav1.IdentityDuplicateReason))
+		})
+	}
+}
+
+func TestAReleaseWithoutAHandoverNeedsTheAdoptionPolicy(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(t, newHost("evil", "10.0.0.1", func(h *infrav1.TalosHost) {
+		h.Spec.AdoptionSecretRef.Name = "theirs"
+		h.Spec.Release = infrav1.HostRelease{Policy: infrav1.ReleaseWipeSystem, RequestedAt: metav1.NewTime(testTime)}
+	}))
+	metal := w.addMachine("10.0.0.1")
+	metal.boot(false, bundle(t).TalosCA())
+	w.addTalosconfig("theirs")
+	m := w.manager()
+	w.settle(m)
+	g.Expect(metal.Resets()).To(BeEmpty())
+	g.Expect(conditions.Get(w.host("evil"), infrav1.ReleasedCondition).Reason).To(Equal(infrav1.ReleaseUntrustedReason))
+
+	change(w, w.host("evil"), adoptWith("theirs"))
+	w.settle(m)
+	g.Expect(metal.Resets()).To(HaveLen(1))
+	expectFree(w, "evil")
+}
+
+func TestBadInputAdoptionWithTheTalosconfigOfALivingCluster(t *testing.T) {
+	owned := func(kind, name string) func(*corev1.Secret) {
+		return func(s *corev1.Secret) {
+			s.OwnerReferences = []metav1.OwnerReference{{APIVersion: "any/v1", Kind: kind, Name: name, UID: "any"}}
+		}
+	}
+	labelled := func(cluster string) func(*corev1.Secret) {
+		return func(s *corev1.Secret) { s.Labels = map[string]string{clusterv1.ClusterNameLabel: cluster} }
+	}
+	for name, tt := range map[string]struct {
+		change func(*corev1.Secret)
+		taken  bool
+	}{
+		"that of a Cluster by its label":        {change: labelled(testCluster)},
+		"that of a Cluster by its owner":        {change: owned("Cluster", testCluster)},
+		"that of another TalosHost":             {change: owned("TalosHost", "other")},
+		"that of a Cluster that is gone":        {change: labelled("gone"), taken: true},
+		"that of a Cluster that owned it":       {change: owned("Cluster", "gone"), taken: true},
+		"that of a TalosHost that is gone":      {change: owned("TalosHost", "gone"), taken: true},
+		"one that somebody has made for it":     {change: func(*corev1.Secret) {}, taken: true},
+		"one that something else has generated": {change: owned("ExternalSecret", testCluster), taken: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			w := newWorld(t, newHost("h1", "10.0.0.1", adoptWith("theirs")), newHost("other", "10.0.0.9"))
+			metal := w.addMachine("10.0.0.1")
+			metal.boot(false, bundle(t).TalosCA())
+			w.addTalosconfig("theirs", tt.change)
+			w.settle(w.manager())
+			if tt.taken {
+				g.Expect(metal.Resets()).To(HaveLen(1))
+				expectFree(w, "h1")
+				return
+			}
+			g.Expect(metal.Resets()).To(BeEmpty())
+			expectError(w, "h1", infrav1.HostForeignReason, "Secret theirs belongs to")
+		})
+	}
+}
+
+// TestHostsOfOtherNamespacesDoNoHarm: their records, which nobody checks there, keep
+// nothing from being used here, and their names are not told.
+func TestHostsOfOtherNamespacesDoNoHarm(t *testing.T) {
+	foreign := func(changes ...func(*infrav1.TalosHost)) *infrav1.TalosHost {
+		h := newHost("secret-name", "10.0.0.1", changes...)
+		h.Namespace, h.CreationTimestamp = "tenant", metav1.NewTime(testTime.Add(time.Hour))
+		return h
+	}
+	consumed := func(h *infrav1.TalosHost) {
+		h.Spec.ConsumerRef = infrav1.ConsumerReference{Kind: infrav1.TalosMachineKind, Namespace: "tenant", Name: "x", ProviderID: "talos://x"}
+		h.Spec.Handover = infrav1.HostHandover{ProviderID: "talos://x", Progress: infrav1.HandoverRan, MaintenanceCertFingerprint: "boot-0"}
+	}
+	t.Run("a claim of nobody", func(t *testing.T) {
+		w := newWorld(t, newHost("h1", "10.0.0.1"), foreign(consumed))
+		w.addMachine("10.0.0.1")
+		w.settle(w.manager())
+		expectFree(w, "h1")
+	})
+	t.Run("a claim of nobody keeps no machine from its configuration", func(t *testing.T) {
+		w := newWorld(t, append(newMachine(t, "a"), newHost("h1", "10.0.0.1"), foreign(consumed))...)
+		metal := w.addMachine("10.0.0.1")
+		w.settle(w.manager())
+		NewWithT(t).Expect(metal.Applied()).To(HaveLen(1))
+	})
+	t.Run("a true claim", func(t *testing.T) {
+		g := NewWithT(t)
+		owner := &infrav1.TalosMachine{
+			ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "x"}, Spec: infrav1.TalosMachineSpec{ProviderID: "talos://x", Metal: &infrav1.TalosMachineMetalSpec{}},
+		}
+		w := newWorld(t, newHost("h1", "10.0.0.1"), foreign(consumed), owner)
+		w.addMachine("10.0.0.1")
+		w.settle(w.manager())
+		expectError(w, "h1", infrav1.HostIdentityReason, "A TalosHost of another namespace stands for the same machine")
+		for _, condition := range w.host("h1").Status.Conditions {
+			g.Expect(condition.Message).NotTo(ContainSubstring("secret-name"))
+			g.Expect(condition.Message).NotTo(ContainSubstring("tenant"))
+		}
+	})
+	t.Run("the UUID of a machine that runs", func(t *testing.T) {
+		g := NewWithT(t)
+		w, m, metal := provisioned(t)
+		uuid := metal.Snapshot().Hardware.SystemUUID
+		w.undying(func() {
+			h := newHost("liar", "10.0.0.9", func(h *infrav1.TalosHost) {
+				h.Spec.Identity = infrav1.HostIdentity{UUID: uuid, MACAddresses: []string{"b0:26:28:00:00:99"}}
+			})
+			h.Namespace = "tenant"
+			g.Expect(w.client.Create(t.Context(), h)).To(Succeed())
+			change(w, w.host("h1"), func(h *infrav1.TalosHost) { h.Spec.Identity.UUID = uuid })
+		})
+		w.settle(m)
+		metal.breakWatches()
+		w.settle(m)
+		g.Expect(conditions.IsTrue(w.machine("a"), infrav1.HostRunningCondition)).To(BeTrue())
+		w.remove(w.machine("a"))
+		w.settle(m)
+		g.Expect(metal.Resets()).To(HaveLen(1))
+	})
+}
+
+// TestACertificateThatIsNamedAfterwardsProvesNothing: it is compared with the one that
+// the machine had when it was given the keys.
+func TestACertificateThatIsNamedAfterwardsProvesNothing(t *testing.T) {
+	g := NewWithT(t)
+	w, m, metal := provisioned(t)
+	handedOver := w.host("h1").Spec.Handover.MaintenanceCertFingerprint
+	told := func(fingerprint string) *metav1.Condition {
+		change(w, w.host("h1"), func(h *infrav1.TalosHost) { h.Spec.MaintenanceCertFingerprint = fingerprint })
+		metal.breakWatches()
+		w.settle(m)
+		return conditions.Get(w.machine("a"), infrav1.IdentityUnverifiedCondition)
+	}
+	g.Expect(told("")).To(HaveField("Reason", infrav1.NoFingerprintReason))
+	other := told("boot-99")
+	g.Expect(other.Status).To(Equal(metav1.ConditionTrue))
+	g.Expect(other.Reason).To(Equal("OtherFingerprint"))
+	g.Expect(other.Message).To(ContainSubstring("another certificate than maintenanceCertFingerprint of the TalosHost names"))
+	g.Expect(told(handedOver).Status).To(Equal(metav1.ConditionFalse))
+}
+
+// TestAProviderIDOfAHostStaysWithIt: who has lost the race for such a host does not take
+// its provider ID to another one.
+func TestAProviderIDOfAHostStaysWithIt(t *testing.T) {
+	g := NewWithT(t)
+	const named = "talos://named-by-the-host"
+	w := newWorld(t, append(newMachine(t, "a"), newHost("h1", "10.0.0.1", func(h *infrav1.TalosHost) { h.Spec.ProviderID = named }))...)
+	w.addMachine("10.0.0.1")
+	w.addMachine("10.0.0.2")
+	m := w.manager()
+	w.beforeUpdate = func(client.Object) {
+		other := w.host("h1")
+		other.Spec.ConsumerRef = infrav1.ConsumerReference{Kind: infrav1.TalosMachineKind, Namespace: testNamespace, Name: "z", ProviderID: named}
+		g.Expect(w.client.Update(t.Context(), other)).To(Succeed())
+		g.Expect(w.client.Create(t.Context(), newHost("h2", "10.0.0.2"))).To(Succeed())
+	}
+	w.settle(m)
+	g.Expect(w.machine("a").Spec.HostRef.Name).To(Equal("h2"))
+	g.Expect(w.machine("a").Spec.ProviderID).To(HavePrefix(infrav1.ProviderIDPrefix))
+	g.Expect(w.machine("a").Spec.ProviderID).NotTo(Equal(named))
+}
+
+// TestAnAdoptionRemembersTheMachine, whatever becomes of the status.
+func TestAnAdoptionRemembersTheMachine(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(t, newHost("h1", "10.0.0.1", adoptWith("theirs")))
+	metal := w.addMachine("10.0.0.1")
+	metal.boot(false, bundle(t).TalosCA())
+	w.addTalosconfig("theirs")
+	m := w.manager()
+	for w.host("h1").Spec.Release.Policy == "" {
+		w.round(m)
+	}
+	resets := len(metal.Resets())
+	metal.Update(func(s *talosfake.State) {
+		s.Hardware.SystemUUID = "4c4c4544-0042-3510-8053-b4c04f4d4e99"
+		s.Hardware.Links[0].HardwareAddress = "b0:26:28:00:00:99"
+	})
+	w.loseStatus()
+	w.settle(m)
+	g.Expect(metal.Resets()).To(HaveLen(resets))
+	g.Expect(conditions.Get(w.host("h1"), infrav1.ReleasedCondition).Reason).To(Equal(infrav1.ReleaseIdentityReason))
+}
+
+// TestTheKeyOfAnotherHostIsNotForAdoption: each host in use has one in the namespace.
+func TestTheKeyOfAnotherHostIsNotForAdoption(t *testing.T) {
+	g := NewWithT(t)
+	w, m, _ := provisioned(t)
+	other := w.addMachine("10.0.0.2")
+	other.boot(false, bundle(t).TalosCA())
+	w.undying(func() {
+		g.Expect(w.client.Create(t.Context(), newHost("h2", "10.0.0.2", adoptWith(credentials.AdminName("h1"))))).To(Succeed())
+	})
+	w.settle(m)
+	g.Expect(other.Resets()).To(BeEmpty())
+	expectError(w, "h2", infrav1.HostForeignReason, "Secret h1-talos-admin belongs to")
+}
+
+// TestAMachineWithAnotherProviderIDIsNotWiped: a host that is restored from an old backup,
+// in which it was being released, stands for what the machine was then.
+func TestAMachineWithAnotherProviderIDIsNotWiped(t *testing.T) {
+	g := NewWithT(t)
+	w, m, metal := provisioned(t)
+	metal.Update(func(s *talosfake.State) { s.ProviderID = "talos://its-next-life" })
+	w.remove(w.machine("a"))
+	w.settle(m)
+	g.Expect(metal.Resets()).To(BeEmpty())
+	released := conditions.Get(w.host("h1"), infrav1.ReleasedCondition)
+	g.Expect(released.Reason).To(Equal(infrav1.ReleaseOtherClaimReason))
+	g.Expect(released.Message).To(ContainSubstring("another provider ID"))
+
+	metal.Fail("ProviderID", errors.New("connection reset by peer"))
+	w.settle(m)
+	g.Expect(metal.Resets()).To(BeEmpty(), "nobody knows")
+	g.Expect(conditions.Get(w.host("h1"), infrav1.ReleasedCondition).Message).To(ContainSubstring("does not tell the provider ID"))
+
+	metal.Fail("ProviderID", nil)
+	metal.Update(func(s *talosfake.State) { s.ProviderID = w.host("h1").Spec.Handover.ProviderID })
+	w.live(m, 2*time.Minute)
+	g.Expect(metal.Resets()).To(HaveLen(1))
+	expectFree(w, "h1")
+}
