@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/yaml"
 
@@ -19,7 +20,7 @@ import (
 // only.
 func TestExamplesAreObjectsOfOurs(t *testing.T) {
 	g, scheme := NewWithT(t), runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{bootstrapv1.AddToScheme, controlplanev1.AddToScheme, infrav1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{bootstrapv1.AddToScheme, controlplanev1.AddToScheme, infrav1.AddToScheme, rbacv1.AddToScheme} {
 		g.Expect(add(scheme)).To(Succeed())
 	}
 	pages, err := filepath.Glob("*.md")

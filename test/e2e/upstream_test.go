@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"slices"
 
@@ -9,14 +10,17 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/ptr"
 	kubeadmv1 "sigs.k8s.io/cluster-api/api/controlplane/kubeadm/v1beta2"
 	upstream "sigs.k8s.io/cluster-api/test/e2e"
+	"sigs.k8s.io/cluster-api/test/framework"
 	"sigs.k8s.io/cluster-api/test/framework/clusterctl"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
 const (
@@ -34,7 +38,7 @@ func upstreamSpecs(ctx context.Context) {
 	Context("QuickStart", Label(upstreamLabel, "quick-start"), func() {
 		upstream.QuickStartSpec(ctx, func() upstream.QuickStartSpecInput {
 			return upstream.QuickStartSpecInput{
-				E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, ArtifactFolder: folder("quick-start"),
+				E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, PostNamespaceCreated: allowPods, ArtifactFolder: folder("quick-start"),
 				Flavor: ptr.To(podsFlavor), ControlPlaneWaiters: waiters(),
 			}
 		})
@@ -42,7 +46,7 @@ func upstreamSpecs(ctx context.Context) {
 	Context("QuickStart with a ClusterClass", Label(upstreamLabel, "quick-start-topology"), func() {
 		upstream.QuickStartSpec(ctx, func() upstream.QuickStartSpecInput {
 			return upstream.QuickStartSpecInput{
-				E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, ArtifactFolder: folder("quick-start-topology"),
+				E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, PostNamespaceCreated: allowPods, ArtifactFolder: folder("quick-start-topology"),
 				Flavor: ptr.To(topologyFlavor), ControlPlaneWaiters: waiters(),
 			}
 		})
@@ -50,7 +54,7 @@ func upstreamSpecs(ctx context.Context) {
 	Context("MachineDeploymentScale", Label(upstreamLabel, "md-scale"), func() {
 		upstream.MachineDeploymentScaleSpec(ctx, func() upstream.MachineDeploymentScaleSpecInput {
 			return upstream.MachineDeploymentScaleSpecInput{
-				E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, ArtifactFolder: folder("md-scale"),
+				E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, PostNamespaceCreated: allowPods, ArtifactFolder: folder("md-scale"),
 				Flavor: podsFlavor, ControlPlaneWaiters: waiters(),
 			}
 		})
@@ -58,7 +62,7 @@ func upstreamSpecs(ctx context.Context) {
 	Context("MachineDeploymentRemediation", Label(upstreamLabel, "md-remediation"), func() {
 		upstream.MachineDeploymentRemediationSpec(ctx, func() upstream.MachineDeploymentRemediationSpecInput {
 			return upstream.MachineDeploymentRemediationSpecInput{
-				E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, ArtifactFolder: folder("md-remediation"),
+				E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, PostNamespaceCreated: allowPods, ArtifactFolder: folder("md-remediation"),
 				Flavor: ptr.To(remediationFlavor), ControlPlaneWaiters: waiters(),
 			}
 		})
@@ -66,7 +70,7 @@ func upstreamSpecs(ctx context.Context) {
 	Context("ClusterDeletion", Label(upstreamLabel, "cluster-deletion"), func() {
 		upstream.ClusterDeletionSpec(ctx, func() upstream.ClusterDeletionSpecInput {
 			return upstream.ClusterDeletionSpecInput{
-				E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, ArtifactFolder: folder("cluster-deletion"),
+				E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, PostNamespaceCreated: allowPods, ArtifactFolder: folder("cluster-deletion"),
 				Flavor: ptr.To(topologyFlavor), ControlPlaneMachineCount: ptr.To(int64(3)), ControlPlaneWaiters: waiters(), ClusterDeletionPhases: deletionPhases(),
 			}
 		})
@@ -77,11 +81,18 @@ func upstreamSpecs(ctx context.Context) {
 	Context("NodeDrainTimeout", Label(upstreamLabel, "node-drain"), func() {
 		upstream.NodeDrainTimeoutSpec(ctx, func() upstream.NodeDrainTimeoutSpecInput {
 			return upstream.NodeDrainTimeoutSpecInput{
-				E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, ArtifactFolder: folder("node-drain"),
+				E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, PostNamespaceCreated: allowPods, ArtifactFolder: folder("node-drain"),
 				Flavor: ptr.To(topologyFlavor), ControlPlaneWaiters: waiters(),
 			}
 		})
 	})
+}
+
+// allowPods lets machines be Pods in the namespace of a spec.
+func allowPods(proxy framework.ClusterProxy, name string) {
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	label := fmt.Sprintf(`{"metadata":{"labels":{%q:%q}}}`, infrav1.PodSecurityLabel, infrav1.PodSecurityPrivileged)
+	Expect(proxy.GetClient().Patch(context.Background(), namespace, client.RawPatch(types.MergePatchType, []byte(label)))).To(Succeed())
 }
 
 // folder is where a spec of upstream's keeps what it collects.
@@ -91,7 +102,7 @@ func folder(spec string) string { return filepath.Join(world.artifacts, "upstrea
 // plane machine.
 func clusterClassChanges() upstream.ClusterClassChangesSpecInput {
 	return upstream.ClusterClassChangesSpecInput{
-		E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, ArtifactFolder: folder("clusterclass-changes"),
+		E2EConfig: world.config, ClusterctlConfigPath: world.tool.Config, BootstrapClusterProxy: world.proxy, PostNamespaceCreated: allowPods, ArtifactFolder: folder("clusterclass-changes"),
 		Flavor: topologyFlavor, ControlPlaneWaiters: waiters(),
 		ModifyControlPlaneFields: map[string]any{"spec.etcd.leaveTimeoutSeconds": int64(150)},
 		ModifyMachineDeploymentBootstrapConfigTemplateFields: map[string]any{

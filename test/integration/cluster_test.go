@@ -22,6 +22,16 @@ import (
 
 // These make and watch the clusters of the tests that need one to look at.
 
+// allowPods lets machines be Pods in a namespace.
+func allowPods(t *testing.T, name string) {
+	t.Helper()
+	g, namespace := NewWithT(t), &corev1.Namespace{}
+	g.Expect(world.Client.Get(t.Context(), client.ObjectKey{Name: name}, namespace)).To(Succeed())
+	before := namespace.DeepCopy()
+	namespace.Labels[infrav1.PodSecurityLabel] = infrav1.PodSecurityPrivileged
+	g.Expect(world.Client.Patch(t.Context(), namespace, client.MergeFrom(before))).To(Succeed())
+}
+
 func createNamespace(t *testing.T, name string, labels ...string) {
 	t.Helper()
 	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{}}}

@@ -67,6 +67,7 @@ func TestAppliedTwiceThereIsNoDifference(t *testing.T) {
 				t.Parallel()
 				namespace := source + "-" + way
 				createNamespace(t, namespace)
+				allowPods(t, namespace)
 				forgetHosts(t, namespace)
 				repository := newRepository(t, namespace, apply, tt.manifests(t, namespace))
 				repository.apply(t)

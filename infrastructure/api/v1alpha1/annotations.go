@@ -68,6 +68,14 @@ const (
 	// it ended, so that none goes unseen.
 	TalosPodFinalizer = "infrastructure.cluster.x-k8s.io/talospod"
 
+	// PodSecurityLabel, with the value PodSecurityPrivileged, must be on a namespace
+	// before a machine is made in a Pod there. It is Kubernetes' own: who may set it
+	// lets privileged Pods in.
+	PodSecurityLabel = "pod-security.kubernetes.io/enforce"
+
+	// PodSecurityPrivileged is the value of PodSecurityLabel that is wanted.
+	PodSecurityPrivileged = "privileged"
+
 	// EtcdServiceSuffix ends the name of the Service that gives etcd of a control
 	// plane machine in a Pod its lasting address.
 	EtcdServiceSuffix = "-etcd"

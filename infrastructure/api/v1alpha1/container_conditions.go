@@ -21,6 +21,10 @@ const (
 	// PodRefusedReason says that the API server has refused the Pod, its volume claim
 	// or its Service: the namespace forbids privileged Pods, or a quota is used up.
 	PodRefusedReason = "PodRefused"
+	// PodsNotAllowedReason says that the namespace lacks the label PodSecurityLabel with
+	// the value PodSecurityPrivileged, with which an administrator lets machines be Pods
+	// there.
+	PodsNotAllowedReason = "PodsNotAllowed"
 	// VolumeNotBoundReason says that the volume of the Pod cannot be had, for example
 	// because its storage class is missing.
 	VolumeNotBoundReason = "VolumeNotBound"

@@ -117,8 +117,9 @@ type TalosHostSpec struct {
 	AdoptionPolicy AdoptionPolicy `json:"adoptionPolicy,omitempty"`
 
 	// adoptionSecretRef names a Secret of the namespace whose key "talosconfig"
-	// is a talosconfig with the role os:admin on the machine as it is found.
-	// By default there is none.
+	// is a talosconfig with the role os:admin on the machine as it is found. One
+	// that belongs to a Cluster or a TalosHost that exists is not taken. By default
+	// there is none.
 	// +optional
 	AdoptionSecretRef SecretReference `json:"adoptionSecretRef,omitempty,omitzero"`
 

@@ -90,8 +90,8 @@ type TalosMachineSpec struct {
 	Metal *TalosMachineMetalSpec `json:"metal,omitempty"`
 
 	// container runs the Talos image in a Pod of the management cluster, in the
-	// namespace and with the name of this object. The namespace must allow
-	// privileged Pods.
+	// namespace and with the name of this object. The namespace must have the label
+	// pod-security.kubernetes.io/enforce: privileged.
 	// +optional
 	Container *TalosMachineContainerSpec `json:"container,omitempty"`
 }

@@ -16,7 +16,7 @@ func needsAttention(reason string) bool {
 		infrav1.HostReturnedToMaintenanceReason, infrav1.HostNotAnsweringReason,
 		infrav1.ReprovisionOtherMachineReason, infrav1.ReprovisionDataMissingReason, infrav1.ReprovisionFromTemplateReason,
 		infrav1.ReprovisionGoingReason,
-		infrav1.PodRefusedReason, infrav1.PodNameTakenReason, infrav1.VolumeNotBoundReason, infrav1.ImageUnavailableReason,
+		infrav1.HostRecordLostReason, infrav1.PodsNotAllowedReason, infrav1.PodRefusedReason, infrav1.PodNameTakenReason, infrav1.VolumeNotBoundReason, infrav1.ImageUnavailableReason,
 		infrav1.NotTalosReason, infrav1.WrongReleaseReason, infrav1.EtcdAddressLostReason, infrav1.NodeNotReadyReason:
 		return true
 	}

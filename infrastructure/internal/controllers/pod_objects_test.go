@@ -24,6 +24,7 @@ func newPodWorld(t *testing.T, objects ...client.Object) *world {
 	g := NewWithT(t)
 	w := newWorld(t, append(objects,
 		newHostingNode("node-1", "z1"),
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: testNamespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"}}},
 		&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"172.20.0.0/16"}}},
 	)...)
 	w.undying(func() {

@@ -44,6 +44,43 @@ func TestBadInputPrivilegedPodsForbidden(t *testing.T) {
 	expectRefused(t, "*v1.Pod", `violates PodSecurity "restricted:latest": privileged`, "pod-security.kubernetes.io/enforce: privileged")
 }
 
+// TestBadInputNamespaceThatDoesNotAskForPrivilegedPods: the label is an administrator's to
+// give. Where the API server forbids nothing, whoever may make TalosMachines would be root
+// on the nodes of the management cluster.
+func TestBadInputNamespaceThatDoesNotAskForPrivilegedPods(t *testing.T) {
+	for name, level := range map[string]string{"no label": "", "baseline": "baseline", "another case": "Privileged"} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			w := newPodWorld(t, newPodControlPlane(t, "a", onVolume)...)
+			label := func(level string) {
+				namespace := &corev1.Namespace{}
+				g.Expect(w.client.Get(t.Context(), client.ObjectKey{Name: testNamespace}, namespace)).To(Succeed())
+				change(w, namespace, func(n *corev1.Namespace) {
+					n.Labels = map[string]string{"pod-security.kubernetes.io/enforce": level}
+					if level == "" {
+						n.Labels = nil
+					}
+				})
+			}
+			label(level)
+			m := w.manager()
+			w.live(m, 5*time.Minute)
+			w.expectTold("a", infrav1.HostClaimedCondition, infrav1.PodsNotAllowedReason, "an administrator", "pod-security.kubernetes.io/enforce: privileged")
+			g.Expect(w.yard.created).To(BeEmpty())
+			g.Expect(w.leftOf("a")).To(Equal([]string{"*v1alpha1.TalosMachine"}), "nothing is made for the Pod either")
+			g.Expect(w.recorded()).To(ContainElement(HavePrefix("Warning NeedsAttention PodsNotAllowed: ")))
+			label("privileged")
+			w.live(m, time.Minute)
+			expectRuns(w, "a")
+
+			// A machine that is there goes on without it, but none is made.
+			label(level)
+			w.live(m, time.Minute)
+			expectRuns(w, "a")
+		})
+	}
+}
+
 func TestBadInputQuotaUsedUp(t *testing.T) {
 	t.Run("of Pods", func(t *testing.T) { expectRefused(t, "*v1.Pod", "exceeded quota: pods=1", "quota left") })
 	t.Run("of storage", func(t *testing.T) {

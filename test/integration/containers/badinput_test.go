@@ -114,7 +114,7 @@ func TestBadInputPodsThatCannotRun(t *testing.T) {
 		label("baseline")
 		addWorkers(t, name, "-forbidden")
 		worker := only(t, name, name+"-forbidden")
-		expectTold(t, worker, infrav1.HostClaimedCondition, infrav1.PodRefusedReason, `violates PodSecurity "baseline`, "pod-security.kubernetes.io/enforce: privileged")
+		expectTold(t, worker, infrav1.HostClaimedCondition, infrav1.PodsNotAllowedReason, "an administrator", "pod-security.kubernetes.io/enforce: privileged")
 		label("privileged")
 		awaitRunning(t, worker)
 	})

@@ -76,7 +76,7 @@ func manifests(t *testing.T, name string, controlPlanes, workers int) []*unstruc
 func create(t *testing.T, name string, controlPlanes, workers int, changes ...change) {
 	t.Helper()
 	g := NewWithT(t)
-	g.Expect(world.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})).To(Succeed())
+	g.Expect(world.Client.Create(t.Context(), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{infrav1.PodSecurityLabel: infrav1.PodSecurityPrivileged}}})).To(Succeed())
 	for _, object := range manifests(t, name, controlPlanes, workers) {
 		for _, change := range changes {
 			change(object)

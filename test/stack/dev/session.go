@@ -143,6 +143,7 @@ or, with its kubectl, clusterctl and kind too,
 then for example
 
   kubectl get pods -A
+  kubectl label --overwrite namespace default pod-security.kubernetes.io/enforce=privileged
   clusterctl generate cluster dev --flavor container --kubernetes-version %s --worker-machine-count 1 | kubectl apply -f -
   clusterctl describe cluster dev
 

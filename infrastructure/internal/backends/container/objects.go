@@ -56,6 +56,11 @@ func (m *Machines) createPod(ctx context.Context, scope *backends.Scope) (ctrl.R
 			return m.later(), nil
 		}
 	}
+	if allowed, err := m.allowsPods(ctx, scope.TalosMachine.Namespace); err != nil || !allowed {
+		scope.Observed.Claim = backends.False(infrav1.PodsNotAllowedReason, "The namespace does not ask for privileged Pods, which run as root on the nodes of the management cluster: "+
+			"an administrator allows machines in Pods there with the label "+infrav1.PodSecurityLabel+": "+infrav1.PodSecurityPrivileged+"; it is looked at again")
+		return m.refused(), err
+	}
 	if err := m.intend(ctx, scope); err != nil {
 		return ctrl.Result{}, err
 	}
@@ -77,6 +82,18 @@ func (m *Machines) createPod(ctx context.Context, scope *backends.Scope) (ctrl.R
 	}
 
 	return ctrl.Result{}, m.welcome(ctx, scope, pod)
+}
+
+// allowsPods tells whether an administrator lets machines be Pods in a namespace. The
+// manager may make Pods everywhere, and most API servers forbid none: without a word of
+// theirs whoever may make TalosMachines would have the nodes.
+func (m *Machines) allowsPods(ctx context.Context, name string) (bool, error) {
+	namespace := &corev1.Namespace{}
+	if err := m.APIReader.Get(ctx, client.ObjectKey{Name: name}, namespace); err != nil {
+		return false, fmt.Errorf("reading Namespace %s: %w", name, err)
+	}
+
+	return namespace.Labels[infrav1.PodSecurityLabel] == infrav1.PodSecurityPrivileged, nil
 }
 
 // welcome records a Pod that was just created.
