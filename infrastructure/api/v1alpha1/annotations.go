@@ -68,9 +68,9 @@ const (
 	// it ended, so that none goes unseen.
 	TalosPodFinalizer = "infrastructure.cluster.x-k8s.io/talospod"
 
-	// PodSecurityLabel, with the value PodSecurityPrivileged, must be on a namespace
-	// before a machine is made in a Pod there. It is Kubernetes' own: who may set it
-	// lets privileged Pods in.
+	// PodSecurityLabel is the label of Kubernetes itself that must be on a namespace,
+	// with the value PodSecurityPrivileged, before a machine is made in a Pod there: who
+	// may set it lets privileged Pods in.
 	PodSecurityLabel = "pod-security.kubernetes.io/enforce"
 
 	// PodSecurityPrivileged is the value of PodSecurityLabel that is wanted.

@@ -252,6 +252,15 @@ func TestChoose(t *testing.T) {
 		g.Expect(result.Host).To(BeNil())
 		g.Expect(result.Message()).To(Equal("No TalosHost of 2 can be claimed: 1 claimed, 1 with the provider ID of another host in use"))
 	})
+	t.Run("takes no provider ID of a machine that is still being wiped", func(t *testing.T) {
+		named := func(h *infrav1.TalosHost) { h.Spec.ProviderID = "cloud://7" }
+		releasing := func(h *infrav1.TalosHost) {
+			h.Spec.Handover.ProviderID, h.Spec.Release.Policy = "cloud://7", infrav1.ReleaseWipeSystem
+		}
+		result := Choose([]*infrav1.TalosHost{host("a", named), host("b", releasing)}, Request{Now: now}, random)
+		NewWithT(t).Expect(result.Host).To(BeNil())
+		NewWithT(t).Expect(result.Rejected[ProviderIDTaken]).To(HaveLen(1))
+	})
 	t.Run("says that there is no host at all", func(t *testing.T) {
 		NewWithT(t).Expect(Choose(nil, Request{Now: now}, random).Message()).To(ContainSubstring("the namespace has none"))
 	})
