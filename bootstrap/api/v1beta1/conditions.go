@@ -89,11 +89,11 @@ const (
 // and the record with it: it counts only once this Cluster has begun.
 const BundleDigestAnnotation = "bootstrap.cluster.x-k8s.io/talos-bundle-digest"
 
-// EncryptionDigestAnnotation, beside it, records a digest of the key with which
+// EncryptionDigestAnnotation beside it records a digest of the key with which
 // API servers encrypt Secrets in etcd. It is keyed with the bundle.
 const EncryptionDigestAnnotation = "bootstrap.cluster.x-k8s.io/talos-encryption-digest"
 
-// ClusterNetworkAnnotation, beside it, records spec.clusterNetwork of the Cluster,
+// ClusterNetworkAnnotation beside it records spec.clusterNetwork of the Cluster,
 // as JSON, with Talos' defaults for what it leaves open.
 const ClusterNetworkAnnotation = "bootstrap.cluster.x-k8s.io/talos-cluster-network"
 

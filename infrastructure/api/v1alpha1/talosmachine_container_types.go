@@ -39,7 +39,7 @@ const (
 )
 
 // TalosMachineContainerSpec says what the Pod of a machine is like.
-// +kubebuilder:validation:XValidation:rule="has(self.talos.version) && self.talos.version != ”",message="talos.version must be set, for example v1.13.9: it names the image to run"
+// +kubebuilder:validation:XValidation:rule="has(self.talos.version) && size(self.talos.version) > 0",message="talos.version must be set, for example v1.13.9: it names the image to run"
 type TalosMachineContainerSpec struct {
 	// talos is the Talos release to run. Its version is required; its image is the
 	// Talos image, by default the official one of that version
