@@ -138,18 +138,17 @@ func (m *Machine) place(wanted volume) placed {
 	there := placed{id: wanted.id, kind: wanted.kind, phase: block.VolumePhaseReady, filesystem: wanted.filesystem}
 	for _, disk := range m.spec.Disks {
 		isSystem := disk.Path == m.systemDisk()
-		if !wanted.selects(disk, isSystem) || wanted.kind == block.VolumeTypeDisk && isSystem {
+		isWhole := wanted.kind == block.VolumeTypeDisk
+		if !wanted.selects(disk, isSystem) || isWhole && isSystem {
 			continue
 		}
 		on := m.on(disk.Path)
-		at := slices.IndexFunc(on, func(p Partition) bool {
-			return p.Index > 0 && (p.Label == wanted.id || wanted.index > 0 && p.Index == wanted.index)
-		})
+		at := slices.IndexFunc(on, wanted.is)
 		switch {
-		case wanted.kind == block.VolumeTypeDisk && len(on) > 0 && (len(on) > 1 || on[0].Index > 0 || on[0].Filesystem != wanted.filesystem.String()):
+		case isWhole && len(on) > 0 && !wanted.fills(on):
 			// Talos takes what the selector says, and does not format it.
 			there.at, there.phase, there.filesystem = Partition{Disk: disk.Path}, block.VolumePhaseFailed, block.FilesystemTypeNone
-		case wanted.kind == block.VolumeTypeDisk && len(on) > 0:
+		case isWhole && len(on) > 0:
 			there.at = on[0]
 		case at >= 0:
 			there.at = on[at]
@@ -160,6 +159,16 @@ func (m *Machine) place(wanted volume) placed {
 	}
 	there.phase = block.VolumePhaseWaiting
 	return there
+}
+
+// is reports whether a partition is that of the volume.
+func (v volume) is(found Partition) bool {
+	return found.Index > 0 && (found.Label == v.id || v.index > 0 && found.Index == v.index)
+}
+
+// fills reports whether what is on a disk is the volume alone.
+func (v volume) fills(on []Partition) bool {
+	return len(on) == 1 && on[0].Index == 0 && on[0].Filesystem == v.filesystem.String()
 }
 
 func (m *Machine) make(wanted volume, disk string, on []Partition) Partition {

@@ -163,16 +163,8 @@ func defaultDisk() Disk {
 func (s *Sim) Add(spec MachineSpec) (*Machine, error) {
 	if spec.Hosted {
 		spec.Address = ""
-	} else if _, err := netip.ParseAddr(spec.Address); err != nil {
-		return nil, fmt.Errorf("adding machine %s: %w", spec.Name, err)
 	}
-	for _, other := range spec.OtherAddresses {
-		parsed, err := netip.ParseAddr(other)
-		if own, _ := netip.ParseAddr(spec.Address); err != nil || spec.Hosted || !own.Less(parsed) {
-			return nil, fmt.Errorf("adding machine %s: %q cannot be another address of it", spec.Name, other)
-		}
-	}
-	if _, err := net.ParseMAC(spec.MAC); err != nil {
+	if err := spec.validate(); err != nil {
 		return nil, fmt.Errorf("adding machine %s: %w", spec.Name, err)
 	}
 	switch {
@@ -197,6 +189,21 @@ func (s *Sim) Add(spec MachineSpec) (*Machine, error) {
 		s.lives.Go(func() { m.live(s.ctx) })
 	}
 	return m, nil
+}
+
+// validate looks at the addresses of a machine.
+func (s MachineSpec) validate() error {
+	own, err := netip.ParseAddr(s.Address)
+	if err != nil && !s.Hosted {
+		return err
+	}
+	for _, other := range s.OtherAddresses {
+		if parsed, err := netip.ParseAddr(other); err != nil || s.Hosted || !own.Less(parsed) {
+			return fmt.Errorf("%q cannot be another address of it", other)
+		}
+	}
+	_, err = net.ParseMAC(s.MAC)
+	return err
 }
 
 // Machines are all machines, in the order in which they were added.

@@ -59,7 +59,7 @@ func (r *resources) putDiscovered(ctx context.Context, found Partition) string {
 	spec := res.TypedSpec()
 	spec.DevPath, spec.Name, spec.Type = found.Path(), found.Filesystem, "disk"
 	if found.Index > 0 {
-		spec.Type, spec.ParentDevPath, spec.PartitionIndex = "partition", found.Disk, uint(found.Index) //nolint:gosec // G115: small.
+		spec.Type, spec.ParentDevPath, spec.PartitionIndex = "partition", found.Disk, uint(found.Index)
 		spec.PartitionLabel, spec.PartitionUUID = found.Label, found.uuid
 	} else {
 		spec.UUID = found.uuid

@@ -50,7 +50,6 @@ func TestAScaleDownWaitsForItsSnapshot(t *testing.T) {
 	g.Expect(w.machines()).To(HaveEach(HaveField("DeletionTimestamp", BeNil())))
 
 	snapshots.state, snapshots.err = rollout.SnapshotTaken, nil
-	w.settle(r)
-	g.Expect(w.machines()).To(HaveLen(1))
+	w.until(r, w.has(1))
 	g.Expect(snapshots.taken).To(Equal(1))
 }
