@@ -135,7 +135,7 @@ func (m *Machine) wipe(req *machine.ResetRequest) bool {
 // wipeAll empties the system disk. The lock is held.
 func (m *Machine) wipeAll() {
 	m.dropEphemeral()
-	m.disk.installed, m.disk.configuration, m.disk.settings = false, nil, nil
+	m.disk.installed, m.disk.release, m.disk.configuration, m.disk.settings = false, "", nil, nil
 	if len(m.spec.Disks) > 0 {
 		m.drop(m.systemDisk())
 	}

@@ -34,7 +34,7 @@ func (b *backups) Take(context.Context, *controlplanev1.TalosControlPlane) error
 // was taken.
 func TestAScaleDownWaitsForItsSnapshot(t *testing.T) {
 	g := NewWithT(t)
-	w, r := scaled(t, 3)
+	w, r := changing(t, 3)
 	snapshots := &backups{state: rollout.SnapshotMissing}
 	r.Snapshots = snapshots
 	w.scale(1)
