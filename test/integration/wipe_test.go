@@ -19,7 +19,7 @@ func TestMachinesWithPartitionsOfAnEarlierLifeAreReleased(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
 	const namespace = "leftovers"
-	machines := newFleet(t, simfleet.Options{})
+	machines := newFleet(t, simfleet.Options{Personality: talossim.Metal})
 	g.Expect(world.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
 	hosts := addHosts(t, machines, namespace, 2)
 	theirs := talossim.Partition{Disk: "/dev/vda", Index: 9, Label: "theirs", Filesystem: "ext4"}
