@@ -136,7 +136,7 @@ func (r *Reconciler) interval(s *scope) time.Duration {
 	switch {
 	case len(provisioned) == 0:
 		return 0
-	case isHealthy(s, provisioned) && len(s.facts.Strangers()) == 0:
+	case isHealthy(s, provisioned) && len(s.facts.EtcdProblems()) == 0:
 		return healthyInterval
 	case slices.ContainsFunc(provisioned, young):
 		return bringUpInterval

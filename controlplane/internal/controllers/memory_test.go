@@ -6,7 +6,11 @@ import (
 
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 )
 
@@ -68,4 +72,31 @@ func TestASilentNodeStartsAPass(t *testing.T) {
 		g.Expect(r.Follower.Events()).To(Receive(HaveField("Object.GetName()", name)))
 	}).Should(Succeed())
 	g.Eventually(func() bool { return r.Follower.Following(keyOf(w.machines()[0])) }).Should(BeFalse())
+}
+
+// TestAnAlarmOfEtcdIsLookedAtAgainSoon: a person disarms it, of which Talos tells
+// nobody. The nodes are healthy meanwhile.
+func TestAnAlarmOfEtcdIsLookedAtAgainSoon(t *testing.T) {
+	g := NewWithT(t)
+	w, r := scaled(t, 1)
+	alarms := func(raised []talosclient.EtcdAlarm, errors []string) {
+		for _, node := range w.running() {
+			node.Update(func(s *talosfake.State) { s.Alarms, s.EtcdStatus.Errors = raised, errors })
+		}
+	}
+	healthy := func() bool {
+		return conditions.IsTrue(w.controlPlane(), controlplanev1.EtcdClusterHealthyCondition)
+	}
+	alarms([]talosclient.EtcdAlarm{{MemberID: 1, Alarm: "NOSPACE"}}, []string{"memberID:1 alarm:NOSPACE "})
+	w.clock.SetTime(testTime.Add(healthyInterval))
+	w.settle(r)
+	g.Expect(healthy()).To(BeFalse())
+
+	result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(w.controlPlane())})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(result.RequeueAfter).To(And(BeNumerically(">", 0), BeNumerically("<=", unhealthyInterval*(100+jitterPercent)/100)))
+	alarms(nil, nil)
+	w.clock.SetTime(testTime.Add(healthyInterval + result.RequeueAfter))
+	g.Expect(w.reconcile(r)).To(Succeed())
+	g.Expect(healthy()).To(BeTrue())
 }

@@ -97,7 +97,8 @@ func (r *Reconciler) follow(ctx context.Context, machine *clusterv1.Machine, fac
 		r.Follower.Stop(key)
 		return
 	}
-	if isHealthyNode(facts) {
+	// Nobody tells when an alarm is disarmed.
+	if isHealthyNode(facts) && (facts.Etcd == nil || len(facts.Etcd.Alarms) == 0) {
 		r.memory.remember(key, facts)
 	}
 	r.memory.reach(key, facts.Address)

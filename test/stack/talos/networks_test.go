@@ -52,10 +52,12 @@ var _ = Describe("Machines with two networks", func() {
 })
 
 // twoNetworks is the patch with which kubelets are in the network of an address, and
-// etcd in the network for storage.
+// etcd in the network for storage. etcd must listen in both: Talos looks for etcd at the
+// addresses of the API servers (internal/pkg/etcd/endpoints.go), and has it listen where
+// it advertises, unless it is told otherwise.
 func twoNetworks(address string, storage netip.Prefix) string {
 	first := netip.PrefixFrom(netip.MustParseAddr(address), storage.Bits()).Masked()
-	return fmt.Sprintf("machine: {kubelet: {nodeIP: {validSubnets: [%s]}}}\ncluster: {etcd: {advertisedSubnets: [%s]}}\n", first, storage)
+	return fmt.Sprintf("machine: {kubelet: {nodeIP: {validSubnets: [%s]}}}\ncluster: {etcd: {advertisedSubnets: [%s], listenSubnets: [%s, %s]}}\n", first, storage, first, storage)
 }
 
 // makeKnown makes TalosHosts of machines in a namespace of their own.
