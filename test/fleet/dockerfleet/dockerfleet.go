@@ -37,6 +37,9 @@ type Docker interface {
 	// Docker runs the command line tool with the arguments and returns what it
 	// prints. What it says on its error output is in the error.
 	Docker(ctx context.Context, args ...string) ([]byte, error)
+	// Logs are what a container has written so far, to its output and its error
+	// output.
+	Logs(ctx context.Context, container string) ([]byte, error)
 }
 
 // Options are what a Fleet is made of.

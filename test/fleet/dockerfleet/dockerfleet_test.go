@@ -54,6 +54,14 @@ func (d *fakeDocker) Docker(ctx context.Context, args ...string) ([]byte, error)
 	return nil, nil
 }
 
+// Logs implements Docker.
+func (d *fakeDocker) Logs(_ context.Context, container string) ([]byte, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.calls = append(d.calls, "logs "+container)
+	return []byte("console of " + container + "\n"), nil
+}
+
 // verbs are the commands so far, without their arguments.
 func (d *fakeDocker) verbs() []string {
 	d.mu.Lock()
@@ -184,4 +192,16 @@ func TestADestroyedMachineDoesNotComeBack(t *testing.T) {
 	g.Expect(docker.verbs()).To(HaveExactElements("create", "cp", "start", "rm", "rm"))
 	host.Name = "stranger"
 	g.Expect(f.Destroy(t.Context(), host)).NotTo(Succeed())
+}
+
+// TestTheConsoleIsKept: also of the boots before a machine was wiped.
+func TestTheConsoleIsKept(t *testing.T) {
+	g, docker := NewWithT(t), newFakeDocker()
+	f := newTestFleet(t, docker)
+	m := boot(t, f)
+	docker.exits <- exitPowerOff
+	g.Eventually(func() (string, error) {
+		console, err := f.Console(t.Context(), m.host)
+		return string(console), err
+	}).WithTimeout(patience).Should(MatchRegexp(`(?s)console of test-host-1.*host-1 is wiped.*console of test-host-1`))
 }

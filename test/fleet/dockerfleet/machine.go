@@ -198,7 +198,7 @@ func (m *machine) note(what string) {
 
 // keepConsole saves the end of the console before the container goes.
 func (m *machine) keepConsole(ctx context.Context) {
-	out, err := m.docker(ctx, "logs", m.container)
+	out, err := m.fleet.options.Docker.Logs(ctx, m.container)
 	if err != nil {
 		m.note(fmt.Sprintf("does not show its console: %v", err))
 		return
@@ -210,7 +210,7 @@ func (m *machine) keepConsole(ctx context.Context) {
 
 // console is all that is known of the machine's doings.
 func (m *machine) console(ctx context.Context) []byte {
-	out, err := m.docker(ctx, "logs", m.container)
+	out, err := m.fleet.options.Docker.Logs(ctx, m.container)
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.failure != nil {

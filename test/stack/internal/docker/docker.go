@@ -152,6 +152,18 @@ func (d *Daemon) Docker(ctx context.Context, args ...string) ([]byte, error) {
 	return d.run(ctx, nil, args...)
 }
 
+// Logs are what a container has written, to both of its outputs. Talos writes its
+// console to its error output.
+func (d *Daemon) Logs(ctx context.Context, container string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, d.Path, "logs", container) //nolint:gosec // the user's tool
+	cmd.WaitDelay = stopDelay
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("running docker logs: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	return out, nil
+}
+
 func (d *Daemon) run(ctx context.Context, input io.Reader, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, d.Path, args...) //nolint:gosec // the user's tool
 	var out, messages bytes.Buffer
