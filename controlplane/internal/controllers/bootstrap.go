@@ -35,7 +35,8 @@ func (r *Reconciler) recordIntent(ctx context.Context, s *scope) error {
 		Name:         machine.Name,
 		ProviderID:   machine.Spec.ProviderID,
 		Bootstrapped: bootstrapped,
-		Initialized:  initialized,
+		// A record that was lost is written anew with what is known besides.
+		Initialized: initialized || bootstrapped && s.facts.Initialized,
 	})
 	if err != nil {
 		return fmt.Errorf("encoding the bootstrap intent: %w", err)

@@ -294,3 +294,21 @@ func (w *world) secret(name string) *corev1.Secret {
 
 	return secret
 }
+
+// TestALostIntentIsRecordedWithItsUse: while the API server is away, what is recorded
+// anew still says that the cluster was in use, which the status alone may lose next.
+func TestALostIntentIsRecordedWithItsUse(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(t)
+	w.settle(w.manager())
+	w.change(func(controlPlane *controlplanev1.TalosControlPlane) {
+		delete(controlPlane.Annotations, controlplanev1.BootstrapIntentAnnotation)
+	})
+	w.prober.set(health.APIServerSilent)
+	w.settle(w.manager())
+
+	intent := bootstrapIntent(w.controlPlane())
+	g.Expect(intent).NotTo(BeNil())
+	g.Expect(intent.Bootstrapped).To(BeTrue())
+	g.Expect(intent.Initialized).To(BeTrue())
+}
