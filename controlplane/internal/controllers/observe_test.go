@@ -1,11 +1,15 @@
 package controllers
 
 import (
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/metrics"
+	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
 )
 
 // TestNoQuorumIsLostBeforeThereWasOne: a negative margin wakes people.
@@ -33,4 +37,49 @@ func TestNoQuorumIsLostBeforeThereWasOne(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestEachDecisionIsShown: what a pass decides is counted, and is an event, once for as
+// long as it stays.
+func TestEachDecisionIsShown(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(t)
+	r := w.manager()
+	r.Metrics = metrics.New()
+	registry := prometheus.NewRegistry()
+	g.Expect(r.Metrics.Register(registry)).To(Succeed())
+	w.settle(r)
+	w.scale(3)
+	w.until(r, w.has(3))
+	w.settle(r)
+
+	counted := map[string]int{}
+	families, err := registry.Gather()
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, family := range families {
+		if family.GetName() != "capi_talos_control_plane_decisions_total" {
+			continue
+		}
+		for _, metric := range family.GetMetric() {
+			for _, label := range metric.GetLabel() {
+				if label.GetName() == "action" {
+					counted[label.GetValue()] = int(metric.GetCounter().GetValue())
+				}
+			}
+		}
+	}
+	told := map[string]int{}
+	for _, event := range w.recorded() {
+		if kind, rest, _ := strings.Cut(event, " "); kind == "Normal" {
+			reason, _, _ := strings.Cut(rest, " ")
+			told[reason]++
+		}
+	}
+	for _, action := range []rollout.Action{
+		rollout.CreateMachine, rollout.RecordBootstrapIntent, rollout.Bootstrap, rollout.RecordInitialized, rollout.HandOver,
+	} {
+		g.Expect(counted).To(HaveKeyWithValue(string(action), BeNumerically(">", 0)))
+		g.Expect(told).To(HaveKeyWithValue(string(action), counted[string(action)]), string(action))
+	}
+	g.Expect(counted).To(HaveKeyWithValue(string(rollout.RecordBootstrapIntent), 1))
 }
