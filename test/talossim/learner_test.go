@@ -21,6 +21,17 @@ func (w *world) learns(first *talossim.Machine) *talossim.Machine {
 	return m
 }
 
+// staysLearner looks at a member while time passes.
+func (w *world) staysLearner(node talosclient.Node, m *talossim.Machine, pass func()) {
+	w.t.Helper()
+	w.Consistently(func(g Gomega) {
+		pass()
+		members, err := node.EtcdMembers(w.t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(members).To(ContainElement(And(HaveField("Hostname", m.Hostname()), HaveField("Learner", true))))
+	}).Should(Succeed())
+}
+
 // bootstrappedAt is a ready cluster of one control plane node, whose time passes until
 // it is ready.
 func (w *world) bootstrappedAt(clock *clocktesting.FakeClock) *talossim.Machine {
@@ -72,12 +83,7 @@ func TestALearnerThatRestartsStaysOne(t *testing.T) {
 	second.PowerCycle()
 	w.status(second, talosclient.StageBooting, ContainElement("services: etcd not healthy"))
 	node := w.admin(first)
-	w.Consistently(func(g Gomega) {
-		clock.Step(time.Minute)
-		members, err := node.EtcdMembers(t.Context())
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(members).To(ContainElement(And(HaveField("Hostname", second.Hostname()), HaveField("Learner", true))))
-	}).Should(Succeed())
+	w.staysLearner(node, second, func() { clock.Step(time.Minute) })
 }
 
 // TestALearnerIsGivenUp: Talos tries to promote it for ten minutes.
@@ -89,12 +95,7 @@ func TestALearnerIsGivenUp(t *testing.T) {
 	second := w.learns(first)
 	// Certificates of new connections would be of another time.
 	node := w.admin(first)
-	w.Consistently(func(g Gomega) {
-		clock.Step(30 * time.Minute)
-		members, err := node.EtcdMembers(t.Context())
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(members).To(ContainElement(And(HaveField("Hostname", second.Hostname()), HaveField("Learner", true))))
-	}).Should(Succeed())
+	w.staysLearner(node, second, func() { clock.Step(30 * time.Minute) })
 }
 
 // TestALearnerCannotLeave: Talos waits for an etcd that is healthy, and gives up.

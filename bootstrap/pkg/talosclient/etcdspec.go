@@ -6,7 +6,6 @@ import (
 	"strconv"
 
 	"github.com/cosi-project/runtime/pkg/resource"
-	"github.com/cosi-project/runtime/pkg/state"
 	"github.com/siderolabs/talos/pkg/machinery/resources/etcd"
 	"go.yaml.in/yaml/v4"
 )
@@ -20,17 +19,12 @@ const quotaArgument = "quota-backend-bytes"
 func (n *node) EtcdSpec(ctx context.Context) (EtcdSpec, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	spec := resource.NewMetadata(etcd.NamespaceName, etcd.SpecType, etcd.SpecID, resource.VersionUndefined)
-	res, err := n.COSI.Get(ctx, spec, state.WithGetUnmarshalOptions(state.WithSkipProtobufUnmarshal()))
-	if state.IsNotFoundError(err) {
+	text, err := n.specText(ctx, resource.NewMetadata(etcd.NamespaceName, etcd.SpecType, etcd.SpecID, resource.VersionUndefined))
+	if err != nil {
+		return EtcdSpec{}, fmt.Errorf("reading what etcd is started with: %w", err)
+	}
+	if text == nil {
 		return EtcdSpec{}, nil
-	}
-	if err != nil {
-		return EtcdSpec{}, fmt.Errorf("reading what etcd is started with: %w", err)
-	}
-	text, err := yaml.Marshal(res.Spec())
-	if err != nil {
-		return EtcdSpec{}, fmt.Errorf("reading what etcd is started with: %w", err)
 	}
 	return etcdSpec(text)
 }

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/cosi-project/runtime/pkg/resource"
-	"github.com/cosi-project/runtime/pkg/state"
 	"github.com/siderolabs/talos/pkg/machinery/resources/k8s"
 	"go.yaml.in/yaml/v4"
 )
@@ -16,21 +15,16 @@ import (
 const providerIDArgument = "--provider-id="
 
 // ProviderID implements Node. It reads what the kubelet is started with as YAML, as
-// EtcdQuota does.
+// EtcdSpec does.
 func (n *node) ProviderID(ctx context.Context) (string, error) {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
-	spec := resource.NewMetadata(k8s.NamespaceName, k8s.KubeletSpecType, k8s.KubeletID, resource.VersionUndefined)
-	res, err := n.COSI.Get(ctx, spec, state.WithGetUnmarshalOptions(state.WithSkipProtobufUnmarshal()))
-	if state.IsNotFoundError(err) {
+	text, err := n.specText(ctx, resource.NewMetadata(k8s.NamespaceName, k8s.KubeletSpecType, k8s.KubeletID, resource.VersionUndefined))
+	if err != nil {
+		return "", fmt.Errorf("reading what the kubelet is started with: %w", err)
+	}
+	if text == nil {
 		return "", nil
-	}
-	if err != nil {
-		return "", fmt.Errorf("reading what the kubelet is started with: %w", err)
-	}
-	text, err := yaml.Marshal(res.Spec())
-	if err != nil {
-		return "", fmt.Errorf("reading what the kubelet is started with: %w", err)
 	}
 	return providerID(text)
 }

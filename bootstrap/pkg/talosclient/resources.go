@@ -10,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/cosi-project/runtime/pkg/controller/generic"
+	"github.com/cosi-project/runtime/pkg/resource"
 	"github.com/cosi-project/runtime/pkg/safe"
 	"github.com/cosi-project/runtime/pkg/state"
 	"github.com/siderolabs/talos/pkg/machinery/resources/block"
@@ -17,6 +18,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/resources/k8s"
 	"github.com/siderolabs/talos/pkg/machinery/resources/network"
 	talosruntime "github.com/siderolabs/talos/pkg/machinery/resources/runtime"
+	"go.yaml.in/yaml/v4"
 )
 
 const (
@@ -290,4 +292,17 @@ func each[T generic.ResourceWithRD](ctx context.Context, from state.State, fn fu
 		fn(res)
 	}
 	return nil
+}
+
+// specText is the spec of a resource as YAML; nil when the resource is not there. It is
+// for specs whose messages differ between releases of Talos.
+func (n *node) specText(ctx context.Context, of resource.Pointer) ([]byte, error) {
+	res, err := n.COSI.Get(ctx, of, state.WithGetUnmarshalOptions(state.WithSkipProtobufUnmarshal()))
+	if state.IsNotFoundError(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return yaml.Marshal(res.Spec())
 }

@@ -57,7 +57,7 @@ func (r *Reconciler) gatherFacts(s *scope) rollout.Facts {
 	for _, machine := range s.machines {
 		facts.Machines = append(facts.Machines, machineFacts(s, machine, facts.Etcd))
 	}
-	facts.NamelessFor = r.namelessFor(s, facts.Etcd)
+	facts.NamelessFor = lasting(r.nameless, s, named(facts.Etcd.Members, ""))
 	silentFor := r.etcdSilence.observe(client.ObjectKeyFromObject(s.controlPlane), silentMembers(facts))
 	for i, machine := range facts.Machines {
 		facts.Machines[i].EtcdSilentFor = silentFor[machine.Name]
@@ -68,7 +68,7 @@ func (r *Reconciler) gatherFacts(s *scope) rollout.Facts {
 		facts.Machines[i].Bootstrapping = r.bootstraps.pending(key, service) && !health.HasEnded(service)
 		facts.Machines[i].Restarting = r.restarts.pending(key, service)
 	}
-	r.rememberStrangers(s, &facts)
+	facts.StrangerFor = lasting(r.strangers, s, facts.Strangers())
 	for i, machine := range facts.Machines {
 		if facts.IsNeverPromoted(machine.Name) {
 			facts.Machines[i].MemberProblem = neverPromoted
@@ -76,23 +76,6 @@ func (r *Reconciler) gatherFacts(s *scope) rollout.Facts {
 	}
 
 	return facts
-}
-
-// namelessFor is for how long members have been listed without a name.
-func (r *Reconciler) namelessFor(s *scope, judged etcd.Health) map[uint64]time.Duration {
-	var nameless []string
-	for _, member := range judged.Members {
-		if member.Name == "" {
-			nameless = append(nameless, etcd.FormatID(member.ID))
-		}
-	}
-	since := r.nameless.observe(client.ObjectKeyFromObject(s.controlPlane), nameless)
-	known := map[uint64]time.Duration{}
-	for _, member := range judged.Members {
-		known[member.ID] = since[etcd.FormatID(member.ID)]
-	}
-
-	return known
 }
 
 // minReplicasWithoutSurge is the least number of replicas with which a rollout may
