@@ -12,6 +12,9 @@ MODULES := . $(patsubst %/go.mod,%,$(wildcard test/*/go.mod test/machinery/*/go.
 TOOL := go -C test/tools tool
 OUT := out
 ROOT := $(CURDIR)
+# Says what is being done where a step is silent for long.
+PATIENTLY := $(ROOT)/test/tools/patiently/patiently.sh
+STACK := $(ROOT)/$(OUT)/tools/stack
 GO_TEST := go test $(if $(RACE),-race)
 # Suites build the programs that they start while they run. Go does not know about
 # these when it looks for a result that it has already.
@@ -38,7 +41,7 @@ clean: ## Remove what was built here; the cache of built parts stays.
 ##@ Generate
 
 .PHONY: generate
-generate: $(PROVIDERS:%=generate-%) ## Generate deep copies, kinds, roles and webhook configurations.
+generate: $(PROVIDERS:%=generate-%) ## Generate deep copies, kinds, roles, webhook configurations and the API reference.
 
 .PHONY: $(PROVIDERS:%=generate-%)
 $(PROVIDERS:%=generate-%): generate-%:
@@ -46,12 +49,15 @@ $(PROVIDERS:%=generate-%): generate-%:
 	$(TOOL) controller-gen crd:crdVersions=v1 paths=$(ROOT)/$*/api/... output:crd:artifacts:config=$(ROOT)/config/$*/crd/bases
 	$(TOOL) controller-gen rbac:roleName=capt-$(NAME_$*)-manager-role paths=$(ROOT)/$*/internal/... paths=$(ROOT)/cmd/$* output:rbac:artifacts:config=$(ROOT)/config/$*/rbac
 	$(TOOL) controller-gen webhook paths=$(ROOT)/$*/internal/webhooks/... output:webhook:artifacts:config=$(ROOT)/config/$*/webhook
+	@mkdir -p $(ROOT)/docs/api
+	$(TOOL) crd-ref-docs --log-level ERROR --config apireference/config.yaml --templates-dir apireference \
+		--source-path $(ROOT)/$*/api --renderer markdown --output-mode group --output-path $(ROOT)/docs/api
 
 ##@ Verify
 
 .PHONY: verify
 verify: verify-format verify-generate verify-modules verify-documents ## Check that generated files, formatting, modules, versions and links are right, and vet all code.
-	@set -e; for module in $(MODULES); do echo "vet $$module"; (cd $$module && go vet ./...); done
+	@set -e; for module in $(MODULES); do echo "vet $$module"; (cd $$module && $(PATIENTLY) "vetting $$module" go vet ./...); done
 
 .PHONY: verify-format
 verify-format:
@@ -61,11 +67,12 @@ verify-format:
 .PHONY: verify-generate
 verify-generate:
 	@rm -rf $(OUT)/verify && mkdir -p $(OUT)/verify && tar -cf - --exclude=./$(OUT) --exclude=./.git . | tar -xf - -C $(OUT)/verify
-	@rm -f $(OUT)/verify/config/*/crd/bases/*.yaml
-	@$(MAKE) --no-print-directory -s -C $(OUT)/verify generate
+	@rm -f $(OUT)/verify/config/*/crd/bases/*.yaml $(OUT)/verify/docs/api/*.md
+	@$(PATIENTLY) "generating" $(MAKE) --no-print-directory -s -C $(OUT)/verify generate
 	@for provider in $(PROVIDERS); do \
 		diff -ru config/$$provider $(OUT)/verify/config/$$provider && diff -ru $$provider/api $(OUT)/verify/$$provider/api \
 		|| { echo "generated files are out of date, run make generate"; exit 1; }; done
+	@diff -ru docs/api $(OUT)/verify/docs/api || { echo "the API reference is out of date, run make generate"; exit 1; }
 	@rm -rf $(OUT)/verify
 
 .PHONY: verify-modules
@@ -75,15 +82,15 @@ verify-modules:
 
 .PHONY: verify-documents
 verify-documents:
-	@go test ./config/ ./docs/ ./templates/
-	@go -C test/alerts test -count=1 ./...
+	@$(PATIENTLY) "testing pages and manifests" go test ./config/ ./docs/ ./templates/
+	@$(PATIENTLY) "testing alerts" go -C test/alerts test -count=1 ./...
 
 ##@ Lint
 
 .PHONY: lint
 lint: ## Run golangci-lint on all modules.
 	@failed=; for module in $(MODULES); do echo "lint $$module"; \
-		(cd $$module && go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION) run --config $(ROOT)/.golangci.yml ./...) \
+		(cd $$module && $(PATIENTLY) "linting $$module" go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION) run --config $(ROOT)/.golangci.yml ./...) \
 		|| failed="$$failed $$module"; done; \
 	test -z "$$failed" || { echo "findings in:$$failed"; exit 1; }
 
@@ -92,8 +99,8 @@ lint: ## Run golangci-lint on all modules.
 .PHONY: test
 test: local-repository ## Run the tests of rungs 1 and 2. RACE=1 looks for data races.
 	@set -e; for module in $(filter-out test/integration,$(MODULES)); do echo "test $$module"; \
-		case $$module in test/*) run='$(GO_SUITE)';; *) run='$(GO_TEST)';; esac; (cd $$module && $$run -timeout 40m ./...); done
-	cd test/integration && $(GO_SUITE) ./world
+		case $$module in test/*) run='$(GO_SUITE)';; *) run='$(GO_TEST)';; esac; (cd $$module && $(PATIENTLY) "testing $$module" $$run -timeout 40m ./...); done
+	cd test/integration && $(PATIENTLY) "testing test/integration/world" $(GO_SUITE) ./world
 	@$(MAKE) --no-print-directory -j2 test-integration-rest test-integration-restarts test-integration-containers test-integration-faults
 
 # Tests that restart the managers, and those of machines in Pods, have management
@@ -102,30 +109,30 @@ RESTARTS := '^TestManagers'
 
 .PHONY: test-integration-restarts
 test-integration-restarts:
-	cd test/integration && RACE=$(RACE) $(GO_SUITE) -v -timeout 40m -run $(RESTARTS) .
+	cd test/integration && RACE=$(RACE) $(PATIENTLY) "testing test/integration" $(GO_SUITE) -v -timeout 40m -run $(RESTARTS) .
 
 .PHONY: test-integration-rest
 test-integration-rest:
-	cd test/integration && RACE=$(RACE) $(GO_SUITE) -v -timeout 40m -skip $(RESTARTS) .
+	cd test/integration && RACE=$(RACE) $(PATIENTLY) "testing test/integration" $(GO_SUITE) -v -timeout 40m -skip $(RESTARTS) .
 
 # Machines in Pods need a management cluster that runs Pods. Most of the time they
 # are waited for.
 .PHONY: test-integration-containers
 test-integration-containers: ## Run the part of the tests that is about machines in Pods.
-	cd test/integration && RACE=$(RACE) $(GO_SUITE) -v -timeout 40m ./containers
+	cd test/integration && RACE=$(RACE) $(PATIENTLY) "testing test/integration" $(GO_SUITE) -v -timeout 40m ./containers
 
 .PHONY: test-integration-faults
 test-integration-faults: ## Run the part of the tests that has each fault of the fault matrix once.
-	cd test/integration && RACE=$(RACE) $(GO_SUITE) -v -timeout 40m ./faults -args -cells=11
+	cd test/integration && RACE=$(RACE) $(PATIENTLY) "testing test/integration" $(GO_SUITE) -v -timeout 40m ./faults -args -cells=11
 
 .PHONY: test-scale
 test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what the managers do and have when there is nothing to do. CLUSTERS=50 REST=1h leaves so many alone for so long.
-	cd test/integration && $(GO_SUITE) -v -p 1 -timeout 60m ./idle -args -long
-	cd test/integration && $(GO_SUITE) -v -p 1 -timeout 4h ./scale -args -long $(if $(CLUSTERS),-clusters=$(CLUSTERS)) $(if $(REST),-rest=$(REST))
+	cd test/integration && $(PATIENTLY) "testing test/integration" $(GO_SUITE) -v -p 1 -timeout 60m ./idle -args -long
+	cd test/integration && $(PATIENTLY) "testing test/integration" $(GO_SUITE) -v -p 1 -timeout 4h ./scale -args -long $(if $(CLUSTERS),-clusters=$(CLUSTERS)) $(if $(REST),-rest=$(REST))
 
 .PHONY: test-talos
 test-talos: local-repository $(if $(SMOKE),,test-histories) ## Run test-histories, and the suite on real Talos nodes in containers where there can be Docker. SMOKE=1 takes one node only; STRICT=1 fails where there can be no Docker; ONLY=<label filter>, BUSY=20.
-	cd test/stack && $(GO_SUITE) -v -timeout 3h ./talos -args -real -ginkgo.v -ginkgo.timeout=2h50m $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(BUSY),-busy=$(BUSY)) $(if $(RECORD),-record) $(if $(STRICT),-strict)
+	cd test/stack && $(PATIENTLY) "testing test/stack" $(GO_SUITE) -v -timeout 3h ./talos -args -real -ginkgo.v -ginkgo.timeout=2h50m $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(BUSY),-busy=$(BUSY)) $(if $(RECORD),-record) $(if $(STRICT),-strict)
 
 # The first revision at which the suite has run in a cluster. Providers are upgraded
 # from it; empty leaves that out.
@@ -133,54 +140,74 @@ UPGRADE_FROM ?= 45df26a1b064e7c69fc4f8787ad0f4d49e6c8535
 
 .PHONY: test-e2e
 test-e2e: local-repository ## Run the suite in a cluster: the providers in kind, real Talos nodes in Docker and in Pods. ONLY=<label filter>, UPGRADE_FROM=<git revision of an older release>.
-	cd test/e2e && $(GO_SUITE) -v -timeout 8h . -args -kind -ginkgo.v -ginkgo.timeout=7h30m $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(UPGRADE_FROM),-upgrade-from=$(UPGRADE_FROM)) $(if $(STRICT),-strict)
+	cd test/e2e && $(PATIENTLY) "testing test/e2e" $(GO_SUITE) -v -timeout 8h . -args -kind -ginkgo.v -ginkgo.timeout=7h30m $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(UPGRADE_FROM),-upgrade-from=$(UPGRADE_FROM)) $(if $(STRICT),-strict)
 
 .PHONY: test-histories
 test-histories: ## Play 10000 histories of the control plane's decision, and 500 of etcd on the model and on real etcd.
-	$(GO_SUITE) ./controlplane/internal/rollout -args -histories=10000
-	cd test/etcdhistory && $(GO_SUITE) -v -timeout 40m . -args -histories=500
+	$(PATIENTLY) "playing histories" $(GO_SUITE) ./controlplane/internal/rollout -args -histories=10000
+	cd test/etcdhistory && $(PATIENTLY) "testing test/etcdhistory" $(GO_SUITE) -v -timeout 40m . -args -histories=500
 
 .PHONY: test-faults
 test-faults: local-repository ## Run the fault matrix.
-	cd test/integration && $(GO_SUITE) -v -timeout 60m ./faults -args -cells=154
+	cd test/integration && $(PATIENTLY) "testing test/integration" $(GO_SUITE) -v -timeout 60m ./faults -args -cells=154
+
+.PHONY: test-mutants
+test-mutants: ## Change one place at a time of what decides about etcd, keys and disks, and count the changes that no test notices. SEED=1, COUNT=60; NAMED=1 plays those of test/tools/mutants/named.txt, ONLY=<part of file:line> all of a place.
+	go -C test/tools run ./mutants -root $(ROOT) $(if $(NAMED),-named mutants/named.txt,-seed $(or $(SEED),1) -count $(or $(COUNT),60)) $(if $(ONLY),-only $(ONLY))
 
 .PHONY: test-quick-start
 test-quick-start: local-repository ## Type the commands of docs/quick-start.md, in Docker.
-	cd test/stack && go test -v -count=1 -timeout 1h -run TestQuickStart ./quickstart -args -type-page
+	cd test/stack && $(PATIENTLY) "testing test/stack" go test -v -count=1 -timeout 1h -run TestQuickStart ./quickstart -args -type-page
 
 .PHONY: test-tilt
 test-tilt: ## Have the real Tilt evaluate the Tiltfile, and make a new manager of a saved file. Tilt is built with a C compiler.
-	cd test/stack && go test -v -count=1 -timeout 30m ./dev -args -tilt
+	cd test/stack && $(PATIENTLY) "testing test/stack" go test -v -count=1 -timeout 30m ./dev -args -tilt
 
 .PHONY: test-dev
 test-dev: ## Go through the development loop of docs/development.md, in Docker, and say how long its steps take.
-	cd test/stack && go test -v -count=1 -timeout 2h -run TestTheDailyLoop ./dev -args -loop
+	cd test/stack && $(PATIENTLY) "testing test/stack" go test -v -count=1 -timeout 2h -run TestTheDailyLoop ./dev -args -loop
 
 .PHONY: bench-main
-bench-main: local-repository ## Measure the main job beside its floor, on real nodes where there can be Docker, and the managers. FLEET=sim, ROUNDS=1.
-	cd test/stack && go run ./cmd/stack bench-main
+bench-main: local-repository stack ## Measure the main job beside its floor, on real nodes where there can be Docker, and the managers. FLEET=sim, ROUNDS=1.
+	cd test/stack && $(STACK) bench-main
 
 ##@ Develop
 
+# The first prerequisite tells people what they are in for.
 .PHONY: demo
-demo: local-repository ## Build a Kubernetes cluster in Pods, scale it, roll it and take it away. MODE=metal: out of Talos machines. FLEET=sim, KEEP=1.
-	cd test/stack && go run ./cmd/stack demo
+demo: announce-demo local-repository stack ## Build a Kubernetes cluster in Pods, scale it, roll it and take it away. MODE=metal: out of Talos machines. FLEET=sim, KEEP=1.
+	cd test/stack && $(STACK) demo
 
 .PHONY: dev-up
-dev-up: local-repository ## Raise a management cluster in kind with everything installed, which stays until dev-down. Needs root.
-	cd test/stack && go run ./cmd/stack dev-up
+dev-up: local-repository stack ## Raise a management cluster in kind with everything installed, which stays until dev-down. Needs root.
+	cd test/stack && $(STACK) dev-up
 
 .PHONY: dev-down
-dev-down: ## Take down what dev-up has raised.
-	cd test/stack && go run ./cmd/stack dev-down
+dev-down: stack ## Take down what dev-up has raised.
+	cd test/stack && $(STACK) dev-down
 
 .PHONY: tilt-up
-tilt-up: ## Put every saved file into the cluster of dev-up. TILT=tilt takes your own Tilt, which has a web interface.
-	cd test/stack && go run ./cmd/stack tilt up $(if $(TILT),,--legacy)
+tilt-up: stack ## Put every saved file into the cluster of dev-up. TILT=tilt takes your own Tilt, which has a web interface.
+	cd test/stack && $(STACK) tilt up $(if $(TILT),,--legacy)
 
 .PHONY: tilt-ci
-tilt-ci: ## Build all managers and put them into the cluster of dev-up, once.
-	cd test/stack && go run ./cmd/stack tilt ci
+tilt-ci: stack ## Build all managers and put them into the cluster of dev-up, once.
+	cd test/stack && $(STACK) tilt ci
+
+# The program that raises management clusters and machines.
+.PHONY: stack
+stack:
+	@$(PATIENTLY) "compiling the test stack" go -C test/stack build -buildvcs=false -ldflags "-s -w" -o $(STACK) ./cmd/stack
+
+.PHONY: announce-demo
+announce-demo:
+	@echo 'make demo creates a Kubernetes cluster of Talos machines on this machine, scales it,'
+	@echo 'upgrades it, and deletes it again.'
+	@echo 'The first time it builds all parts from source into ~/.cache/capi-talos: more than half'
+	@echo 'an hour on two cores, 4 GiB, and more than that in the caches of Go. Later it takes about'
+	@echo 'nine minutes. As root on Debian it installs Docker where there is none, and starts it.'
+	@echo 'What it starts it takes away at the end, also when it is interrupted. To undo the rest:'
+	@echo '    rm -rf ~/.cache/capi-talos; make clean; go clean -cache -modcache'
 
 ##@ Build and release
 
@@ -202,6 +229,7 @@ release: $(PROVIDERS:%=release-%) ## Write component files, metadata and templat
 .PHONY: release-folder
 release-folder:
 	@rm -rf $(OUT)/release && mkdir -p $(OUT)/release
+	@$(PATIENTLY) "compiling kustomize" $(TOOL) kustomize version >/dev/null
 
 .PHONY: $(PROVIDERS:%=release-%)
 $(PROVIDERS:%=release-%): release-%: release-folder
