@@ -48,6 +48,30 @@ func TestHasQuorum(t *testing.T) {
 	}
 }
 
+func TestAMemberIsFoundByItsID(t *testing.T) {
+	g := NewWithT(t)
+	health := Health{Members: members(3, 5, 7)}
+	for _, id := range []uint64{3, 5, 7} {
+		member, found := health.Member(id)
+		g.Expect(found).To(BeTrue())
+		g.Expect(member.ID).To(Equal(id))
+	}
+	_, found := health.Member(4)
+	g.Expect(found).To(BeFalse())
+	for _, self := range []uint64{3, 5, 7} {
+		own, listed := (&View{Self: self, Members: health.Members}).Own()
+		g.Expect(listed).To(BeTrue())
+		g.Expect(own.ID).To(Equal(self))
+	}
+}
+
+func TestHasQuorumNeedsVotersAndALeader(t *testing.T) {
+	g := NewWithT(t)
+	g.Expect(Health{Leader: 1, Members: members(1, 2, 3), Answering: []uint64{1, 2}}.HasQuorum()).To(BeTrue())
+	g.Expect(Health{Members: members(1, 2, 3), Answering: []uint64{1, 2}}.HasQuorum()).To(BeFalse(), "nobody knows a leader")
+	g.Expect(Health{Leader: 1, Answering: []uint64{1}}.HasQuorum()).To(BeFalse(), "nobody knows a voter")
+}
+
 func TestMajority(t *testing.T) {
 	g := NewWithT(t)
 	for voters, want := range map[int]int{1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 7: 4} {

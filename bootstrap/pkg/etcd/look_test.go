@@ -50,4 +50,12 @@ func TestLook(t *testing.T) {
 	machine.Fail("EtcdMembers", errors.New("etcdserver: rpc not supported for learner"))
 	_, err = etcd.Look(t.Context(), node)
 	g.Expect(err).To(MatchError(ContainSubstring("listing the etcd members")))
+
+	for method, doing := range map[string]string{"EtcdStatus": "reading the etcd status", "EtcdAlarms": "reading the etcd alarms"} {
+		machine.Fail("EtcdMembers", nil)
+		machine.Fail(method, errors.New("no answer"))
+		_, err = etcd.Look(t.Context(), node)
+		g.Expect(err).To(MatchError(ContainSubstring(doing)), "half a view is none")
+		machine.Fail(method, nil)
+	}
 }

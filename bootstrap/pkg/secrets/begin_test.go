@@ -15,7 +15,7 @@ import (
 func TestClientCertificatesBeginBeforeTheyAreMade(t *testing.T) {
 	const leeway = 10 * time.Minute
 	g := NewWithT(t)
-	bundle := newBundle(t, now)
+	bundle, _ := bundles(t)
 	for name, c := range map[string]struct{ at, begins time.Time }{
 		"ten minutes before":                      {at: now.Add(day), begins: now.Add(day - leeway)},
 		"but not before its CA, which does, too":  {at: now, begins: now.Add(-leeway)},
@@ -46,7 +46,7 @@ func TestClientCertificatesBeginBeforeTheyAreMade(t *testing.T) {
 // trusts somebody else's API server, is corrected, and keeps its certificate.
 func TestAKubeconfigTrustsTheCAOfTheBundle(t *testing.T) {
 	g := NewWithT(t)
-	bundle, other := newBundle(t, now), newBundle(t, now)
+	bundle, other := bundles(t)
 	made, err := bundle.EnsureKubeconfig("one", oneServer, nil, now, false)
 	g.Expect(err).NotTo(HaveOccurred())
 	config, err := clientcmd.Load(made.Content)

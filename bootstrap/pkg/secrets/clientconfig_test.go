@@ -3,6 +3,8 @@ package secrets_test
 import (
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
+	"sync"
 	"testing"
 	"time"
 
@@ -20,12 +22,21 @@ const (
 	day       = 24 * time.Hour
 )
 
-func newBundle(t *testing.T, at time.Time) *secrets.Bundle {
+// made are two bundles. Keys are dear, so they are shared: a test that changes one parses
+// it anew.
+var made = sync.OnceValues(func() ([2]*secrets.Bundle, error) {
+	one, err := secrets.NewBundle(now, "v1.13", nil)
+	other, otherErr := secrets.NewBundle(now, "v1.13", nil)
+
+	return [2]*secrets.Bundle{one, other}, errors.Join(err, otherErr)
+})
+
+func bundles(t *testing.T) (one, other *secrets.Bundle) {
 	t.Helper()
-	bundle, err := secrets.NewBundle(at, "v1.13", nil)
+	both, err := made()
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 
-	return bundle
+	return both[0], both[1]
 }
 
 // ensurer makes one of the two client configurations; variant changes what it
@@ -44,7 +55,7 @@ func ensurers() map[string]ensurer {
 }
 
 func TestClientConfigurationsAreRenewedWhenTheyAreDue(t *testing.T) {
-	bundle, other := newBundle(t, now), newBundle(t, now)
+	bundle, other := bundles(t)
 	for kind, ensure := range ensurers() {
 		for name, tc := range map[string]struct {
 			stored           func([]byte) []byte
@@ -109,7 +120,7 @@ func spoil(content []byte) []byte {
 }
 
 func TestAClientConfigurationEndsWithItsCAAndIsNotRenewedInVain(t *testing.T) {
-	bundle := newBundle(t, now)
+	bundle, _ := bundles(t)
 	cas, err := bundle.CAExpiries()
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	for kind, ensure := range ensurers() {
@@ -135,7 +146,7 @@ func TestAClientConfigurationEndsWithItsCAAndIsNotRenewedInVain(t *testing.T) {
 
 func TestTheKubeconfigIsOfTheAdministrator(t *testing.T) {
 	g := NewWithT(t)
-	bundle := newBundle(t, now)
+	bundle, _ := bundles(t)
 	made, err := bundle.EnsureKubeconfig("one", oneServer, nil, now, false)
 	g.Expect(err).NotTo(HaveOccurred())
 
@@ -166,7 +177,7 @@ func TestTheKubeconfigIsOfTheAdministrator(t *testing.T) {
 // What Cluster API's helper has written, as earlier releases had it do, is kept.
 func TestAKubeconfigInAnotherFormIsKept(t *testing.T) {
 	g := NewWithT(t)
-	bundle := newBundle(t, now)
+	bundle, _ := bundles(t)
 	made, err := bundle.EnsureKubeconfig("one", oneServer, nil, now, false)
 	g.Expect(err).NotTo(HaveOccurred())
 	config, err := clientcmd.Load(made.Content)

@@ -27,10 +27,7 @@ func edited(g Gomega, bundle *secrets.Bundle, edit func(*machinery.Bundle)) *sec
 // Each part that a cluster cannot change counts by itself.
 func TestTheDigestTellsEachPart(t *testing.T) {
 	g := NewWithT(t)
-	bundle, err := secrets.NewBundle(now, "v1.13", nil)
-	g.Expect(err).NotTo(HaveOccurred())
-	second, err := secrets.NewBundle(now, "v1.13", nil)
-	g.Expect(err).NotTo(HaveOccurred())
+	bundle, second := bundles(t)
 	other := second.Machinery()
 	for name, edit := range map[string]func(*machinery.Bundle){
 		"the CA of the Talos API":         func(b *machinery.Bundle) { b.Certs.OS = other.Certs.OS },
@@ -66,10 +63,7 @@ func TestTheDigestTellsEachPart(t *testing.T) {
 // A configuration of a control plane is of a bundle only if all keys are.
 func TestMadeTellsAConfigurationOfOtherKeys(t *testing.T) {
 	g := NewWithT(t)
-	bundle, err := secrets.NewBundle(now, "v1.13", nil)
-	g.Expect(err).NotTo(HaveOccurred())
-	second, err := secrets.NewBundle(now, "v1.13", nil)
-	g.Expect(err).NotTo(HaveOccurred())
+	bundle, second := bundles(t)
 	render := func(role configgen.Role) []byte {
 		rendered, err := configgen.Render(configgen.Input{
 			Role: role, Contract: "v1.13", ClusterName: "one", Endpoint: "https://10.0.0.1:6443", KubernetesVersion: "v1.36.3", Secrets: bundle.Machinery(),

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/siderolabs/crypto/x509"
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/types/known/emptypb"
@@ -370,4 +371,24 @@ func TestMaintenanceConnectionsAreClosed(t *testing.T) {
 	g.Expect(err).To(HaveOccurred())
 	g.Expect(open()).To(BeZero(), "one that was refused is closed, too")
 	g.Expect(testutil.CollectAndCount(talosclient.NewMetrics(clocktesting.NewFakeClock(time.Unix(1000, 0))), "capi_talos_talos_connections")).To(Equal(1))
+}
+
+// TestAnIdleConnectionEnds after the ten minutes that the page on metrics tells.
+func TestAnIdleConnectionEnds(t *testing.T) {
+	g := NewWithT(t)
+	const here = "127.83.18.12"
+	clock := clocktesting.NewFakeClock(epoch)
+	start(t, nodeSpec{address: here, bundle: ours(), clock: clock})
+	pool, open := counted(t, clock)
+	creds := credentialsOf(t, ours(), secrets.RoleReader, epoch)
+	g.Expect(ask(t, pool, here, creds)).To(Succeed())
+	clock.Step(10*time.Minute - time.Second)
+	g.Expect(ask(t, pool, here, creds)).To(Succeed())
+	g.Expect(open()).To(Equal(1), "it is there for the next one")
+	clock.Step(10 * time.Minute)
+	g.Eventually(open).Should(BeZero())
+}
+
+func TestThePortIsTalosOwn(t *testing.T) {
+	NewWithT(t).Expect(talosclient.Port).To(Equal(constants.ApidPort))
 }

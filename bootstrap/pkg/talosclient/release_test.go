@@ -72,6 +72,9 @@ func TestAMachineTellsWhatItBooted(t *testing.T) {
 		"a schematic that is none": {
 			resources: []resource.Resource{extension("1", "schematic", "../../evil", "Image Factory")},
 		},
+		"an extension with a sum for its version": {
+			resources: []resource.Resource{extension("1", "firmware", schematicID, "Image Factory (https://factory.example.com)")},
+		},
 		"SecureBoot":              {resources: []resource.Resource{securityState(true)}, want: talosclient.Hardware{SecureBoot: true}},
 		"no SecureBoot":           {resources: []resource.Resource{securityState(false)}},
 		"an installation":         {resources: []resource.Resource{metaVolume(block.VolumePhaseReady)}, want: talosclient.Hardware{Installed: true}},

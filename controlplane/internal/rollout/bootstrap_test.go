@@ -42,3 +42,32 @@ func TestABootstrapIsSeenThrough(t *testing.T) {
 		})
 	}
 }
+
+// TestWhoIsRecordedWhereEtcdRuns: the one recorded, else one with data, else one with a
+// host, else any.
+func TestWhoIsRecordedWhereEtcdRuns(t *testing.T) {
+	other := second(func(m *MachineFacts) { m.Held, m.ProviderID, m.EtcdData = false, "talos://b", health.EtcdDataPresent })
+	lost := func(f *Facts) { f.Intent = nil }
+	notYet := func(f *Facts) { f.Intent.Initialized = false }
+	for name, tc := range map[string]struct {
+		facts Facts
+		want  string
+	}{
+		"the one recorded":                        {ready(running, other, intent("cp-b", "talos://b", true)), "cp-b"},
+		"not one of its name on another host":     {ready(running, other, intent("cp-b", "talos://z", true)), "cp-a"},
+		"not one of its host under another name":  {ready(running, other, intent("cp-z", "talos://b", true)), "cp-a"},
+		"the one recorded, though it has no data": {ready(running, other, notYet, func(f *Facts) { f.Machines[0].EtcdData = health.EtcdDataAbsent }), "cp-a"},
+		"one with data":                           {ready(running, other, lost, func(f *Facts) { f.Machines[0].EtcdData = health.EtcdDataAbsent }), "cp-b"},
+		"one with data and a host":                {ready(running, other, lost, func(f *Facts) { f.Machines[0].ProviderID = "" }), "cp-b"},
+		"one with a host": {ready(running, other, lost, func(f *Facts) {
+			f.Machines[0].ProviderID, f.Machines[1].EtcdData = "", health.EtcdDataAbsent
+		}), "cp-b"},
+		"any": {ready(running, other, lost, func(f *Facts) { f.Machines[0].ProviderID, f.Machines[1].ProviderID = "", "" }), "cp-a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, decision := NewWithT(t), Decide(tc.facts)
+			g.Expect(decision.Action).To(Equal(RecordInitialized), decision.Message)
+			g.Expect(decision.Machine).To(Equal(tc.want))
+		})
+	}
+}

@@ -202,3 +202,102 @@ func TestMachinesOfOtherHostNamesLoseNoMember(t *testing.T) {
 	facts.Machines[1].MemberID = 0
 	g.Expect(Decide(facts).Action).To(Equal(WaitForMachine))
 }
+
+// inProgress records that Machine cp-z was deleted to be replaced.
+func inProgress(machine string) func(*Facts) {
+	return func(f *Facts) {
+		f.Remediation.InProgress = &controlplanev1.RemediationRecord{Machine: machine, Timestamp: metav1.Unix(1000, 0)}
+	}
+}
+
+// TestARemediationEnds when its Machine is gone, and is replaced or wanted no more.
+func TestARemediationEnds(t *testing.T) {
+	wanted := func(replicas int32) func(*Facts) { return func(f *Facts) { f.Replicas = replicas } }
+	replaces := func(machine string, at int64) func(*Facts) {
+		return func(f *Facts) {
+			f.Machines[2].Retries = &controlplanev1.RemediationRecord{Machine: machine, Timestamp: metav1.Unix(at, 0)}
+		}
+	}
+	for name, tc := range map[string]struct {
+		facts Facts
+		want  bool
+	}{
+		"not while the Machine is there":          {three(inProgress("cp-b")), false},
+		"when there are as many as wanted":        {three(inProgress("cp-z")), true},
+		"when there are more":                     {three(inProgress("cp-z"), wanted(1)), true},
+		"not while one is missing":                {three(inProgress("cp-z"), wanted(4)), false},
+		"not by one that goes":                    {three(inProgress("cp-z"), departing(1)), false},
+		"when another has come in its place":      {three(inProgress("cp-z"), wanted(4), replaces("cp-z", 1000)), true},
+		"not when that came for another":          {three(inProgress("cp-z"), wanted(4), replaces("cp-y", 1000)), false},
+		"not when that came for one of that name": {three(inProgress("cp-z"), wanted(4), replaces("cp-z", 999)), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			NewWithT(t).Expect(tc.facts.RemediationEnded()).To(Equal(tc.want))
+		})
+	}
+}
+
+// TestARemediationAwaitsOthers: a Machine whose member is well stays until all others are.
+func TestARemediationAwaitsOthers(t *testing.T) {
+	sick := func(f *Facts) { f.Machines[1].Unhealthy = true }
+	four := func(f *Facts) { f.Replicas = 4 }
+	joins := func(changes ...func(*MachineFacts)) func(*Facts) {
+		return fourth(append([]func(*MachineFacts){func(m *MachineFacts) { m.MemberID = 0 }}, changes...)...)
+	}
+	for name, tc := range map[string]struct {
+		facts Facts
+		// says is what is waited for; empty when the Machine is replaced.
+		says string
+	}{
+		"none":                          {three(sick), ""},
+		"another is not replaced yet":   {three(sick, four, inProgress("cp-z")), "The replacement of Machine cp-z is not there yet"},
+		"another is replaced":           {three(sick, inProgress("cp-z")), ""},
+		"its own was begun":             {three(sick, four, inProgress("cp-b")), ""},
+		"another joins":                 {three(sick, joins()), "Machine cp-d is about to join"},
+		"another joins, and is sick":    {three(sick, joins(func(m *MachineFacts) { m.Unhealthy = true })), ""},
+		"another is held back":          {three(sick, joins(func(m *MachineFacts) { m.Held, m.Configured = true, false })), ""},
+		"another was held, and is gone": {three(sick, joins(func(m *MachineFacts) { m.Configured, m.Deleting, m.Hook = false, true, HookGone })), ""},
+		"it is lost itself":             {three(sick, four, inProgress("cp-z"), silentFor(1, time.Hour)), ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, verdict := NewWithT(t), Verdicts(tc.facts)["cp-b"]
+			g.Expect(verdict.Remediate).To(Equal(tc.says == ""), verdict.Message)
+			g.Expect(verdict.Message).To(ContainSubstring(tc.says))
+			if tc.says != "" {
+				g.Expect(verdict.Reason).To(Equal(controlplanev1.MachineRemediationDeferredReason))
+			}
+		})
+	}
+}
+
+// TestTheMostBrokenIsReplacedFirst: then the oldest, then the first by name.
+func TestTheMostBrokenIsReplacedFirst(t *testing.T) {
+	for name, tc := range map[string]struct {
+		edit func(a, b, c *MachineFacts)
+		want string
+	}{
+		"the oldest":                  {func(_, _, _ *MachineFacts) {}, "cp-a"},
+		"one with a broken component": {func(_, _, c *MachineFacts) { c.ComponentProblems = []string{"no scheduler"} }, "cp-c"},
+		"the oldest of two such":      {func(_, b, c *MachineFacts) { b.ComponentProblems, c.ComponentProblems = []string{"x"}, []string{"x"} }, "cp-b"},
+		"the first by name of one age": {func(a, b, c *MachineFacts) {
+			b.Created, c.Created, a.Created = time.Unix(7, 0), time.Unix(7, 0), time.Unix(8, 0)
+		}, "cp-b"},
+		"one without a member":          {func(a, _, c *MachineFacts) { a.ComponentProblems = []string{"x"}; c.Configured, c.MemberID = false, 0 }, "cp-c"},
+		"one that is sick before those": {func(a, b, c *MachineFacts) { a.Unhealthy, b.Unhealthy, c.Unhealthy = false, true, false }, "cp-b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			facts := three(func(f *Facts) {
+				for i := range f.Machines {
+					f.Machines[i].Unhealthy = true
+				}
+			})
+			tc.edit(&facts.Machines[0], &facts.Machines[1], &facts.Machines[2])
+			if facts.Machines[2].MemberID == 0 {
+				facts.Etcd.Members, facts.Etcd.Answering = facts.Etcd.Members[:2], []uint64{1, 2}
+			}
+			decision := Decide(facts)
+			NewWithT(t).Expect(decision.Action).To(Equal(RemediateMachine), decision.Message)
+			NewWithT(t).Expect(decision.Machine).To(Equal(tc.want))
+		})
+	}
+}

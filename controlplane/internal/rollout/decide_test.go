@@ -102,6 +102,23 @@ func TestDecide(t *testing.T) {
 		"records that the API server answers when the intent is lost": {ready(running, func(f *Facts) { f.Intent = nil }), RecordInitialized},
 		"waits for the API server": {
 			ready(running, func(f *Facts) { f.Initialized = false; f.APIServer = health.APIServerNotReady }), WaitForAPIServer},
+		"waits for a node before the API server": {
+			ready(running, func(f *Facts) {
+				f.Initialized, f.APIServer, f.Machines[0].MemberProblem = false, health.APIServerSilent, "no leader"
+			}), WaitForEtcd},
+		"records that the API server answers for the first time": {
+			ready(running, func(f *Facts) { f.Initialized, f.Intent.Initialized = false, false }), RecordInitialized},
+		"takes no API server for its own without data": {ready(func(f *Facts) { f.APIServer = health.APIServerReady }), WaitForEndpointSilence},
+		"takes none for its own that a Machine serves which was let go": {
+			ready(running, func(f *Facts) {
+				f.Initialized, f.Intent.Initialized, f.Machines[0].Deleting, f.Machines[0].Hook = false, false, true, HookGone
+			}), WaitForMachineDeletion},
+		"records also what a Machine serves that goes": {
+			ready(running, func(f *Facts) {
+				f.Initialized, f.Intent.Initialized, f.Machines[0].Deleting, f.Machines[0].Hook = false, false, true, HookDue
+			}), RecordInitialized},
+		"waits for the API server, and for none that is held back": {
+			ready(running, second(), func(f *Facts) { f.Initialized, f.APIServer, f.Replicas = false, health.APIServerNotReady, 2 }), WaitForAPIServer},
 		"is stable": {ready(running), Stable},
 		"brings the built-in manifests to the version":  {ready(running, pending), ApplyManifests},
 		"leaves them while a Machine is outdated":       {ready(running, pending, func(f *Facts) { f.Machines[0].Outdated = true }), Stable},
@@ -166,6 +183,7 @@ func TestDecideDelete(t *testing.T) {
 		want  Action
 	}{
 		"waits for workers first":          {DeleteFacts{Workers: []string{"Machine w"}, Machines: 3}, DeleteWorkersFirst},
+		"also for the last one":            {DeleteFacts{Workers: []string{"Machine w"}}, DeleteWorkersFirst},
 		"then deletes the Machines":        {DeleteFacts{Machines: 3}, DeleteMachines},
 		"also what was left of a creation": {DeleteFacts{Leftovers: 1}, DeleteMachines},
 		"then goes":                        {DeleteFacts{}, RemoveFinalizer},
@@ -179,4 +197,13 @@ func TestDecideDelete(t *testing.T) {
 func TestDecideDeleteNamesOnlySomeOfManyWorkers(t *testing.T) {
 	message := DecideDelete(DeleteFacts{Workers: strings.Split("abcdefgh", "")}).Message
 	NewWithT(t).Expect(message).To(HaveSuffix("a, b, c, d, e and others"))
+	message = DecideDelete(DeleteFacts{Workers: strings.Split("abcde", "")}).Message
+	NewWithT(t).Expect(message).To(HaveSuffix("a, b, c, d, e"))
+}
+
+func TestWhatIsADeparture(t *testing.T) {
+	departures := map[Action]bool{LeaveEtcd: true, RemoveMember: true, ReleaseHook: true}
+	for _, action := range []Action{Stable, Refuse, CreateMachine, DeleteMachine, RemediateMachine, WaitForLeave, WaitForMachineDeletion, LeaveEtcd, RemoveMember, ReleaseHook} {
+		NewWithT(t).Expect(Decision{Action: action}.IsDeparture()).To(Equal(departures[action]), string(action))
+	}
 }

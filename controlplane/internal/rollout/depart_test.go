@@ -126,6 +126,7 @@ func TestOneMemberLeavesAtATime(t *testing.T) {
 			g.Expect(decision.Machine).To(Equal(tc.machine))
 		})
 	}
+	NewWithT(t).Expect(three(departing(0)).DepartureMessage("cp-b")).To(Equal("Machine cp-b is being deleted"), "nothing is known of what it waits for")
 	says := three(departing(0), departing(2, leaving)).DepartureMessage("cp-a")
 	NewWithT(t).Expect(says).To(ContainSubstring("the etcd member of Machine cp-c"))
 }
@@ -156,6 +157,7 @@ func TestDeparturesBeforeTheClusterIsUsed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			decision := Decide(tc.facts)
 			NewWithT(t).Expect(decision.Action).To(Equal(tc.want), decision.Message)
+			NewWithT(t).Expect(decision.Left).To(BeFalse(), "etcd has its member")
 		})
 	}
 }
@@ -180,6 +182,7 @@ func TestAVoterOfNobodyIsGivenTime(t *testing.T) {
 		"long enough":               {three(votes(2 * time.Minute)), RemoveMember},
 		"nobody has seen it before": {three(votes(0), func(f *Facts) { f.StrangerFor = nil }), WaitForEtcd},
 		"a learner is not":          {three(votes(0), func(f *Facts) { f.Etcd.Members[3].Learner = true }), RemoveMember},
+		"nobody joins meanwhile":    {three(votes(0), func(f *Facts) { f.Replicas = 4 }), WaitForPreflight},
 		"not without a majority":    {three(votes(time.Hour), silentFor(1, time.Hour)), WaitForMachine},
 		"not before the cluster is used": {three(votes(time.Hour), func(f *Facts) {
 			f.Initialized, f.Intent.Initialized, f.APIServer = false, false, health.APIServerSilent
@@ -188,6 +191,10 @@ func TestAVoterOfNobodyIsGivenTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g, decision := NewWithT(t), Decide(tc.facts)
 			g.Expect(decision.Action).To(Equal(tc.want), decision.Message)
+			g.Expect(tc.facts.Strangers()).To(ConsistOf(HaveField("ID", BeEquivalentTo(9))))
+			if tc.want == WaitForPreflight {
+				g.Expect(decision.Message).To(ContainSubstring("belongs to no Machine"))
+			}
 			if tc.want == WaitForEtcd || tc.want == RemoveMember {
 				g.Expect(decision.MemberID).To(BeEquivalentTo(9))
 				g.Expect(decision.Message).To(ContainSubstring("belongs to no Machine"))
@@ -250,6 +257,14 @@ func TestWhatStandsInTheWayOfADeletion(t *testing.T) {
 		"nobody knows which member is its": {three(noSurge, func(f *Facts) {
 			f.Machines[1].Outdated, f.Machines[1].MemberID = true, 0
 		}), WaitForPreflight, "nobody knows which etcd member is its"},
+		"another that is silent is to be mended, and cannot be": {three(silentFor(1, time.Hour), func(f *Facts) {
+			f.Machines[1].Unhealthy, f.Replicas = true, 4
+			f.Machines[1].Retries = &controlplanev1.RemediationRecord{Machine: "cp-z", Timestamp: metav1.Unix(0, 0)}
+			f.Remediation = RemediationFacts{MaxRetry: new(int32), MinHealthyPeriod: time.Hour, Now: time.Unix(1, 0)}
+		}), WaitForPreflight, "cp-b: its node does not answer"},
+		"another that votes is to be mended": {wants(2, func(f *Facts) {
+			f.Machines[0].Unhealthy, f.Machines[0].ComponentProblems = true, []string{"no scheduler"}
+		}), CreateMachine, ""},
 		"another that votes is unhealthy": {three(outdated, noSurge, func(f *Facts) {
 			f.Machines[1].Unhealthy, f.Machines[1].ComponentProblems = true, []string{"no scheduler"}
 			f.Machines[1].Retries = &controlplanev1.RemediationRecord{Machine: "cp-z", Timestamp: metav1.Unix(0, 0)}

@@ -126,6 +126,10 @@ func TestAMemberThatReturnsIsRemoved(t *testing.T) {
 			f.Etcd.Answering = []uint64{1, 3}
 		}, fourth(empty)), WaitForPreflight, 0},
 		"while another Machine has not told which is its": {three(letGo, fourth()), RemoveMember, 2},
+		"not before what comes first, where a drain holds the last data": {three(letGo, func(f *Facts) {
+			f.Machines[1].Hook, f.Machines[1].HookWaitsFor = HookEarly, "the drain"
+			f.Replicas, f.Machines, f.Etcd.Members, f.Etcd.Answering, f.Etcd.Leader = 1, f.Machines[1:2], f.Etcd.Members[1:2], []uint64{2}, 2
+		}), WaitForMachineDeletion, 0},
 		"another is made where it holds the last data": {three(letGo, func(f *Facts) {
 			f.Replicas, f.Machines, f.Etcd.Members, f.Etcd.Answering, f.Etcd.Leader = 1, f.Machines[1:2], f.Etcd.Members[1:2], []uint64{2}, 2
 		}), CreateMachine, 0},
@@ -161,7 +165,9 @@ func TestTheHookGoesOnceTheMemberIsOut(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			decision := Decide(tc.facts)
 			NewWithT(t).Expect(decision.Action).To(Equal(tc.want), decision.Message)
+			NewWithT(t).Expect(decision.Left).To(BeTrue())
 			NewWithT(t).Expect(tc.facts.HasLeft(tc.facts.Machines[2].Name)).To(BeTrue())
+			NewWithT(t).Expect(tc.facts.HasLeft(tc.facts.Machines[1].Name)).To(BeFalse())
 		})
 	}
 }

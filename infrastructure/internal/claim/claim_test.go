@@ -2,6 +2,7 @@ package claim
 
 import (
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -53,6 +54,10 @@ func withMoreDisks(h *infrav1.TalosHost) {
 }
 
 func installed(h *infrav1.TalosHost) { h.Status.Hardware.Installed = ptr.To(true) }
+
+func ofRelease(version string) func(*infrav1.TalosHost) {
+	return func(h *infrav1.TalosHost) { h.Status.Hardware.TalosVersion = version }
+}
 
 func named(disk string) installdisk.Wish {
 	wish, err := installdisk.OfHost(infrav1.HostInstall{Disk: disk}, configgen.InstallDocument)
@@ -130,6 +135,44 @@ func TestJudge(t *testing.T) {
 		"a contract newer than the release to install does not": {
 			request:   Request{TalosContract: "v1.13", TalosVersion: "v1.12.4"},
 			rejection: ContractTooNew,
+		},
+		"a contract that cannot be read keeps nobody":       {request: Request{TalosContract: "x"}},
+		"a host whose release cannot be read does":          {change: ofRelease("x"), request: Request{TalosContract: "v1.14"}},
+		"a host whose release nobody knows does":            {change: ofRelease(""), request: Request{TalosContract: "v1.14", KubernetesVersion: "v1.42.0"}},
+		"an installed host whose release nobody knows does": {change: func(h *infrav1.TalosHost) { installed(h); ofRelease("")(h) }, request: Request{TalosVersion: "v1.13.9"}},
+		"a host that is claimed and being released is the last": {
+			change: func(h *infrav1.TalosHost) {
+				h.Spec.ConsumerRef.Name, h.Spec.Release.Policy = "other", infrav1.ReleaseWipeSystem
+			},
+			rejection: Releasing,
+		},
+		"a host of any failure domain does where none is wished": {change: inDomain("b"), request: Request{FailureDomainPolicy: infrav1.FailureDomainRequired}},
+		"a host of the required failure domain does": {
+			change: inDomain("a"), request: Request{FailureDomain: "a", FailureDomainPolicy: infrav1.FailureDomainRequired},
+		},
+		"a host that the selector picks does":                  {request: Request{Selector: labels.SelectorFromSet(labels.Set{"pool": "a"})}},
+		"a host does not until the very end of its quarantine": {change: quarantined(time.Hour - time.Second), rejection: Quarantined},
+		"a host does after a quarantine of its own": {
+			change: func(h *infrav1.TalosHost) {
+				quarantined(time.Minute)(h)
+				h.Spec.HostRetryAfterSeconds = ptr.To(int32(60))
+			},
+		},
+		"a host does not during a quarantine of its own": {
+			change: func(h *infrav1.TalosHost) {
+				quarantined(2 * time.Hour)(h)
+				h.Spec.HostRetryAfterSeconds = ptr.To(int32(7201))
+			},
+			rejection: Quarantined,
+		},
+		"a host in the boot that is demanded does": {change: func(h *infrav1.TalosHost) { h.Spec.MaintenanceCertFingerprint = "boot-1" }},
+		"a host that has told no certificate does": {
+			change: func(h *infrav1.TalosHost) {
+				h.Spec.MaintenanceCertFingerprint, h.Status.MaintenanceCertFingerprint = "boot-0", ""
+			},
+		},
+		"a Kubernetes version that the release to install does not know does not": {
+			request: Request{KubernetesVersion: "v1.36.3", TalosVersion: "v1.12.4"}, rejection: KubernetesUnfit,
 		},
 		"an older contract does": {request: Request{TalosContract: "v1.12"}},
 		"a Kubernetes version that the release does not know does not": {
@@ -243,6 +286,40 @@ func TestChoose(t *testing.T) {
 		g.Expect(result.Message()).To(Equal("No TalosHost of 4 can be claimed: 2 claimed, 1 in quarantine, 1 without an install disk named" +
 			"; set install.disk or install.diskSelector to exactly one: a has /dev/vda (20 GB)"))
 		g.Expect(result.RetryAfter).To(Equal(50 * time.Minute))
+	})
+	t.Run("takes one of another failure domain before one that was in quarantine there, too", func(t *testing.T) {
+		request := Request{FailureDomain: "one", FailureDomainPolicy: infrav1.FailureDomainPreferred, Now: now}
+		before, elsewhere := quarantined(2*time.Hour), inDomain("two")
+		wished, other := host("a", inDomain("one"), before), host("b", elsewhere, before)
+		NewWithT(t).Expect(Choose([]*infrav1.TalosHost{other, wished}, request, random).Host.Name).To(Equal("a"))
+		NewWithT(t).Expect(Choose([]*infrav1.TalosHost{other}, request, random).Host.Name).To(Equal("b"))
+	})
+	t.Run("waits for the quarantine that ends first", func(t *testing.T) {
+		early, late := host("a", quarantined(40*time.Minute)), host("b", quarantined(10*time.Minute))
+		for _, hosts := range [][]*infrav1.TalosHost{{early, late}, {late, early}} {
+			NewWithT(t).Expect(Choose(hosts, Request{Now: now}, random).RetryAfter).To(Equal(20 * time.Minute))
+		}
+		NewWithT(t).Expect(Choose([]*infrav1.TalosHost{early, host("c")}, Request{Now: now}, random).RetryAfter).To(BeZero(), "one fits now")
+	})
+	t.Run("lists some hosts, and some of their disks", func(t *testing.T) {
+		g := NewWithT(t)
+		many := func(disks int) func(*infrav1.TalosHost) {
+			return func(h *infrav1.TalosHost) {
+				for range disks {
+					h.Status.Hardware.Disks = append(h.Status.Hardware.Disks, infrav1.HostDisk{DevPath: "/dev/vd"})
+				}
+			}
+		}
+		message := func(hosts ...*infrav1.TalosHost) string { return Choose(hosts, Request{Now: now}, random).Message() }
+		g.Expect(message(host("a", many(16)))).To(And(HaveSuffix("/dev/vd (0 GB)"), WithTransform(func(m string) int { return strings.Count(m, "/dev/vd") }, Equal(16))))
+		g.Expect(message(host("a", many(17)))).To(And(HaveSuffix("/dev/vd (0 GB), ..."), WithTransform(func(m string) int { return strings.Count(m, "/dev/vd") }, Equal(16))))
+		one := many(1)
+		g.Expect(message(host("a", one), host("b", one), host("c", one))).To(HaveSuffix(": a has /dev/vd (0 GB); b has /dev/vd (0 GB); c has /dev/vd (0 GB)"))
+		g.Expect(message(host("a", one), host("b", one), host("c", one), host("d", one))).To(HaveSuffix("; c has /dev/vd (0 GB); ..."))
+	})
+	t.Run("says which releases are installed", func(t *testing.T) {
+		result := Choose([]*infrav1.TalosHost{host("a", installed)}, Request{Now: now, TalosVersion: "v1.13.10"}, random)
+		NewWithT(t).Expect(result.Message()).To(And(ContainSubstring("1 with another Talos release installed than wished; "), HaveSuffix(": a has v1.13.9")))
 	})
 	t.Run("takes no provider ID that is in use", func(t *testing.T) {
 		g := NewWithT(t)

@@ -30,6 +30,8 @@ func TestAmong(t *testing.T) {
 		"a pattern of the model":    {infrav1.HostInstall{DiskSelector: infrav1.HostDiskSelector{Model: "INTEL*"}}, []string{"/dev/nvme0n1"}},
 		"a size":                    {infrav1.HostInstall{DiskSelector: infrav1.HostDiskSelector{MinSizeGiB: ptr.To(int32(500))}}, []string{"/dev/sdb", "/dev/nvme0n1"}},
 		"two bounds":                {infrav1.HostInstall{DiskSelector: infrav1.HostDiskSelector{MinSizeGiB: ptr.To(int32(500)), MaxSizeGiB: ptr.To(int32(1000))}}, []string{"/dev/nvme0n1"}},
+		"bounds that just fit":      {infrav1.HostInstall{DiskSelector: infrav1.HostDiskSelector{MinSizeGiB: ptr.To(int32(894)), MaxSizeGiB: ptr.To(int32(895))}}, []string{"/dev/nvme0n1"}},
+		"a bound in GiB, not in GB": {infrav1.HostInstall{DiskSelector: infrav1.HostDiskSelector{MinSizeGiB: ptr.To(int32(895)), MaxSizeGiB: ptr.To(int32(3725))}}, nil},
 		"a kind":                    {infrav1.HostInstall{DiskSelector: infrav1.HostDiskSelector{Type: infrav1.HostDiskHDD}}, []string{"/dev/sdb"}},
 		"what breaks out of quotes": {infrav1.HostInstall{DiskSelector: infrav1.HostDiskSelector{Model: `") || true || glob("*`}}, nil},
 	}

@@ -185,6 +185,19 @@ func TestWhatIsLeftInMaintenanceMode(t *testing.T) {
 		"a partition of an earlier life is wiped": {
 			volumes: []talosclient.Volume{old}, action: WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vda7"},
 		},
+		"not where nobody knows which disk is the system's": {
+			change: (func(f *Facts) { f.Volumes = []talosclient.Volume{old} }), action: Wait, reason: infrav1.NotWipedReason, message: "u-old (/dev/vda7)",
+		},
+		"several are named in order": {
+			volumes: []talosclient.Volume{found("u-b", "/dev/vdb2", "/dev/vdb", 2, "b"), found("u-a", "/dev/vdb1", "/dev/vdb", 1, "a"), found("", "/dev/vdb0", "/dev/vdb", 0, "recorded")},
+			action:  Wait, reason: infrav1.NotWipedReason, message: "still has /dev/vdb0, u-a (/dev/vdb1), u-b (/dev/vdb2);",
+		},
+		"several are wiped in order, each once": {
+			volumes: []talosclient.Volume{
+				found("u-b", "/dev/vdb2", "/dev/vdb", 2, "b"), found("u-a", "/dev/vdb1", "/dev/vdb", 1, "a"), found("u-a", "/dev/vdb1", "/dev/vdb", 1, "a"),
+			},
+			change: (func(f *Facts) { f.RetryNow = true }), action: WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vdb1", "/dev/vdb2"},
+		},
 		"on another disk, which may be that of another machine, too, it is left to a person": {
 			volumes: []talosclient.Volume{found("u-old", "/dev/vdb1", "/dev/vdb", 1, "old")}, action: Wait, reason: infrav1.NotWipedReason, message: "u-old (/dev/vdb1)",
 		},
@@ -304,5 +317,8 @@ func TestTheVolumesOfAClusterAreRecorded(t *testing.T) {
 		system, wholeDisk("u-big", "/dev/vdb", "ready"), wholeDisk("u-foreign", "/dev/vdc", "failed"), managed("ETCD", "/dev/vdd1", "/dev/vdd", 1, "etcd"),
 		managed("e-theirs", "/dev/vde1", "/dev/vde", 1, "theirs"), managed("/dev/sdb-1", "/dev/sdb1", "/dev/sdb", 1, "md"),
 		[]talosclient.Volume{found("u-old", "/dev/vdf1", "/dev/vdf", 1, "old")},
+		[]talosclient.Volume{ // Talos has not taken it.
+			{ID: "/dev/sdc-1", Type: talosclient.VolumePartition, Phase: "failed", Location: "/dev/sdc1", ParentLocation: "/dev/sdc", PartitionIndex: 1, UUID: "failed"},
+		},
 	))).To(ConsistOf("state", "ephemeral", "fs-of-/dev/vdb", "etcd", "md"))
 }

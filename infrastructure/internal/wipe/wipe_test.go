@@ -42,6 +42,9 @@ func TestDecide(t *testing.T) {
 		reason string
 		labels []string
 		failed bool
+		// next is when time alone may change the decision, and says is in the message.
+		next time.Duration
+		says string
 	}{
 		"a running machine is told to wipe what Talos has made, and nothing of others": {
 			facts:  Facts{Release: wipeSystem, Contact: Configured, Stage: talosclient.StageRunning, VolumesKnown: true, Volumes: installed},
@@ -73,10 +76,10 @@ func TestDecide(t *testing.T) {
 		},
 		"a machine that may vote is given time to say so": {
 			facts:  Facts{Release: wipeSystem, Vote: MayVote, Contact: Configured, Stage: talosclient.StageRunning, VolumesKnown: true, Volumes: installed},
-			action: Wait, reason: infrav1.EtcdVoterReason,
+			action: Wait, reason: infrav1.EtcdVoterReason, next: 4*time.Minute + 50*time.Second,
 		},
 		"a machine whose etcd stays silent is wiped": {
-			facts: Facts{Release: infrav1.HostRelease{Policy: infrav1.ReleaseWipeSystem, RequestedAt: ago(etcdSettle)}, Vote: MayVote,
+			facts: Facts{Release: infrav1.HostRelease{Policy: infrav1.ReleaseWipeSystem, RequestedAt: ago(5 * time.Minute)}, Vote: MayVote,
 				Contact: Configured, Stage: talosclient.StageRunning, VolumesKnown: true, Volumes: installed},
 			action: Reset, reason: infrav1.ResettingReason, labels: []string{"EPHEMERAL", "r-raw", "s-swap", "u-data", "STATE"},
 		},
@@ -89,8 +92,8 @@ func TestDecide(t *testing.T) {
 			action: Wait, reason: infrav1.RetainedReason, failed: true,
 		},
 		"a machine that was told, and is in the same boot, is waited for": {
-			facts:  Facts{Release: told(resetSettle / 2), Contact: Configured, Stage: talosclient.StageRunning, Fingerprint: "apid-1", VolumesKnown: true, Volumes: installed},
-			action: Wait, reason: infrav1.ResettingReason,
+			facts:  Facts{Release: told(59 * time.Second), Contact: Configured, Stage: talosclient.StageRunning, Fingerprint: "apid-1", VolumesKnown: true, Volumes: installed},
+			action: Wait, reason: infrav1.ResettingReason, next: time.Second,
 		},
 		"a machine that is wiping is waited for": {
 			facts:  Facts{Release: told(time.Hour * 2), Contact: Configured, Stage: talosclient.StageResetting, Fingerprint: "apid-1", VolumesKnown: true, Volumes: installed},
@@ -98,11 +101,15 @@ func TestDecide(t *testing.T) {
 		},
 		"a machine that has booted with its configuration was not wiped": {
 			facts:  Facts{Release: told(time.Minute), Contact: Configured, Stage: talosclient.StageBooting, Fingerprint: "apid-2", VolumesKnown: true, Volumes: installed, RetryAfter: time.Hour},
-			action: Wait, reason: infrav1.NotWipedReason, failed: true,
+			action: Wait, reason: infrav1.NotWipedReason, failed: true, next: 59 * time.Minute,
 		},
 		"a machine that did not hear it is told again": {
-			facts:  Facts{Release: told(resetSettle), Contact: Configured, Stage: talosclient.StageRunning, Fingerprint: "apid-1", Container: true, RetryAfter: time.Hour},
+			facts:  Facts{Release: told(time.Minute), Contact: Configured, Stage: talosclient.StageRunning, Fingerprint: "apid-1", Container: true, RetryAfter: time.Hour},
 			action: Reset, reason: infrav1.ResettingReason,
+		},
+		"an unwiped machine is given a minute, however short hostRetryAfterSeconds is": {
+			facts:  Facts{Release: told(59 * time.Second), Contact: Configured, Stage: talosclient.StageRunning, Fingerprint: "apid-2", Container: true, RetryAfter: time.Second},
+			action: Wait, reason: infrav1.NotWipedReason, failed: true, next: time.Second,
 		},
 		"an unwiped machine is told again after hostRetryAfterSeconds": {
 			facts:  Facts{Release: told(time.Hour), Contact: Configured, Stage: talosclient.StageRunning, Fingerprint: "apid-2", Container: true, RetryAfter: time.Hour},
@@ -117,7 +124,7 @@ func TestDecide(t *testing.T) {
 				Release: told(time.Minute), Handover: handover, Contact: InMaintenance, Stage: talosclient.StageMaintenance, Fingerprint: "boot-2",
 				VolumesKnown: true, Volumes: []talosclient.Volume{{ID: "STATE", Phase: "missing"}, {ID: "META", Location: "/dev/vda4", Filesystem: "talosmeta"}},
 			},
-			action: Done, reason: infrav1.NothingToReleaseReason,
+			action: Done, reason: infrav1.NothingToReleaseReason, says: "proven wiped",
 		},
 		"maintenance is no proof while the volumes are unknown": {
 			facts:  Facts{Release: told(time.Minute), Handover: handover, Contact: InMaintenance, Stage: talosclient.StageMaintenance, Fingerprint: "boot-2"},
@@ -134,14 +141,14 @@ func TestDecide(t *testing.T) {
 			facts: Facts{
 				Release: wipeSystem, Handover: handover, Contact: InMaintenance, Stage: talosclient.StageMaintenance, Fingerprint: "boot-1", VolumesKnown: true,
 			},
-			action: Wait, reason: infrav1.WaitingForResetReason,
+			action: Wait, reason: infrav1.WaitingForResetReason, next: 50 * time.Second,
 		},
 		"the boot of the hand-over is enough once the configuration is sure not to have been taken": {
 			facts: Facts{
-				Release:  infrav1.HostRelease{Policy: infrav1.ReleaseWipeSystem, RequestedAt: ago(handoverSettle)},
+				Release:  infrav1.HostRelease{Policy: infrav1.ReleaseWipeSystem, RequestedAt: ago(time.Minute)},
 				Handover: handover, Contact: InMaintenance, Stage: talosclient.StageMaintenance, Fingerprint: "boot-1", VolumesKnown: true,
 			},
-			action: Done, reason: infrav1.NothingToReleaseReason,
+			action: Done, reason: infrav1.NothingToReleaseReason, says: "never taken",
 		},
 		"a silent machine is waited for": {
 			facts:  Facts{Release: wipeSystem, Contact: Silent},
@@ -159,6 +166,26 @@ func TestDecide(t *testing.T) {
 			facts:  Facts{Release: wipeSystem, Contact: WrongClock},
 			action: Wait, reason: infrav1.ReleaseClocksDifferReason,
 		},
+		"a silent machine that is retained is left as it is": {
+			facts:  Facts{Release: infrav1.HostRelease{Policy: infrav1.ReleaseRetain}, Contact: Silent},
+			action: Wait, reason: infrav1.RetainedReason, failed: true,
+		},
+		"a machine that nobody has looked for is waited for": {
+			facts:  Facts{Release: wipeSystem},
+			action: Wait, reason: infrav1.ReleaseSilentReason, says: "not seen",
+		},
+		"a machine that reboots is waited for": {
+			facts:  Facts{Release: told(time.Hour * 2), Contact: Configured, Stage: talosclient.StageRebooting, Fingerprint: "apid-1", VolumesKnown: true, Volumes: installed},
+			action: Wait, reason: infrav1.ResettingReason,
+		},
+		"a machine that shuts down is waited for, though a person wants it told again": {
+			facts:  Facts{Release: told(time.Hour * 2), Contact: Configured, Stage: talosclient.StageShuttingDown, RetryNow: true, VolumesKnown: true, Volumes: installed},
+			action: Wait, reason: infrav1.ResettingReason,
+		},
+		"a machine of somebody else that is in maintenance mode is proven wiped in any boot": {
+			facts:  Facts{Release: wipeSystem, Contact: InMaintenance, Stage: talosclient.StageMaintenance, VolumesKnown: true},
+			action: Done, reason: infrav1.NothingToReleaseReason, says: "proven wiped",
+		},
 		"a machine of somebody else is left alone": {
 			facts:  Facts{Release: wipeSystem, Contact: Refused},
 			action: Wait, reason: infrav1.ReleaseUntrustedReason,
@@ -173,7 +200,9 @@ func TestDecide(t *testing.T) {
 			g.Expect(decision.Reason).To(Equal(tt.reason))
 			g.Expect(decision.Labels).To(Equal(tt.labels))
 			g.Expect(decision.Failed).To(Equal(tt.failed))
+			g.Expect(decision.Next).To(Equal(tt.next))
 			g.Expect(decision.Message).NotTo(BeEmpty())
+			g.Expect(decision.Message).To(ContainSubstring(tt.says))
 		})
 	}
 }
