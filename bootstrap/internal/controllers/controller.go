@@ -73,7 +73,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(r.machineToConfigs)).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToConfigs)).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.secretToConfigs)).
-		Build(ctx, r)
+		Build(ctx, pass.Fairly(r, options.MaxConcurrentReconciles))
 	if err != nil {
 		return fmt.Errorf("setting up the TalosConfig controller: %w", err)
 	}

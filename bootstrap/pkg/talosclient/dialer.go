@@ -91,7 +91,7 @@ func (p *Pool) open(c *conn, address string, config *tls.Config) error {
 	dialer := &net.Dialer{KeepAliveConfig: net.KeepAliveConfig{
 		Enable: true, Idle: tcpKeepaliveIdle, Interval: tcpKeepaliveEvery, Count: tcpKeepaliveCount,
 	}}
-	options := append(slices.Clone(p.observers),
+	options := append(slices.Clone(p.observers), grpc.WithChainStreamInterceptor(boundLists),
 		grpc.WithContextDialer(func(ctx context.Context, target string) (net.Conn, error) {
 			return dialer.DialContext(ctx, "tcp", target)
 		}),

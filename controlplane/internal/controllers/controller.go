@@ -125,7 +125,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 			clustercache.WatchForProbeFailure(remoteGracePeriod))).
 		WatchesRawSource(source.Channel(r.Follower.Events(), handler.EnqueueRequestsFromMapFunc(r.nodeToControlPlane))).
 		WatchesRawSource(source.Channel(r.leaves.ended, handler.EnqueueRequestsFromMapFunc(r.nodeToControlPlane))).
-		Build(ctx, r)
+		Build(ctx, pass.Fairly(r, options.MaxConcurrentReconciles))
 	if err != nil {
 		return fmt.Errorf("setting up the TalosControlPlane controller: %w", err)
 	}

@@ -75,7 +75,7 @@ func (r *ClusterReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 		// Nodes have no label of the watch filter.
 		WatchesRawSource(source.Kind[client.Object](mgr.GetCache(), &corev1.Node{},
 			handler.EnqueueRequestsFromMapFunc(r.nodeToClusters), changes(isOtherPlace))).
-		Build(ctx, r)
+		Build(ctx, pass.Fairly(r, options.MaxConcurrentReconciles))
 	if err != nil {
 		return fmt.Errorf("setting up the TalosCluster controller: %w", err)
 	}

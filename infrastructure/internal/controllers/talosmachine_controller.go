@@ -72,7 +72,7 @@ func (r *MachineReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToMachines)).
 		Watches(&infrav1.TalosHost{}, handler.EnqueueRequestsFromMapFunc(r.hostToMachines)).
 		WatchesRawSource(source.Channel(r.Changes, &handler.EnqueueRequestForObject{})).
-		Build(ctx, r)
+		Build(ctx, pass.Fairly(r, options.MaxConcurrentReconciles))
 	if err != nil {
 		return fmt.Errorf("setting up the TalosMachine controller: %w", err)
 	}
