@@ -1,9 +1,12 @@
 package integration
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,13 +16,17 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/test/fleet"
 	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
+	"github.com/capi-talos/capi-talos/test/stack/management"
+	"github.com/capi-talos/capi-talos/test/talossim"
 )
 
 // rolesOfUsers are the ClusterRoles that docs/install.md has for users.
@@ -63,137 +70,274 @@ func tenant(t *testing.T, namespace string) client.Client {
 	return found
 }
 
-// TestWhatATenantCannotDo: a user with the rights of docs/install.md means harm to a
-// control plane that runs, from its own namespace and from another one. Each attempt is
-// refused, or has no effect on any machine.
-func TestWhatATenantCannotDo(t *testing.T) {
-	t.Parallel()
-	const name, elsewhere = "victim", "intruder"
-	g, ctx := NewWithT(t), t.Context()
-	machines := newFleet(t, simfleet.Options{})
-	hosts := runCluster(t, machines, name, 1, 1)
-	createNamespace(t, elsewhere)
-	forgetHosts(t, elsewhere)
-	inside, outside := tenant(t, name), tenant(t, elsewhere)
-	booted := boots(machines, hosts)
+// The two tenants, and the cluster that each of them has: their objects have the same
+// names, down to the provider IDs of their machines.
+const (
+	victimNamespace, intruderNamespace = "victim", "intruder"
+	tenantCluster                      = "prod"
+)
 
-	used := &infrav1.TalosHost{}
-	g.Expect(inside.Get(ctx, client.ObjectKey{Namespace: name, Name: hosts[0].Name}, used)).To(Succeed())
-	g.Expect(used.Spec.Handover.Progress).To(Equal(infrav1.HandoverRan))
-	twin := func(namespace, called string, change func(*infrav1.TalosHost)) *infrav1.TalosHost {
-		host := hosts[0].Manifest(namespace, nil)
-		host.Name = called
+// neighbours are two tenants beside each other. The victim has a control plane machine,
+// a worker and a free machine, the intruder a control plane machine and two free ones.
+type neighbours struct {
+	t *testing.T
+	// victim and intruder are their clients.
+	victim, intruder client.Client
+	// machines are the victim's, theirs the intruder's.
+	machines, theirs           *simfleet.Fleet
+	hosts, theirHosts          []fleet.Host
+	used, free, older, theirCP *infrav1.TalosHost
+}
+
+// newNeighbours raises both clusters with nothing but the rights of their tenants. Of
+// all hosts one of the intruder's is the oldest.
+func newNeighbours(t *testing.T) *neighbours {
+	t.Helper()
+	g, ctx := NewWithT(t), t.Context()
+	n := &neighbours{t: t, theirs: newFleet(t, simfleet.Options{Personality: talossim.Metal})}
+	n.machines = newFleet(t, simfleet.Options{Personality: talossim.Metal})
+	for _, namespace := range []string{victimNamespace, intruderNamespace} {
+		createNamespace(t, namespace)
+		forgetHosts(t, namespace)
+	}
+	n.victim, n.intruder = tenant(t, victimNamespace), tenant(t, intruderNamespace)
+	var err error
+	n.theirHosts, err = n.theirs.Add(ctx, 3)
+	g.Expect(err).NotTo(HaveOccurred())
+	n.hosts, err = n.machines.Add(ctx, 3)
+	g.Expect(err).NotTo(HaveOccurred())
+
+	older := n.theirHosts[0].Manifest(intruderNamespace, nil)
+	older.Name, older.Spec.Unschedulable = "older", new(true)
+	g.Expect(n.intruder.Create(ctx, older)).To(Succeed())
+	second := older.CreationTimestamp.Add(time.Second)
+	g.Eventually(time.Now).Should(BeTemporally(">", second), "creation times are in seconds")
+	for i, host := range n.hosts {
+		g.Expect(n.victim.Create(ctx, manifestOf(host, victimNamespace, i))).To(Succeed())
+	}
+	g.Expect(n.intruder.Create(ctx, manifestOf(n.theirHosts[1], intruderNamespace, 0))).To(Succeed())
+	n.createCluster(n.victim, n.machines, management.Shape{Namespace: victimNamespace, Name: tenantCluster, ControlPlanes: 1, Workers: 1})
+	n.createCluster(n.intruder, n.theirs, management.Shape{Namespace: intruderNamespace, Name: tenantCluster, ControlPlanes: 1})
+	awaitMachines(t, victimNamespace, tenantCluster)
+	awaitMachines(t, intruderNamespace, tenantCluster)
+
+	for _, host := range n.hosts {
+		found := n.host(victimNamespace, host.Name)
+		switch {
+		case found.Spec.ConsumerRef.Name == "":
+			n.free = found
+		case n.used == nil || strings.Contains(found.Spec.ConsumerRef.Name, "control-plane"):
+			n.used = found
+		}
+	}
+	g.Expect(n.free).NotTo(BeNil())
+	g.Expect(n.used.Spec.Handover.Progress).To(Equal(infrav1.HandoverRan))
+	n.older, n.theirCP = n.host(intruderNamespace, "older"), n.host(intruderNamespace, n.theirHosts[1].Name)
+	g.Expect([]string{victimID(0), victimID(1), victimID(2)}).To(ContainElement(n.theirCP.Spec.ConsumerRef.ProviderID), "both have it")
+	return n
+}
+
+func victimID(number int) string {
+	return infrav1.ProviderIDPrefix + "tenant-" + strconv.Itoa(number)
+}
+
+// manifestOf is a host that knows its machine by the UUID alone, and names the provider
+// ID.
+func manifestOf(host fleet.Host, namespace string, number int) *infrav1.TalosHost {
+	manifest := host.Manifest(namespace, nil)
+	manifest.Spec.Identity.MACAddresses = nil
+	manifest.Spec.ProviderID = victimID(number)
+	return manifest
+}
+
+func (n *neighbours) createCluster(as client.Client, machines fleet.Fleet, shape management.Shape, changes ...func(*unstructured.Unstructured)) {
+	n.t.Helper()
+	g := NewWithT(n.t)
+	manifest, err := world.Stack.Generate(n.t.Context(), machines, shape)
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, object := range objects(g, manifest) {
+		for _, change := range changes {
+			change(object)
+		}
+		g.Expect(as.Create(n.t.Context(), object)).To(Succeed(), object.GetKind())
+	}
+}
+
+func (n *neighbours) host(namespace, name string) *infrav1.TalosHost {
+	n.t.Helper()
+	found := &infrav1.TalosHost{}
+	NewWithT(n.t).Expect(world.Client.Get(n.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, found)).To(Succeed())
+	return found
+}
+
+// awaitMachines waits until a cluster and all Machines of its namespace are available.
+func awaitMachines(t *testing.T, namespace, name string) {
+	t.Helper()
+	NewWithT(t).Eventually(func(g Gomega) {
+		cluster := &clusterv1.Cluster{}
+		g.Expect(world.Client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, cluster)).To(Succeed())
+		g.Expect(told(cluster, clusterv1.AvailableCondition)).To(HaveField("Status", metav1.ConditionTrue))
+		machines := &clusterv1.MachineList{}
+		g.Expect(world.Client.List(t.Context(), machines, client.InNamespace(namespace))).To(Succeed())
+		for i := range machines.Items {
+			g.Expect(told(&machines.Items[i], clusterv1.AvailableCondition)).To(HaveField("Status", metav1.ConditionTrue), machines.Items[i].Name)
+		}
+	}).WithTimeout(timeout).Should(Succeed())
+}
+
+// twin is another host for the machine of a host.
+func twin(of *infrav1.TalosHost, namespace, name string, changes ...func(*infrav1.TalosHost)) *infrav1.TalosHost {
+	host := &infrav1.TalosHost{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+	host.Spec.Addresses, host.Spec.Install = of.Spec.Addresses, of.Spec.Install
+	for _, change := range changes {
 		change(host)
-		return host
 	}
-	patch := func(c client.Client, change func(*infrav1.TalosHost)) error {
-		changed := used.DeepCopy()
-		change(changed)
-		return c.Patch(ctx, changed, client.MergeFrom(used))
+	return host
+}
+
+// attempt is what somebody tries who is refused.
+type attempt struct {
+	try func() error
+	// as is how the refusal is recognized, and words are in it.
+	as    func(error) bool
+	words []string
+}
+
+func expectRefused(t *testing.T, attempts map[string]attempt) {
+	t.Helper()
+	for _, name := range slices.Sorted(maps.Keys(attempts)) {
+		g, err := NewWithT(t), attempts[name].try()
+		g.Expect(attempts[name].as(err)).To(BeTrue(), "%s: %v", name, err)
+		for _, word := range attempts[name].words {
+			g.Expect(err).To(MatchError(ContainSubstring(word)), name)
+		}
 	}
-	for attack, tt := range map[string]struct {
-		try     func() error
-		refused func(error) bool
-	}{
-		"a host with a claim": {func() error {
-			return inside.Create(ctx, twin(name, "claimed", func(h *infrav1.TalosHost) { h.Spec.ConsumerRef = used.Spec.ConsumerRef }))
-		}, apierrors.IsForbidden},
-		"a host with a hand-over": {func() error {
-			return inside.Create(ctx, twin(name, "handed", func(h *infrav1.TalosHost) { h.Spec.Handover = used.Spec.Handover }))
-		}, apierrors.IsForbidden},
-		"a host with a release": {func() error {
-			return inside.Create(ctx, twin(name, "released", func(h *infrav1.TalosHost) {
-				h.Spec.AdoptionSecretRef.Name = name + "-talosconfig"
-				h.Spec.Release = infrav1.HostRelease{Policy: infrav1.ReleaseWipeAll, RequestedAt: metav1.Now()}
-			}))
-		}, apierrors.IsForbidden},
-		"a claim in another namespace": {func() error {
-			return outside.Create(ctx, twin(elsewhere, "claimed", func(h *infrav1.TalosHost) {
-				h.Spec.ConsumerRef = used.Spec.ConsumerRef
-				h.Spec.ConsumerRef.Namespace = elsewhere
-			}))
-		}, apierrors.IsForbidden},
-		"a release is written": {func() error {
-			return patch(inside, func(h *infrav1.TalosHost) {
-				h.Spec.Release = infrav1.HostRelease{Policy: infrav1.ReleaseWipeAll, RequestedAt: metav1.Now()}
-			})
-		}, apierrors.IsInvalid},
-		"a hand-over is taken away": {func() error {
-			return patch(inside, func(h *infrav1.TalosHost) { h.Spec.Handover = infrav1.HostHandover{} })
-		}, apierrors.IsInvalid},
-		"the address is changed": {func() error {
-			return patch(inside, func(h *infrav1.TalosHost) { h.Spec.Addresses = []string{hosts[1].Address} })
-		}, apierrors.IsInvalid},
-		"the finalizer is taken away": {func() error {
-			return patch(inside, func(h *infrav1.TalosHost) { h.Finalizers = nil })
-		}, apierrors.IsForbidden},
-		"the host is deleted": {func() error { return inside.Delete(ctx, used.DeepCopy()) }, apierrors.IsForbidden},
-		"the host is deleted as if it was moved": {func() error {
+}
+
+// records are what belongs to the manager in a host, by field: those of a machine in
+// use, for a consumer of the namespace.
+func (n *neighbours) records(namespace string) map[string]func(*infrav1.TalosHost) {
+	spec, now := n.used.Spec, metav1.Now()
+	spec.ConsumerRef.Namespace = namespace
+	return map[string]func(*infrav1.TalosHost){
+		"spec.consumerRef": func(h *infrav1.TalosHost) { h.Spec.ConsumerRef = spec.ConsumerRef },
+		"spec.handover":    func(h *infrav1.TalosHost) { h.Spec.Handover = spec.Handover },
+		"spec.release": func(h *infrav1.TalosHost) {
+			h.Spec.AdoptionSecretRef.Name = tenantCluster + "-talosconfig"
+			h.Spec.Release = infrav1.HostRelease{Policy: infrav1.ReleaseWipeAll, RequestedAt: now}
+		},
+		"spec.quarantine": func(h *infrav1.TalosHost) { h.Spec.Quarantine.Since = now },
+		"spec.reprovision": func(h *infrav1.TalosHost) {
+			h.Spec.Reprovision = infrav1.HostReprovision{ClusterName: tenantCluster, Previous: spec.Handover}
+		},
+		"spec.wiped": func(h *infrav1.TalosHost) {
+			h.Spec.Wiped = []infrav1.HostWipe{{ProviderID: spec.ConsumerRef.ProviderID, ProvenAt: now}}
+		},
+	}
+}
+
+// patch changes a host of somebody.
+func (n *neighbours) patch(as client.Client, host *infrav1.TalosHost, change func(*infrav1.TalosHost)) error {
+	changed := host.DeepCopy()
+	change(changed)
+	return as.Patch(n.t.Context(), changed, client.MergeFrom(host))
+}
+
+// attackAtHome is what a tenant tries in the namespace of its own cluster: to get at
+// keys of machines that run, or to have them wiped.
+func (n *neighbours) attackAtHome() map[string]attempt {
+	ctx := n.t.Context()
+	attempts := map[string]attempt{
+		"the address of a machine in use is changed": {func() error {
+			return n.patch(n.victim, n.used, func(h *infrav1.TalosHost) { h.Spec.Addresses = n.free.Spec.Addresses })
+		}, apierrors.IsInvalid, []string{"spec.addresses"}},
+		"the identity of a machine in use is changed": {func() error {
+			return n.patch(n.victim, n.used, func(h *infrav1.TalosHost) { h.Spec.Identity = n.free.Spec.Identity })
+		}, apierrors.IsInvalid, []string{"spec.identity"}},
+		"the finalizer of a host in use is taken away": {func() error {
+			return n.patch(n.victim, n.used, func(h *infrav1.TalosHost) { h.Finalizers = nil })
+		}, apierrors.IsForbidden, []string{infrav1.TalosHostFinalizer, `verb "move"`}},
+		"a host in use is deleted": {func() error { return n.victim.Delete(ctx, n.used.DeepCopy()) }, apierrors.IsForbidden, []string{"delete its Machine first"}},
+		"a host in use is deleted as if it was moved": {func() error {
 			moved := func(h *infrav1.TalosHost) {
 				metav1.SetMetaDataAnnotation(&h.ObjectMeta, infrav1.DeleteForMoveAnnotation, "")
 			}
-			if err := patch(inside, moved); err != nil {
+			if err := n.patch(n.victim, n.used, moved); err != nil {
 				return err
 			}
-			err := inside.Delete(ctx, used.DeepCopy())
-			marked := used.DeepCopy()
+			err := n.victim.Delete(ctx, n.used.DeepCopy())
+			marked := n.used.DeepCopy()
 			moved(marked)
-			g.Expect(world.Client.Patch(ctx, used.DeepCopy(), client.MergeFrom(marked))).To(Succeed(), "the annotation goes again")
+			NewWithT(n.t).Expect(world.Client.Patch(ctx, n.used.DeepCopy(), client.MergeFrom(marked))).To(Succeed(), "the annotation goes again")
 			return err
-		}, apierrors.IsForbidden},
+		}, apierrors.IsForbidden, []string{"while the Cluster is paused"}},
 		"Secrets are read": {func() error {
-			return inside.List(ctx, &corev1.SecretList{}, client.InNamespace(name))
-		}, apierrors.IsForbidden},
-		"a TalosMachine is written": {func() error {
-			return inside.Create(ctx, &infrav1.TalosMachine{
-				ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "mine"}, Spec: infrav1.TalosMachineSpec{Metal: &infrav1.TalosMachineMetalSpec{}},
+			return n.victim.List(ctx, &corev1.SecretList{}, client.InNamespace(victimNamespace))
+		}, apierrors.IsForbidden, nil},
+		"a TalosMachine is made by hand": {func() error {
+			return n.victim.Create(ctx, &infrav1.TalosMachine{
+				ObjectMeta: metav1.ObjectMeta{Namespace: victimNamespace, Name: "mine"}, Spec: infrav1.TalosMachineSpec{Metal: &infrav1.TalosMachineMetalSpec{}},
 			})
-		}, apierrors.IsForbidden},
-		"the namespace asks for privileged Pods": {func() error {
-			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		}, apierrors.IsForbidden, nil},
+		"the namespace is labelled for privileged Pods": {func() error {
+			namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: victimNamespace}}
 			labelled := namespace.DeepCopy()
 			labelled.Labels = map[string]string{infrav1.PodSecurityLabel: infrav1.PodSecurityPrivileged}
-			return inside.Patch(ctx, labelled, client.MergeFrom(namespace))
-		}, apierrors.IsForbidden},
-		"the hosts of another namespace are read": {func() error {
-			return outside.List(ctx, &infrav1.TalosHostList{}, client.InNamespace(name))
-		}, apierrors.IsForbidden},
-		"the Clusters of another namespace are read": {func() error {
-			return outside.List(ctx, &clusterv1.ClusterList{}, client.InNamespace(name))
-		}, apierrors.IsForbidden},
-	} {
-		err := tt.try()
-		g.Expect(tt.refused(err)).To(BeTrue(), "%s: %v", attack, err)
+			return n.victim.Patch(ctx, labelled, client.MergeFrom(namespace))
+		}, apierrors.IsForbidden, nil},
+		"the status of a host is written": {func() error {
+			changed := n.free.DeepCopy()
+			changed.Status.State = infrav1.HostProvisioned
+			return n.victim.Status().Patch(ctx, changed, client.MergeFrom(n.free))
+		}, apierrors.IsForbidden, nil},
 	}
+	for field, record := range n.records(victimNamespace) {
+		attempts["a record of the manager in a new host: "+field] = attempt{func() error {
+			return n.victim.Create(ctx, twin(n.used, victimNamespace, "forged", record))
+		}, apierrors.IsForbidden, []string{field, `verb "move"`}}
+		attempts["a record of the manager is changed: "+field] = attempt{func() error {
+			return n.patch(n.victim, n.used, func(h *infrav1.TalosHost) {
+				before := h.DeepCopy()
+				record(h)
+				if field == "spec.consumerRef" || field == "spec.handover" {
+					h.Spec.ConsumerRef, h.Spec.Handover = infrav1.ConsumerReference{}, infrav1.HostHandover{}
+				}
+				h.Spec.AdoptionSecretRef = before.Spec.AdoptionSecretRef
+			})
+		}, apierrors.IsInvalid, []string{field}}
+	}
+	return attempts
+}
 
-	// What is not refused has no effect.
-	adopts := func(h *infrav1.TalosHost) {
-		h.Spec.AdoptionPolicy, h.Spec.AdoptionSecretRef.Name = infrav1.AdoptionWipeForeign, name+"-talosconfig"
-	}
-	g.Expect(inside.Create(ctx, twin(name, "adopting", adopts))).To(Succeed())
-	g.Expect(outside.Create(ctx, twin(elsewhere, "beside", func(*infrav1.TalosHost) {}))).To(Succeed())
-	for _, host := range []client.ObjectKey{{Namespace: name, Name: "adopting"}, {Namespace: elsewhere, Name: "beside"}} {
-		g.Eventually(func(g Gomega) {
-			found := &infrav1.TalosHost{}
-			g.Expect(world.Client.Get(ctx, host, found)).To(Succeed())
-			told := told(found, infrav1.IdentityVerifiedCondition)
-			g.Expect(told.Reason).To(Equal(infrav1.IdentityDuplicateReason))
-			if host.Namespace == elsewhere {
-				g.Expect(told.Message).To(ContainSubstring("A TalosHost of another namespace"))
-				g.Expect(told.Message).NotTo(ContainSubstring(hosts[0].Name))
-			}
-		}).WithTimeout(timeout).Should(Succeed())
-	}
-	g.Consistently(func(g Gomega) {
-		g.Expect(boots(machines, hosts)).To(Equal(booted))
-		found := &infrav1.TalosHost{}
-		g.Expect(world.Client.Get(ctx, client.ObjectKeyFromObject(used), found)).To(Succeed())
-		g.Expect(found.Status.State).To(Equal(infrav1.HostProvisioned))
-	}, watched, time.Second).Should(Succeed())
-	awaitAvailable(t, name)
-	for _, host := range []*infrav1.TalosHost{twin(name, "adopting", adopts)} {
-		g.Expect(inside.Delete(ctx, host)).To(Succeed(), "a free host is the keeper's")
-	}
-	deleteClusters(t, name, name)
-	expectStates(t, name, infrav1.HostAvailable, len(hosts))
+// TestWhatATenantCannotDo: two users with the rights of docs/install.md have a cluster
+// each, in namespaces beside each other. One of them means harm to its own keys and
+// machines first, and then to the other's. Each attempt is refused, or has no effect; the
+// rows of docs/tenants.md have the names that they have here.
+func TestWhatATenantCannotDo(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	n := newNeighbours(t)
+	expectRefused(t, n.attackAtHome())
+	n.row("a machine in use is adopted with the talosconfig of its cluster")
+	adopting := twin(n.used, victimNamespace, "adopting", func(h *infrav1.TalosHost) {
+		h.Spec.AdoptionPolicy, h.Spec.AdoptionSecretRef.Name = infrav1.AdoptionWipeForeign, tenantCluster+"-talosconfig"
+	})
+	g.Expect(n.victim.Create(ctx, adopting)).To(Succeed())
+	n.expectTold(victimNamespace, adopting.Name, infrav1.IdentityVerifiedCondition, infrav1.IdentityDuplicateReason)
+	n.deleteHost(n.victim, adopting)
+
+	before := n.settled()
+	expectRefused(t, n.attackNeighbour())
+	expectRefused(t, n.forgeBeside())
+	n.attackWithoutEffect(before)
+	n.expectNothingSecret()
+	g.Consistently(n.state, watched, time.Second).Should(Equal(before))
+	n.crowd()
+
+	n.row("clusters, hosts and provider IDs of the same names, and their deletion")
+	deleteClusters(t, intruderNamespace, tenantCluster, "hijack")
+	g.Expect(n.state().machines).To(Equal(before.machines), "clusters of one name are two")
+	awaitMachines(t, victimNamespace, tenantCluster)
+	deleteClusters(t, victimNamespace, tenantCluster)
+	expectStates(t, victimNamespace, infrav1.HostAvailable, len(n.hosts))
 }

@@ -99,7 +99,7 @@ func (r *HostReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager,
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToHosts)).
 		Watches(&infrav1.TalosHost{}, handler.EnqueueRequestsFromMapFunc(r.hostToTwins)).
 		WatchesRawSource(source.Channel(r.Changes, &handler.EnqueueRequestForObject{})).
-		Build(ctx, r)
+		Build(ctx, pass.Fairly(r, options.MaxConcurrentReconciles))
 	if err != nil {
 		return fmt.Errorf("setting up the TalosHost controller: %w", err)
 	}
@@ -274,7 +274,8 @@ func (r *HostReconciler) hostToTwins(ctx context.Context, object client.Object) 
 		other := &hosts.Items[i]
 		found := conditions.Get(other, infrav1.IdentityVerifiedCondition)
 		wasTwin := found != nil && found.Reason == infrav1.IdentityDuplicateReason
-		if twins.AreTwins(host, identity.Told(host), other) || (wasTwin && other.UID != host.UID) {
+		areTwins := twins.AreTwins(host, identity.Told(host), other, twins.Recorded) || twins.AreTwins(other, identity.Told(other), host, twins.Recorded)
+		if areTwins || (wasTwin && other.UID != host.UID) {
 			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(other)})
 		}
 	}

@@ -47,8 +47,12 @@ func (r *HostReconciler) reconcileFree(ctx context.Context, s *hostScope) (ctrl.
 	if _, calm := r.Lookout.Calm(client.ObjectKeyFromObject(s.host), r.targetText(s)); calm && s.isKnown() {
 		return r.judge(s), nil
 	}
+	twice, err := metal.SeenTwice(ctx, r.Client, s.host.Namespace)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
 	answer := r.Contacts.Reach(ctx, r.Dialer, client.ObjectKeyFromObject(s.host), contact.Target{
-		Addresses: contact.Addresses(s.host), Identity: identity.Known(s.host), Twice: identity.Twice(hosts.Items),
+		Addresses: contact.Addresses(s.host), Identity: identity.Known(s.host), Twice: twice,
 	})
 	defer answer.Close()
 	s.setReachable(answer.Outcome)
@@ -183,8 +187,12 @@ func (r *HostReconciler) reconcileForeign(ctx context.Context, s *hostScope, hos
 	case err != nil:
 		return ctrl.Result{}, err
 	}
+	twice, err := metal.SeenTwice(ctx, r.Client, s.host.Namespace)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
 	answer := r.Contacts.Reach(ctx, r.Dialer, client.ObjectKeyFromObject(s.host), contact.Target{
-		Addresses: contact.Addresses(s.host), Identity: identity.Known(s.host), Twice: identity.Twice(hosts), Credentials: &creds,
+		Addresses: contact.Addresses(s.host), Identity: identity.Known(s.host), Twice: twice, Credentials: &creds,
 	})
 	defer answer.Close()
 	s.setVerdict(answer.Verdict)

@@ -139,7 +139,7 @@ func (r *HostReconciler) reachReleased(ctx context.Context, s *hostScope) (conta
 	case !errors.Is(err, credentials.ErrMissing) && !errors.Is(err, credentials.ErrNoAdmin) && !errors.Is(err, credentials.ErrInUse):
 		return contact.Answer{}, err
 	}
-	if target.Twice, err = metal.SeenTwice(ctx, r.Client, s.host); err != nil {
+	if target.Twice, err = metal.SeenTwice(ctx, r.Client, s.host.Namespace); err != nil {
 		return contact.Answer{}, err
 	}
 

@@ -198,42 +198,151 @@ func TestBadInputAdoptionWithTheTalosconfigOfALivingCluster(t *testing.T) {
 }
 
 // TestHostsOfOtherNamespacesDoNoHarm: their records, which nobody checks there, keep
-// nothing from being used here, and their names are not told.
+// nothing from being used here, nor does what they name, and their names are not told.
 func TestHostsOfOtherNamespacesDoNoHarm(t *testing.T) {
 	foreign := func(changes ...func(*infrav1.TalosHost)) *infrav1.TalosHost {
 		h := newHost("secret-name", "10.0.0.1", changes...)
 		h.Namespace, h.CreationTimestamp = "tenant", metav1.NewTime(testTime.Add(time.Hour))
 		return h
 	}
-	consumed := func(h *infrav1.TalosHost) {
-		h.Spec.ConsumerRef = infrav1.ConsumerReference{Kind: infrav1.TalosMachineKind, Namespace: "tenant", Name: "x", ProviderID: "talos://x"}
-		h.Spec.Handover = infrav1.HostHandover{ProviderID: "talos://x", Progress: infrav1.HandoverRan, MaintenanceCertFingerprint: "boot-0"}
+	mine := func() *infrav1.TalosHost {
+		return newHost("h1", "10.0.0.1", func(h *infrav1.TalosHost) { h.CreationTimestamp = metav1.NewTime(testTime) })
+	}
+	older := func(changes ...func(*infrav1.TalosHost)) *infrav1.TalosHost {
+		h := foreign(changes...)
+		h.CreationTimestamp = metav1.NewTime(testTime.Add(-time.Hour))
+		return h
+	}
+	identityOf := func(uuid string) infrav1.HostIdentity { return infrav1.HostIdentity{UUID: uuid} }
+	consumed := func(uuid string) func(h *infrav1.TalosHost) {
+		return func(h *infrav1.TalosHost) {
+			h.Spec.ConsumerRef = infrav1.ConsumerReference{Kind: infrav1.TalosMachineKind, Namespace: "tenant", Name: "x", ProviderID: "talos://x"}
+			h.Spec.Handover = infrav1.HostHandover{
+				ProviderID: "talos://x", Progress: infrav1.HandoverRan, MaintenanceCertFingerprint: "boot-0", Identity: identityOf(uuid),
+			}
+		}
+	}
+	// uuid is that of the machine at 10.0.0.1.
+	const uuid, otherUUID = "4c4c4544-0042-3510-8053-b4c04f4d4e01", "4c4c4544-0042-3510-8053-b4c04f4d4e99"
+	owner := &infrav1.TalosMachine{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "x"}, Spec: infrav1.TalosMachineSpec{ProviderID: "talos://x", Metal: &infrav1.TalosMachineMetalSpec{}},
+	}
+	// inUse has a machine of its own, and names the address of another one too.
+	inUse := func() []client.Object {
+		return []client.Object{owner.DeepCopy(), older(consumed(otherUUID), func(h *infrav1.TalosHost) {
+			h.Spec.Addresses = []string{"10.0.0.9", "10.0.0.1"}
+		})}
+	}
+	found := func(w *world) *infrav1.TalosHost {
+		host := &infrav1.TalosHost{}
+		NewWithT(w.t).Expect(w.client.Get(w.t.Context(), client.ObjectKey{Namespace: "tenant", Name: "secret-name"}, host)).To(Succeed())
+		return host
+	}
+	// expectLeft: the other host does not get the machine of h1, and is not told its name.
+	expectLeft := func(w *world) {
+		w.t.Helper()
+		expectFree(w, "h1")
+		told := conditions.Get(found(w), infrav1.IdentityVerifiedCondition)
+		NewWithT(w.t).Expect(told.Reason).To(Equal(infrav1.IdentityDuplicateReason))
+		NewWithT(w.t).Expect(told.Message).To(HavePrefix("A TalosHost of another namespace stands for the same machine"))
 	}
 	t.Run("a claim of nobody", func(t *testing.T) {
-		w := newWorld(t, newHost("h1", "10.0.0.1"), foreign(consumed))
+		w := newWorld(t, newHost("h1", "10.0.0.1"), foreign(consumed(uuid)))
 		w.addMachine("10.0.0.1")
 		w.settle(w.manager())
 		expectFree(w, "h1")
 	})
 	t.Run("a claim of nobody keeps no machine from its configuration", func(t *testing.T) {
-		w := newWorld(t, append(newMachine(t, "a"), newHost("h1", "10.0.0.1"), foreign(consumed))...)
+		w := newWorld(t, append(newMachine(t, "a"), newHost("h1", "10.0.0.1"), foreign(consumed(uuid)))...)
 		metal := w.addMachine("10.0.0.1")
 		w.settle(w.manager())
 		NewWithT(t).Expect(metal.Applied()).To(HaveLen(1))
 	})
 	t.Run("a true claim", func(t *testing.T) {
-		g := NewWithT(t)
-		owner := &infrav1.TalosMachine{
-			ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "x"}, Spec: infrav1.TalosMachineSpec{ProviderID: "talos://x", Metal: &infrav1.TalosMachineMetalSpec{}},
-		}
-		w := newWorld(t, newHost("h1", "10.0.0.1"), foreign(consumed), owner)
+		w := newWorld(t, newHost("h1", "10.0.0.1"), foreign(consumed(uuid)), owner.DeepCopy())
 		w.addMachine("10.0.0.1")
 		w.settle(w.manager())
 		expectError(w, "h1", infrav1.HostIdentityReason, "A TalosHost of another namespace stands for the same machine")
 		for _, condition := range w.host("h1").Status.Conditions {
-			g.Expect(condition.Message).NotTo(ContainSubstring("secret-name"))
-			g.Expect(condition.Message).NotTo(ContainSubstring("tenant"))
+			NewWithT(t).Expect(condition.Message).NotTo(ContainSubstring("secret-name"))
+			NewWithT(t).Expect(condition.Message).NotTo(ContainSubstring("tenant"))
 		}
+	})
+	t.Run("an older host that names the address of a machine that nobody has seen", func(t *testing.T) {
+		w := newWorld(t, mine(), older())
+		w.settle(w.manager())
+		told := conditions.Get(w.host("h1"), infrav1.IdentityVerifiedCondition)
+		NewWithT(t).Expect(told.Reason).NotTo(Equal(infrav1.IdentityDuplicateReason))
+	})
+	t.Run("an older host that is pointed at a free machine", func(t *testing.T) {
+		w := newWorld(t, mine(), older(func(h *infrav1.TalosHost) { h.Spec.Addresses = []string{"10.0.0.9"} }))
+		w.addMachine("10.0.0.1")
+		w.addMachine("10.0.0.9")
+		m := w.manager()
+		w.settle(m)
+		NewWithT(t).Expect(found(w).Status.State).To(Equal(infrav1.HostAvailable))
+		change(w, found(w), func(h *infrav1.TalosHost) {
+			h.Spec.Addresses = []string{"10.0.0.1"}
+			metav1.SetMetaDataAnnotation(&h.ObjectMeta, infrav1.HostRetryAnnotation, "")
+		})
+		w.settle(m)
+		expectLeft(w)
+	})
+	t.Run("an older host whose name leads to a free machine from now on", func(t *testing.T) {
+		w := newWorld(t, mine(), older(func(h *infrav1.TalosHost) { h.Spec.Addresses = []string{"any.example.com"} }))
+		metal := w.addMachine("10.0.0.1")
+		m := w.manager()
+		w.settle(m)
+		w.dialer.Add("any.example.com", metal.Machine)
+		w.settle(m)
+		expectLeft(w)
+	})
+	t.Run("an older host that names a machine that is off when it was seen before", func(t *testing.T) {
+		w := newWorld(t, mine())
+		metal := w.addMachine("10.0.0.1")
+		m := w.manager()
+		w.settle(m)
+		metal.SetSilent(true)
+		w.settle(m)
+		w.undying(func() { NewWithT(t).Expect(w.client.Create(t.Context(), older())).To(Succeed()) })
+		w.settle(m)
+		metal.SetSilent(false)
+		w.settle(m)
+		expectLeft(w)
+	})
+	t.Run("a host in use that names the address of a free machine too", func(t *testing.T) {
+		w := newWorld(t, append(inUse(), mine())...)
+		w.addMachine("10.0.0.1")
+		w.settle(w.manager())
+		expectFree(w, "h1")
+	})
+	t.Run("a host in use that names the address of a machine that is to be configured", func(t *testing.T) {
+		w := newWorld(t, append(append(inUse(), newMachine(t, "a")...), mine())...)
+		metal := w.addMachine("10.0.0.1")
+		w.settle(w.manager())
+		NewWithT(t).Expect(metal.Applied()).To(HaveLen(1))
+	})
+	t.Run("a host in use that names the address of a machine that is given back", func(t *testing.T) {
+		g := NewWithT(t)
+		w, m, metal := provisioned(t)
+		w.undying(func() {
+			for _, object := range inUse() {
+				g.Expect(w.client.Create(t.Context(), object)).To(Succeed())
+			}
+		})
+		w.remove(w.machine("a"))
+		w.settle(m)
+		g.Expect(metal.Resets()).To(HaveLen(1))
+		expectFree(w, "h1")
+	})
+	t.Run("the UUID of a free machine", func(t *testing.T) {
+		w := newWorld(t, newHost("h1", "10.0.0.1", func(h *infrav1.TalosHost) { h.Spec.Identity = identityOf(uuid) }), foreign(func(h *infrav1.TalosHost) {
+			h.Spec.Addresses = []string{"10.0.0.9"}
+			h.Spec.Identity = infrav1.HostIdentity{UUID: uuid, MACAddresses: []string{"b0:26:28:00:00:99"}}
+		}))
+		w.addMachine("10.0.0.1")
+		w.settle(w.manager())
+		expectFree(w, "h1")
 	})
 	t.Run("the UUID of a machine that runs", func(t *testing.T) {
 		g := NewWithT(t)

@@ -167,16 +167,29 @@ func Wanted(host *infrav1.TalosHost) infrav1.HostIdentity {
 	if Names(want) {
 		return want
 	}
-	for _, handover := range []infrav1.HostHandover{host.Spec.Handover, host.Spec.Reprovision.Previous} {
-		if handed := handover.Identity; handed.UUID != "" || len(handed.MACAddresses) > 0 {
-			return handed
-		}
-	}
-	if adopted := host.Spec.Release.Identity; Names(adopted) {
-		return adopted
+	if recorded := Recorded(host); Names(recorded) {
+		return recorded
 	}
 
 	return want
+}
+
+// Recorded is the identity that the manager has written down before it acted; it is
+// empty where it did not.
+func Recorded(host *infrav1.TalosHost) infrav1.HostIdentity {
+	for _, found := range []infrav1.HostIdentity{host.Spec.Handover.Identity, host.Spec.Reprovision.Previous.Identity, host.Spec.Release.Identity} {
+		if Names(found) {
+			return found
+		}
+	}
+
+	return infrav1.HostIdentity{}
+}
+
+// Shown is the identity of the machine that the manager has met as that of a free host,
+// whatever the user names; it is empty where it has met none.
+func Shown(host *infrav1.TalosHost) infrav1.HostIdentity {
+	return fromStatus(host)
 }
 
 // Known is Wanted; where nobody has said what the machine must be, it is the one

@@ -20,7 +20,7 @@ type Used func(host *infrav1.TalosHost) bool
 // machine of the given identity, and that goes before it; nil when there is none.
 func Of(host *infrav1.TalosHost, told infrav1.HostIdentity, others []infrav1.TalosHost, used Used) *infrav1.TalosHost {
 	for i := range others {
-		if other := &others[i]; AreTwins(host, told, other) && isFirst(other, host, used) {
+		if other := &others[i]; AreTwins(host, told, other, used) && isFirst(other, host, told, used) {
 			return other
 		}
 	}
@@ -34,11 +34,11 @@ func Of(host *infrav1.TalosHost, told infrav1.HostIdentity, others []infrav1.Tal
 func OfReleased(host *infrav1.TalosHost, told infrav1.HostIdentity, others []infrav1.TalosHost, used Used) *infrav1.TalosHost {
 	for i := range others {
 		other := &others[i]
-		if !AreTwins(host, told, other) || !used(other) {
+		if !AreTwins(host, told, other, used) || !used(other) {
 			continue
 		}
 		mine, theirs := isClaimed(host), isClaimed(other)
-		if (theirs && !mine) || (theirs == mine && isFirst(other, host, used)) {
+		if (theirs && !mine) || (theirs == mine && isFirst(other, host, told, used)) {
 			return other
 		}
 	}
@@ -57,13 +57,63 @@ func Text(host, other *infrav1.TalosHost) string {
 }
 
 // AreTwins tells whether other names an address of host, or stands for a machine
-// of the identity that host's machine has told. Nothing told is nobody's twin.
-func AreTwins(host *infrav1.TalosHost, told infrav1.HostIdentity, other *infrav1.TalosHost) bool {
-	if other.Namespace == host.Namespace && other.Name == host.Name {
+// of the identity that host's machine has told. Nothing told is nobody's twin. What
+// the users of another namespace only name keeps nobody here from anything, but for the
+// identity of a machine that host is to find by its address alone: of their hosts that
+// counts what the manager has seen.
+func AreTwins(host *infrav1.TalosHost, told infrav1.HostIdentity, other *infrav1.TalosHost, used Used) bool {
+	switch {
+	case other.Namespace != host.Namespace:
+		theirs := shown(other, used)
+		if !identity.Names(theirs) && !identity.Names(host.Spec.Identity) {
+			theirs = other.Spec.Identity
+		}
+		return answersAt(other, host) || identity.Same(told, theirs)
+	case other.Name == host.Name:
 		return false
 	}
 
 	return shareAddress(host, other) || identity.Same(told, identity.Told(other)) || identity.Same(told, identity.Wanted(other))
+}
+
+// answersAt tells whether the machine of seen has answered at an address that host
+// names too.
+func answersAt(seen, host *infrav1.TalosHost) bool {
+	address := normal(seen.Status.Address)
+
+	return address != "" && slices.Contains(addressesOf(seen), address) && slices.Contains(addressesOf(host), address)
+}
+
+// shown is the identity of the machine that the manager has met. Records are worth what
+// the use is worth that they tell of.
+func shown(host *infrav1.TalosHost, used Used) infrav1.HostIdentity {
+	if told := identity.Shown(host); identity.Names(told) || !used(host) {
+		return told
+	}
+
+	return identity.Recorded(host)
+}
+
+// Titles to a machine that hosts of two namespaces stand for, the weakest first.
+const (
+	namesAddress = iota
+	namesIdentity
+	wasSeen
+)
+
+// title is what a host has to show for it that other, whose machine has told what it
+// is, is the wrong one: the manager has met its machine, or its users know more of it than
+// an address.
+func title(host, other *infrav1.TalosHost, told infrav1.HostIdentity, used Used) int {
+	met := shown(host, used)
+	switch {
+	case answersAt(host, other), identity.Same(met, told), identity.Same(met, identity.Wanted(other)):
+		return wasSeen
+	case identity.Names(host.Spec.Identity):
+		return namesIdentity
+	}
+
+	return namesAddress
 }
 
 func shareAddress(a, b *infrav1.TalosHost) bool {
@@ -76,27 +126,37 @@ func shareAddress(a, b *infrav1.TalosHost) bool {
 func addressesOf(host *infrav1.TalosHost) []string {
 	addresses := contact.Addresses(host)
 	for i, address := range addresses {
-		if ip, err := netip.ParseAddr(address); err == nil {
-			addresses[i] = ip.Unmap().String()
-			continue
-		}
-		addresses[i] = strings.ToLower(address)
+		addresses[i] = normal(address)
 	}
 
 	return addresses
 }
 
-// isFirst tells whether host a goes before host b: one in use does, else the
-// older one.
-func isFirst(a, b *infrav1.TalosHost, used Used) bool {
-	if usedByA := used(a); usedByA != used(b) {
-		return usedByA
-	}
-	if !a.CreationTimestamp.Equal(&b.CreationTimestamp) {
-		return a.CreationTimestamp.Before(&b.CreationTimestamp)
+func normal(address string) string {
+	if ip, err := netip.ParseAddr(address); err == nil {
+		return ip.Unmap().String()
 	}
 
-	return strings.Compare(a.Namespace+"/"+a.Name, b.Namespace+"/"+b.Name) < 0
+	return strings.ToLower(address)
+}
+
+// isFirst tells whether other goes before host, whose machine has told what it is: one
+// in use does; of two namespaces the one with the better title, because a host that is older
+// may name another machine at any time; else the older one.
+func isFirst(other, host *infrav1.TalosHost, told infrav1.HostIdentity, used Used) bool {
+	if theirs := used(other); theirs != used(host) {
+		return theirs
+	}
+	if other.Namespace != host.Namespace {
+		if theirs, mine := title(other, host, told, used), title(host, other, identity.Told(other), used); theirs != mine {
+			return theirs > mine
+		}
+	}
+	if !other.CreationTimestamp.Equal(&host.CreationTimestamp) {
+		return other.CreationTimestamp.Before(&host.CreationTimestamp)
+	}
+
+	return strings.Compare(other.Namespace+"/"+other.Name, host.Namespace+"/"+host.Name) < 0
 }
 
 // Recorded tells whether a host records that it is in use.

@@ -67,6 +67,87 @@ func TestOf(t *testing.T) {
 	}
 }
 
+// TestOfOtherNamespaces: of two tenants, the one keeps the machine whose host has met it.
+func TestOfOtherNamespaces(t *testing.T) {
+	const mac = "52:54:00:12:34:56"
+	theirs := func(h *infrav1.TalosHost) { h.Namespace = "tenant" }
+	older := func(h *infrav1.TalosHost) { h.CreationTimestamp = metav1.Unix(1<<30-60, 0) }
+	claimed := func(h *infrav1.TalosHost) { h.Spec.ConsumerRef.Name = "m" }
+	answered := func(address string) func(*infrav1.TalosHost) {
+		return func(h *infrav1.TalosHost) { h.Status.Address = address }
+	}
+	also := func(address string) func(*infrav1.TalosHost) {
+		return func(h *infrav1.TalosHost) { h.Spec.Addresses = append(h.Spec.Addresses, address) }
+	}
+	names := func(id infrav1.HostIdentity) func(*infrav1.TalosHost) {
+		return func(h *infrav1.TalosHost) { h.Spec.Identity = id }
+	}
+	handedOver := func(h *infrav1.TalosHost) {
+		h.Spec.Handover = infrav1.HostHandover{ProviderID: "talos://1", Identity: infrav1.HostIdentity{UUID: uuid}}
+	}
+	free := host("a", "192.0.2.1", answered("192.0.2.1"), tells(uuid))
+	for name, tt := range map[string]struct {
+		host, other infrav1.TalosHost
+		told        infrav1.HostIdentity
+		twin        bool
+	}{
+		"an older one that names the address": {host: free, told: infrav1.HostIdentity{UUID: uuid}, other: host("b", "192.0.2.1", theirs, older)},
+		"an older one that names the address of a machine that nobody has seen": {
+			host: host("a", "192.0.2.1"), other: host("b", "192.0.2.1", theirs, older),
+		},
+		"an older one with a machine of its own that names the address too": {
+			host: free, told: infrav1.HostIdentity{UUID: uuid},
+			other: host("b", "192.0.2.2", theirs, older, tells(other), answered("192.0.2.2"), also("192.0.2.1")),
+		},
+		"one in use that names the address too": {
+			host: free, told: infrav1.HostIdentity{UUID: uuid},
+			other: host("b", "192.0.2.2", theirs, older, claimed, tells(other), answered("192.0.2.2"), also("192.0.2.1")),
+		},
+		"one in use that names a hardware address of the machine": {
+			host: host("a", "192.0.2.1"), told: infrav1.HostIdentity{MACAddresses: []string{mac}},
+			other: host("b", "192.0.2.2", theirs, older, claimed, tells(other), names(infrav1.HostIdentity{UUID: other, MACAddresses: []string{mac}}), also("192.0.2.1")),
+		},
+		"an older one that names the machine too, and has met none": {
+			host: host("a", "192.0.2.1", names(infrav1.HostIdentity{UUID: uuid})), told: infrav1.HostIdentity{UUID: uuid},
+			other: host("b", "192.0.2.1", theirs, older, names(infrav1.HostIdentity{UUID: uuid})),
+		},
+		"one that was seen at the address": {
+			host: host("a", "192.0.2.1"), other: host("b", "192.0.2.1", theirs, answered("192.0.2.1"), tells(uuid)), twin: true,
+		},
+		"one of the same name that was seen at the address": {
+			host: host("a", "192.0.2.1"), other: host("a", "192.0.2.1", theirs, answered("192.0.2.1"), tells(uuid)), twin: true,
+		},
+		"one that was seen there, and names another address now": {
+			host: host("a", "192.0.2.1"), other: host("b", "192.0.2.2", theirs, answered("192.0.2.1"), tells(uuid)),
+		},
+		"one that was seen at the address, beside an older one that was not": {
+			host: host("a", "192.0.2.1", older), other: host("b", "192.0.2.1", theirs, answered("192.0.2.1"), tells(uuid)), twin: true,
+		},
+		"one that was seen at another address": {
+			host: host("a", "node.example.com", older), told: infrav1.HostIdentity{UUID: uuid},
+			other: host("b", "192.0.2.1", theirs, answered("192.0.2.1"), tells(uuid)), twin: true,
+		},
+		"one that was handed over, and lost its status": {
+			host: host("a", "192.0.2.1", older), told: infrav1.HostIdentity{UUID: uuid}, other: host("b", "192.0.2.1", theirs, handedOver), twin: true,
+		},
+		"one that names the machine that an older one finds by its address": {
+			host: host("a", "192.0.2.1", older), told: infrav1.HostIdentity{UUID: uuid},
+			other: host("b", "192.0.2.1", theirs, names(infrav1.HostIdentity{UUID: uuid})), twin: true,
+		},
+		"an older one that names the machine of one that was seen": {
+			host: free, told: infrav1.HostIdentity{UUID: uuid}, other: host("b", "192.0.2.2", theirs, older, names(infrav1.HostIdentity{UUID: uuid})),
+		},
+		"of two that were seen the older one": {
+			host: free, told: infrav1.HostIdentity{UUID: uuid}, other: host("b", "192.0.2.1", theirs, older, answered("192.0.2.1"), tells(uuid)), twin: true,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			found := Of(&tt.host, tt.told, []infrav1.TalosHost{tt.host, tt.other}, Recorded)
+			NewWithT(t).Expect(found != nil).To(Equal(tt.twin))
+		})
+	}
+}
+
 func TestOfReleased(t *testing.T) {
 	const address = "192.0.2.1"
 	later := func(h *infrav1.TalosHost) { h.CreationTimestamp = metav1.Unix(1<<30+60, 0) }

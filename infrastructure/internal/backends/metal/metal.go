@@ -216,7 +216,7 @@ func observeLostRecord(scope *backends.Scope, host *infrav1.TalosHost) {
 
 // target is the machine behind a host.
 func (m *Machines) target(ctx context.Context, host *infrav1.TalosHost) (contact.Target, error) {
-	twice, err := SeenTwice(ctx, m.Client, host)
+	twice, err := SeenTwice(ctx, m.Client, host.Namespace)
 	if err != nil {
 		return contact.Target{}, err
 	}

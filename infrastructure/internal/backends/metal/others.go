@@ -12,16 +12,11 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/twins"
 )
 
-// SeenTwice finds UUIDs that several machines tell, as far as that is of weight for a
-// host: once its machine was given a configuration, it is for its own namespace alone to
-// say that its UUID is worth nothing.
-func SeenTwice(ctx context.Context, reader client.Reader, host *infrav1.TalosHost) (identity.Seen, error) {
-	var options []client.ListOption
-	if host.Spec.Handover.ProviderID != "" || host.Spec.Reprovision.Previous.ProviderID != "" {
-		options = append(options, client.InNamespace(host.Namespace))
-	}
+// SeenTwice finds UUIDs that several machines tell. That a UUID is worth nothing is for
+// the hosts of a namespace alone to say: elsewhere anybody may name it.
+func SeenTwice(ctx context.Context, reader client.Reader, namespace string) (identity.Seen, error) {
 	hosts := &infrav1.TalosHostList{}
-	if err := reader.List(ctx, hosts, options...); err != nil {
+	if err := reader.List(ctx, hosts, client.InNamespace(namespace)); err != nil {
 		return nil, fmt.Errorf("listing TalosHosts: %w", err)
 	}
 

@@ -87,7 +87,7 @@ func (m *Machines) otherInUse(ctx context.Context, host *infrav1.TalosHost, told
 	used := InUse(ctx, m.Client, m.APIReader, host.Namespace)
 	for i := range hosts.Items {
 		other := &hosts.Items[i]
-		if other.Spec.Handover.ProviderID != "" && twins.AreTwins(host, identity.Of(told), other) && used(other) {
+		if other.Spec.Handover.ProviderID != "" && twins.AreTwins(host, identity.Of(told), other, used) && used(other) {
 			return other, nil
 		}
 	}
