@@ -22,8 +22,8 @@ type Run struct {
 	Hostname string
 	// TalosVersion is the release of its image; empty means that of the fleet.
 	TalosVersion string
-	// UserData is the configuration to boot into; empty means none: the machine
-	// waits in maintenance mode. What lies on its volumes goes before it.
+	// UserData is the configuration to boot into, gzipped or not; empty means none:
+	// the machine waits in maintenance mode. What lies on its volumes goes before it.
 	UserData []byte
 }
 

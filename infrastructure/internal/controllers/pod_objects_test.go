@@ -1,7 +1,10 @@
 package controllers
 
 import (
+	"bytes"
+	"compress/gzip"
 	"encoding/base64"
+	"io"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -147,11 +150,16 @@ func (w *world) expectTold(name, kind, reason string, words ...string) {
 	g.Expect(conditions.IsTrue(w.machine(name), infrav1.ReadyCondition)).To(BeFalse())
 }
 
-// userData is the configuration in the Secret of a machine.
+// userDataOf is the configuration in the Secret of a machine, as Talos reads it.
 func (w *world) userDataOf(name string) string {
 	w.t.Helper()
-	text, err := base64.StdEncoding.DecodeString(string(get(w, &corev1.Secret{}, name+infrav1.UserDataSecretSuffix).Data[infrav1.UserDataKey]))
-	NewWithT(w.t).Expect(err).NotTo(HaveOccurred())
+	g := NewWithT(w.t)
+	zipped, err := base64.StdEncoding.DecodeString(string(get(w, &corev1.Secret{}, name+infrav1.UserDataSecretSuffix).Data[infrav1.UserDataKey]))
+	g.Expect(err).NotTo(HaveOccurred())
+	reader, err := gzip.NewReader(bytes.NewReader(zipped))
+	g.Expect(err).NotTo(HaveOccurred())
+	text, err := io.ReadAll(reader)
+	g.Expect(err).NotTo(HaveOccurred())
 
 	return string(text)
 }

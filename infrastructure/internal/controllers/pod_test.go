@@ -1,7 +1,9 @@
 package controllers
 
 import (
+	"encoding/base64"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -52,21 +54,38 @@ func TestAMachineComesUpInAPod(t *testing.T) {
 		w, _ := inPod(t, newPodMachine(t, "a", limited))
 		g.Expect(w.userDataOf("a")).To(MatchRegexp(`systemReserved:\n\s+cpu: "6"\n\s+ephemeral-storage: .*\n\s+memory: 12Gi`), w.userDataOf("a"))
 	})
-	t.Run("with a configuration that is too long for the environment", func(t *testing.T) {
+	t.Run("with a configuration that fits the environment gzipped only", func(t *testing.T) {
 		g := NewWithT(t)
 		objects := newPodMachine(t, "a")
-		secret, _ := objects[2].(*corev1.Secret)
-		secret.Data["value"] = append(secret.Data["value"], []byte("# "+strings.Repeat("long ", 20_000)+"\n")...)
+		lengthen(objects, strings.Repeat("long ", 60_000))
 		w, m := inPod(t, objects)
-		g.Expect(w.exists(&corev1.Secret{}, "a-userdata")).To(BeFalse())
-		metal := w.yard.machine("a")
-		g.Expect(metal.Applied()).To(HaveLen(1))
-		g.Expect(string(metal.Applied()[0])).To(ContainSubstring("provider-id: " + w.machine("a").Spec.ProviderID))
+		g.Expect(w.userDataOf("a")).To(And(ContainSubstring("provider-id: "+w.machine("a").Spec.ProviderID), ContainSubstring("long long")))
+		g.Expect(w.yard.machine("a").Applied()).To(BeEmpty(), "who is in maintenance mode takes the configuration of anybody")
 		w.yard.crash("a")
 		w.settle(m)
 		expectRuns(w, "a")
-		g.Expect(w.yard.machine("a").Applied()).To(BeEmpty(), "it has its configuration on its volume")
 	})
+}
+
+// lengthen adds a file to the configuration of a machine.
+func lengthen(objects []client.Object, content string) {
+	secret, _ := objects[2].(*corev1.Secret)
+	secret.Data["value"] = append(secret.Data["value"], []byte("---\napiVersion: v1alpha1\nkind: EnvironmentConfig\nvariables:\n  LONG: "+content+"\n")...)
+}
+
+// TestBadInputConfigurationTooLongForAPod: no Pod is made that would wait for its
+// configuration in maintenance mode.
+func TestBadInputConfigurationTooLongForAPod(t *testing.T) {
+	g := NewWithT(t)
+	objects := newPodMachine(t, "a")
+	random := make([]byte, 100_000)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(random)
+	lengthen(objects, base64.StdEncoding.EncodeToString(random))
+	w := newPodWorld(t, objects...)
+	w.settle(w.manager())
+	w.expectTold("a", infrav1.HostClaimedCondition, infrav1.OverlayFailedReason, "gzipped", "no more than", "ClusterResourceSet")
+	g.Expect(w.yard.created["a"]).To(BeEmpty())
+	g.Expect(w.exists(&corev1.Secret{}, "a-userdata")).To(BeFalse())
 }
 
 // TestTheManagerDiesAnywhereWithPods kills the manager at each of its effects, one

@@ -149,10 +149,11 @@ func TestBadInputNodeThatIsGone(t *testing.T) {
 	deleteCluster(t, name)
 }
 
-// TestALongConfigurationGoesOverTheTalosAPI: one that no environment can carry.
-func TestALongConfigurationGoesOverTheTalosAPI(t *testing.T) {
+// TestALongConfigurationIsGzipped: the environment of a container could not carry it
+// else, and nothing but the environment gives a Pod its configuration.
+func TestALongConfigurationIsGzipped(t *testing.T) {
 	t.Parallel()
-	const name, length = "long", 110_000
+	const name, length = "long", 200_000
 	g, ctx := NewWithT(t), t.Context()
 	content := make([]byte, length)
 	for i := range content {
@@ -163,7 +164,7 @@ func TestALongConfigurationGoesOverTheTalosAPI(t *testing.T) {
 	awaitCluster(t, name, 1, 1)
 	machine := machinesOf(ctx, g, name, ofControlPlane())[0]
 	pod := awaitRunning(t, &machine)
-	g.Expect(pod.Spec.Containers[0].Env).NotTo(ContainElement(HaveField("Name", "USERDATA")))
+	g.Expect(pod.Spec.Containers[0].Env).To(ContainElement(HaveField("Name", "USERDATA")))
 	g.Expect(len(world.Pods.Machine(podKey(&machine)).Configuration())).To(BeNumerically(">", length))
 
 	// It is on the machine's volume: a container that ends comes back with it.

@@ -1,6 +1,8 @@
 package container
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/base64"
 	"fmt"
@@ -21,17 +23,13 @@ import (
 )
 
 const (
-	// longestUserData is how long, in bytes, a configuration in the environment may
-	// be: one string of it is at most 128 KiB, and base64 makes four bytes of three.
-	longestUserData = 98_000
-	// overlayRoom is what the overlay may add.
-	overlayRoom = 8_000
+	// longestUserData is how long, in bytes, the environment of a container may make
+	// user data: Linux takes at most 128 KiB for one variable (MAX_ARG_STRLEN), with
+	// its name, "=" and the zero at its end.
+	longestUserData = 128<<10 - len(userDataVariable+"=") - 1
+	// overlayRoom is kept, in bytes, for what is known after the Pod was made.
+	overlayRoom = 4 << 10
 )
-
-// isLong tells that a configuration is too long for the environment of a container.
-func isLong(configuration []byte) bool {
-	return len(configuration)+overlayRoom > longestUserData
-}
 
 // noConfigurationYet is why a machine waits at first.
 const noConfigurationYet = "Waiting for the bootstrap provider to make the machine configuration"
@@ -51,13 +49,33 @@ func (m *Machines) configuration(ctx context.Context, scope *backends.Scope) (co
 	return configuration, missing, err
 }
 
-// encode is a configuration as Talos wants it in its environment.
-func encode(configuration []byte) []byte {
-	return []byte(base64.StdEncoding.EncodeToString(configuration))
+// userDataOf returns a configuration as Talos takes it from its environment: gzipped,
+// then as base64. Talos unzips whatever its platform gives it (acquire.go of
+// machined, releases 1.12 to 1.14).
+func userDataOf(configuration []byte) []byte {
+	var zipped bytes.Buffer
+	writer := gzip.NewWriter(&zipped)
+	// A buffer takes everything.
+	_, _ = writer.Write(configuration)
+	_ = writer.Close()
+
+	return []byte(base64.StdEncoding.EncodeToString(zipped.Bytes()))
 }
 
-// overlaid is the configuration with what only the Pod knows; nil, with the reason
-// in a condition, when there is none. The node may be nil where the Pod has no limits.
+// tooLong returns an error when user data does not fit into the environment of a
+// container, with room bytes to spare. There is no other way to hand a configuration to
+// a Pod: one in maintenance mode takes the configuration of whoever is first.
+func tooLong(userData []byte, room int) error {
+	if len(userData)+room <= longestUserData {
+		return nil
+	}
+
+	return fmt.Errorf("gzipped and as base64 it is %d bytes long, and no more than %d fit into the environment of a container: "+
+		"bring manifests and files that are long to the cluster in another way than in the configuration, for instance with a ClusterResourceSet", len(userData), longestUserData-room)
+}
+
+// overlaid is the user data with what only the Pod knows; nil, with the reason in a
+// condition, when there is none. The node may be nil where the Pod has no limits.
 func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, w wish, node *corev1.Node) ([]byte, ctrl.Result, error) {
 	configuration, missing, err := m.configuration(ctx, scope)
 	if err != nil {
@@ -85,22 +103,27 @@ func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, w wish, 
 		overlay.EndpointNames = names
 	}
 	text, err := configgen.Overlay(configuration, overlay)
-	if err == nil && !w.byAPI && len(text) > longestUserData {
-		err = fmt.Errorf("it has become %d bytes long, and no more than %d bytes fit into the environment of a container", len(text), longestUserData)
+	userData := userDataOf(text)
+	if err == nil {
+		err = tooLong(userData, 0)
 	}
 	if err != nil {
 		scope.Observed.Configuration = backends.False(infrav1.OverlayFailedReason, fmt.Sprintf("The machine configuration does not fit a Pod: %v", err))
 		return nil, m.later(), nil //nolint:nilerr // It is the user's, and in the condition.
 	}
 
-	return text, ctrl.Result{}, nil
+	return userData, ctrl.Result{}, nil
 }
 
 // unfit says why a configuration cannot be run in the Pod, before there is one;
 // empty when it can.
 func (m *Machines) unfit(scope *backends.Scope, configuration []byte) string {
 	machine := scope.TalosMachine
-	if _, err := configgen.Overlay(configuration, overlayOf(machine)); err != nil {
+	text, err := configgen.Overlay(configuration, overlayOf(machine))
+	if err == nil {
+		err = tooLong(userDataOf(text), overlayRoom)
+	}
+	if err != nil {
 		return fmt.Sprintf("The machine configuration does not fit a Pod of Talos %s: %v", machine.Spec.Container.Talos.Version, err)
 	}
 	if err := versions.Supports(machine.Spec.Container.Talos.Version, scope.Machine.Spec.Version); err != nil {

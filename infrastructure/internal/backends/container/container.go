@@ -96,8 +96,8 @@ func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.R
 }
 
 // wish is what the objects of the machine are made from.
-func (m *Machines) wish(scope *backends.Scope, byAPI bool) wish {
-	w := wish{machine: scope.TalosMachine, cluster: scope.TalosMachine.Labels[clusterv1.ClusterNameLabel], byAPI: byAPI}
+func (m *Machines) wish(scope *backends.Scope, fromVolume bool) wish {
+	w := wish{machine: scope.TalosMachine, cluster: scope.TalosMachine.Labels[clusterv1.ClusterNameLabel], fromVolume: fromVolume}
 	if scope.Machine != nil {
 		w.cluster, w.controlPlane, w.failureDomain = scope.Machine.Spec.ClusterName, util.IsControlPlaneMachine(scope.Machine), scope.Machine.Spec.FailureDomain
 	}

@@ -75,7 +75,7 @@ func (m *Machines) followContainer(ctx context.Context, scope *backends.Scope, w
 		scope.Observed.Running = stopped
 	}
 	// The Secret is read at each start of the container.
-	if !w.byAPI && (!scope.Observed.Provisioned || stopped.Status != "") {
+	if !w.fromVolume && (!scope.Observed.Provisioned || stopped.Status != "") {
 		if done, result, err := m.reconcileUserData(ctx, scope, w, node); err != nil || !done {
 			return result, err
 		}
@@ -155,11 +155,11 @@ func (m *Machines) reconcileUserData(ctx context.Context, scope *backends.Scope,
 	if node == nil && needsNode(w.machine) {
 		return false, m.soon(), nil
 	}
-	text, result, err := m.overlaid(ctx, scope, w, node)
-	if err != nil || text == nil {
+	userData, result, err := m.overlaid(ctx, scope, w, node)
+	if err != nil || userData == nil {
 		return false, result, err
 	}
-	if err := m.Client.Create(ctx, w.userData(encode(text))); err != nil && !apierrors.IsAlreadyExists(err) {
+	if err := m.Client.Create(ctx, w.userData(userData)); err != nil && !apierrors.IsAlreadyExists(err) {
 		result, err := m.judge(scope, fmt.Errorf("creating Secret %s: %w", key.Name, err))
 		return false, result, err
 	}
@@ -196,7 +196,7 @@ func (m *Machines) followTalos(ctx context.Context, scope *backends.Scope, w wis
 	m.Lookout.Forget(key)
 	switch {
 	case errors.Is(err, talosclient.ErrUntrusted):
-		return m.handOver(ctx, scope, w, pod, node)
+		return m.untrusted(scope, w, pod, node), nil
 	case errors.Is(err, talosclient.ErrClock):
 		scope.Observed.Running = backends.False(infrav1.HostClocksDifferReason, contact.WrongClockText)
 		return m.later(), nil
@@ -232,53 +232,20 @@ func (m *Machines) silent(scope *backends.Scope, w wish, pod *corev1.Pod, node *
 	return ctrl.Result{RequeueAfter: backends.Jitter(m.Random, pace)}
 }
 
-// handOver gives a machine its configuration through the Talos API. Only one whose
-// configuration is too long for the environment is in maintenance mode.
-func (m *Machines) handOver(ctx context.Context, scope *backends.Scope, w wish, pod *corev1.Pod, node *corev1.Node) (ctrl.Result, error) {
+// untrusted says that Talos answers, but not with a certificate of the cluster. A Pod
+// is never given a configuration through the Talos API: it has it from its environment.
+func (m *Machines) untrusted(scope *backends.Scope, w wish, pod *corev1.Pod, node *corev1.Node) ctrl.Result {
 	if scope.Observed.Provisioned {
 		scope.Observed.Running = backends.False(infrav1.HostReturnedToMaintenanceReason,
 			"The machine does not run as a node of this cluster any more after it has, and is not configured again by itself; delete its Machine")
-		return m.later(), nil
+		return m.later()
 	}
-	if !w.byAPI {
-		result := m.silent(scope, w, pod, node)
-		if scope.Observed.Running.Reason == infrav1.NotTalosReason {
-			scope.Observed.Running = backends.False(infrav1.HostNotAnsweringReason, "Talos answers in the container, but does not know the certificates of this cluster: its configuration is another one, or was not taken")
-		}
-		return result, nil
+	result := m.silent(scope, w, pod, node)
+	if scope.Observed.Running.Reason == infrav1.NotTalosReason {
+		scope.Observed.Running = backends.False(infrav1.HostNotAnsweringReason, "Talos answers in the container, but does not know the certificates of this cluster: its configuration is another one, or was not taken")
 	}
-	if node == nil && needsNode(w.machine) {
-		return m.soon(), nil
-	}
-	text, result, err := m.overlaid(ctx, scope, w, node)
-	if err != nil || text == nil {
-		return result, err
-	}
-	// Another Pod may have its address by now, and the configuration carries keys.
-	current := &corev1.Pod{}
-	err = m.APIReader.Get(ctx, client.ObjectKeyFromObject(pod), current)
-	if err != nil || !current.DeletionTimestamp.IsZero() || targetText(current) != targetText(pod) {
-		return m.soon(), client.IgnoreNotFound(err)
-	}
-	talos, err := m.Dialer.Maintenance(ctx, pod.Status.PodIP, "")
-	if err != nil {
-		return m.silent(scope, w, pod, node), nil
-	}
-	defer func() { _ = talos.Close() }()
-	err = talos.ApplyConfiguration(ctx, text)
-	switch {
-	case errors.Is(err, talosclient.ErrInvalidConfiguration):
-		scope.Observed.Configuration = backends.False(infrav1.ConfigurationRefusedReason, fmt.Sprintf("Talos has refused the configuration: %v", err))
-		return m.later(), nil
-	case err != nil:
-		// Perhaps it was taken; the next pass sees.
-		scope.Observed.Configuration = backends.False(infrav1.ApplyingConfigurationReason, "The machine has not confirmed that it took its configuration")
-		return m.soon(), nil
-	}
-	scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
-	m.Recorder.Eventf(scope.TalosMachine, pod, corev1.EventTypeNormal, infrav1.EventConfigurationApplied, "Apply", "Handed the configuration over to Pod %s", pod.Name)
 
-	return m.soon(), nil
+	return result
 }
 
 // observe reads what a configured machine tells.

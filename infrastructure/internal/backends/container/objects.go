@@ -67,7 +67,7 @@ func (m *Machines) createPod(ctx context.Context, scope *backends.Scope) (ctrl.R
 	if current, err := m.isCurrent(ctx, scope.TalosMachine); err != nil || !current {
 		return m.soon(), err
 	}
-	w := m.wish(scope, missing != "" || isLong(configuration))
+	w := m.wish(scope, missing != "")
 	if ready, result, err := m.prepare(ctx, scope, w); err != nil || !ready {
 		return result, err
 	}
@@ -138,7 +138,7 @@ func (m *Machines) prepare(ctx context.Context, scope *backends.Scope, w wish) (
 			return false, result, err
 		}
 	}
-	if w.byAPI || needsNode(w.machine) || scope.Observed.Provisioned {
+	if w.fromVolume || needsNode(w.machine) || scope.Observed.Provisioned {
 		return true, ctrl.Result{}, nil
 	}
 

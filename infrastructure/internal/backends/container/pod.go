@@ -55,9 +55,9 @@ type wish struct {
 	controlPlane bool
 	// failureDomain is the zone that the Machine is to be in; empty for any.
 	failureDomain string
-	// byAPI tells that the configuration is too long for the environment of a
-	// container, and is handed over through the Talos API.
-	byAPI bool
+	// fromVolume reports whether the machine starts with the configuration on its
+	// volume alone, because that of the bootstrap provider is gone.
+	fromVolume bool
 }
 
 func (w wish) spec() *infrav1.TalosMachineContainerSpec {
@@ -155,7 +155,7 @@ func (w wish) container() corev1.Container {
 	for _, data := range dataPaths {
 		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "data", MountPath: data.path, SubPath: data.folder})
 	}
-	if !w.byAPI {
+	if !w.fromVolume {
 		container.Env = append(container.Env, corev1.EnvVar{Name: userDataVariable, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
 			LocalObjectReference: corev1.LocalObjectReference{Name: w.machine.Name + infrav1.UserDataSecretSuffix}, Key: infrav1.UserDataKey,
 		}}})

@@ -107,9 +107,9 @@ func TestObjectsOfAMachine(t *testing.T) {
 		golden(t, "everything", w.pod(), w.etcdService(), w.claim(), w.userData([]byte("dGFsb3M=")))
 		NewWithT(t).Expect(w.machine).To(Equal(before), "what is made is no part of what is wished")
 	})
-	t.Run("a configuration that is too long for the environment", func(t *testing.T) {
-		w := aWish(func(w *wish) { w.byAPI = true })
-		golden(t, "by-api", w.pod())
+	t.Run("a configuration that only its volume has", func(t *testing.T) {
+		w := aWish(func(w *wish) { w.fromVolume = true })
+		golden(t, "from-volume", w.pod())
 		NewWithT(t).Expect(hasUserData(w.pod())).To(BeFalse())
 		NewWithT(t).Expect(hasUserData(aWish().pod())).To(BeTrue())
 	})
