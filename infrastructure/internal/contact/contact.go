@@ -1,5 +1,5 @@
 // Package contact reaches the machine behind a TalosHost: it tries the
-// addresses in order, and makes sure that the right machine answers.
+// addresses, and makes sure that the right machine answers.
 package contact
 
 import (
@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
@@ -119,21 +120,44 @@ func Addresses(host *infrav1.TalosHost) []string {
 	return addresses
 }
 
-// Reach tries the addresses in order, and stops at the first one at which the
-// right machine answers.
+// Reach tries the addresses, the next one when one has failed or is slow, and returns
+// what the right machine has answered first. Where it answers at none, that is the
+// answer which tells most.
 func Reach(ctx context.Context, dialer talosclient.Dialer, target Target) Answer {
-	best := Answer{Outcome: Silent, Err: errors.New("the host has no address")}
-	for i, address := range target.Addresses {
+	var mu sync.Mutex
+	others := map[string]Answer{}
+	right, err := talosclient.First(ctx, target.Addresses, func(ctx context.Context, address string) (closer, error) {
 		answer := try(ctx, dialer, target, address)
-		if answer.Node != nil {
-			return answer
+		if answer.Node == nil {
+			mu.Lock()
+			defer mu.Unlock()
+			others[address] = answer
 		}
+
+		return closer{answer}, answer.Err
+	})
+	if err == nil {
+		return right.Answer
+	}
+	best := Answer{Outcome: Silent, Err: err}
+	for i, address := range target.Addresses {
+		answer := others[address]
 		if i == 0 || slices.Index(rank, answer.Outcome) > slices.Index(rank, best.Outcome) {
 			best = answer
 		}
 	}
 
 	return best
+}
+
+// closer is an answer that is closed where nobody waits for it any more.
+type closer struct{ Answer }
+
+// Close implements io.Closer.
+func (c closer) Close() error {
+	c.Answer.Close()
+
+	return nil
 }
 
 func try(ctx context.Context, dialer talosclient.Dialer, target Target, address string) Answer {

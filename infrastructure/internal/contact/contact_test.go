@@ -1,6 +1,7 @@
 package contact
 
 import (
+	"context"
 	"errors"
 	"testing"
 
@@ -89,4 +90,54 @@ func TestAddresses(t *testing.T) {
 		Network:   infrav1.HostNetwork{Addresses: []string{"192.0.2.1/24", "192.0.2.2/24", "none"}},
 	}}
 	NewWithT(t).Expect(Addresses(host)).To(Equal([]string{"192.0.2.1", "node.example.com", "192.0.2.2"}))
+}
+
+// waiting is a dialer at one address of which nobody answers until another one was
+// dialled.
+type waiting struct {
+	*talosfake.Dialer
+	t       *testing.T
+	mute    string
+	another chan struct{}
+}
+
+func (w waiting) Maintenance(ctx context.Context, address, fingerprint string) (talosclient.Node, error) {
+	if address != w.mute {
+		close(w.another)
+		return w.Dialer.Maintenance(ctx, address, fingerprint)
+	}
+	<-ctx.Done()
+	select {
+	case <-w.another:
+	default:
+		w.t.Error("no other address was dialled in the meantime")
+	}
+
+	return nil, ctx.Err()
+}
+
+// TestAnAddressThatTakesCallsAndNeverAnswersHoldsUpNoOther: a machine has several
+// networks, of which the managers may reach one.
+func TestAnAddressThatTakesCallsAndNeverAnswersHoldsUpNoOther(t *testing.T) {
+	for name, addresses := range map[string][]string{"before it": {"192.0.2.1", "192.0.2.2"}, "twice before it": {"192.0.2.1", "192.0.2.1", "192.0.2.2"}} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			dialer := waiting{Dialer: talosfake.NewDialer(), t: t, mute: "192.0.2.1", another: make(chan struct{})}
+			dialer.Add("192.0.2.2", machine(true, uuid))
+			answer := Reach(t.Context(), dialer, Target{Addresses: addresses, Identity: infrav1.HostIdentity{UUID: uuid}})
+			defer answer.Close()
+			g.Expect(answer.Outcome).To(Equal(InMaintenance), "%v", answer.Err)
+		})
+	}
+	t.Run("nobody answers", func(t *testing.T) {
+		g := NewWithT(t)
+		dialer := waiting{Dialer: talosfake.NewDialer(), t: t, mute: "192.0.2.1", another: make(chan struct{})}
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			<-dialer.another
+			cancel()
+		}()
+		answer := Reach(ctx, dialer, Target{Addresses: []string{"192.0.2.1", "192.0.2.2"}})
+		g.Expect(answer.Outcome).To(Equal(Silent))
+	})
 }
