@@ -31,6 +31,14 @@ func (s *Sim) settleAlarms() {
 	}
 }
 
+// Alarmed reports whether the alarm of the machine's faults is raised: it is only once
+// its etcd runs.
+func (m *Machine) Alarmed() bool {
+	m.sim.mu.Lock()
+	defer m.sim.mu.Unlock()
+	return m.raised != nil
+}
+
 // raise raises the alarm of the machine, if its etcd can.
 func (m *Machine) raise() {
 	data, found := m.sim.etcd.Data(m.spec.Name)

@@ -1,12 +1,16 @@
 package talossim
 
 import (
+	"bytes"
+	"compress/gzip"
 	"context"
 	"crypto/sha256"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -84,7 +88,9 @@ func (b *boot) run(ctx context.Context) (next order, err error) {
 	var configuration []byte
 	b.sim.look(func() { b.settings, configuration = b.machine.disk.settings, b.machine.disk.configuration })
 	if b.settings == nil {
-		configuration = b.machine.run.UserData
+		if configuration, err = unzip(b.machine.run.UserData); err != nil {
+			return order{}, err
+		}
 		if len(configuration) == 0 {
 			if next, err = b.maintenance(ctx); err != nil || next.apply == nil {
 				return next, err
@@ -106,6 +112,20 @@ func (b *boot) run(ctx context.Context) (next order, err error) {
 		return order{}, err
 	}
 	return b.configured(ctx)
+}
+
+// unzip returns what the platform of a machine gives it as its configuration, which
+// Talos takes gzipped as well.
+func unzip(userData []byte) ([]byte, error) {
+	if http.DetectContentType(userData) != "application/x-gzip" {
+		return userData, nil
+	}
+	reader, err := gzip.NewReader(bytes.NewReader(userData))
+	if err != nil {
+		return nil, fmt.Errorf("unzipping the user data: %w", err)
+	}
+
+	return io.ReadAll(reader)
 }
 
 // generatedHostname is the name of a machine whose configuration has none; it is

@@ -206,8 +206,8 @@ func (w *world) manager() *Reconciler {
 	return r
 }
 
-// mortalDialer is a dialer of a manager that may be dead, and that may die at a
-// bootstrap.
+// mortalDialer is a dialer of a manager that may be dead, and that may die at a call
+// that changes a node.
 type mortalDialer struct {
 	*talosfake.Dialer
 	world *world
@@ -228,8 +228,9 @@ type mortalNode struct {
 	world *world
 }
 
-// Bootstrap counts as two writes: the manager may die before it, and after it.
-func (n mortalNode) Bootstrap(ctx context.Context) error {
+// Each call that changes a node counts as two writes: the manager may die before it,
+// and after it.
+func (n mortalNode) mortal(call func() error) error {
 	die := func() bool {
 		n.world.writes++
 		n.world.dead = n.world.dead || (n.world.killAt > 0 && n.world.writes >= n.world.killAt)
@@ -238,12 +239,32 @@ func (n mortalNode) Bootstrap(ctx context.Context) error {
 	if die() {
 		return errKilled
 	}
-	err := n.Node.Bootstrap(ctx)
+	err := call()
 	if die() {
 		return errKilled
 	}
 
 	return err
+}
+
+func (n mortalNode) Bootstrap(ctx context.Context) error {
+	return n.mortal(func() error { return n.Node.Bootstrap(ctx) })
+}
+
+func (n mortalNode) Restart(ctx context.Context) error {
+	return n.mortal(func() error { return n.Node.Restart(ctx) })
+}
+
+func (n mortalNode) EtcdForfeitLeadership(ctx context.Context) error {
+	return n.mortal(func() error { return n.Node.EtcdForfeitLeadership(ctx) })
+}
+
+func (n mortalNode) EtcdLeave(ctx context.Context) error {
+	return n.mortal(func() error { return n.Node.EtcdLeave(ctx) })
+}
+
+func (n mortalNode) EtcdRemoveMember(ctx context.Context, id uint64) error {
+	return n.mortal(func() error { return n.Node.EtcdRemoveMember(ctx, id) })
 }
 
 // reconcile is one pass of a manager, after all nodes have told that they may

@@ -55,6 +55,9 @@ func (r *run) play() error {
 	if err := r.strike(); err != nil {
 		return fmt.Errorf("breaking %s: %w", r.victim.Spec().Name, err)
 	}
+	if err := r.await("the fault to have its effect", momentTimeout, often, r.broken); err != nil {
+		return err
+	}
 	if r.replaces() {
 		if err := r.apply(r.healthCheck()); err != nil {
 			return err
@@ -69,7 +72,7 @@ func (r *run) play() error {
 	r.heal()
 	err = r.await("all to be well again", healTimeout, seldom, r.outcome)
 	r.took = time.Since(start)
-	return errors.Join(err, r.judged())
+	return errors.Join(err, r.judged(), r.bootstrapped())
 }
 
 // prepare makes the control plane as it is before the moment.
@@ -131,11 +134,20 @@ func (r *run) watch() error {
 
 // judged is what the judge has to say.
 func (r *run) judged() error {
-	failures := r.fleet.Sim.Offences()
-	if bootstraps := r.fleet.Bootstraps(); bootstraps != 1 && r.moment.from(r.replicas) > 0 {
-		failures = append(failures, fmt.Errorf("etcd was bootstrapped %d times", bootstraps))
+	return errors.Join(r.fleet.Sim.Offences()...)
+}
+
+// bootstrapped is nil when etcd was bootstrapped as often as it may have been: once, and
+// anew only where the first member was lost with its disk before there was another one.
+func (r *run) bootstrapped() error {
+	most := 1
+	if r.moment.from(r.replicas) == 0 && r.replaces() {
+		most++
 	}
-	return errors.Join(failures...)
+	if count := r.fleet.Bootstraps(); count < 1 || count > most {
+		return fmt.Errorf("etcd was bootstrapped %d times", count)
+	}
+	return nil
 }
 
 // outcome is nil when all is as it should be at the end.

@@ -49,7 +49,7 @@ const probing = time.Second
 // delays are long enough for a moment to be met, and short enough to wait for.
 func delays() talossim.Delays {
 	const moment = 300 * time.Millisecond
-	return talossim.Delays{Boot: moment, Install: moment, Reset: moment, Etcd: moment, Promote: 5 * moment, Leave: moment, Join: moment}
+	return talossim.Delays{Boot: moment, Install: moment, Reset: moment, Bootstrap: 10 * moment, Etcd: moment, Promote: 5 * moment, Leave: moment, Join: moment}
 }
 
 // addHosts makes the namespace and its hosts.
@@ -288,6 +288,7 @@ func (r *run) healthy(replicas int) error {
 		note(conditions.IsFalse(controlPlane, kind), "%s: %s", kind, conditions.GetMessage(controlPlane, kind))
 	}
 	for _, m := range r.machines() {
+		note(!m.HasEtcdData() || m.Faults().Gone || bytes.Contains(m.Configuration(), []byte("kubelet:"+controlPlane.Spec.Version)), "%s does not run %s", m.Spec().Name, controlPlane.Spec.Version)
 		count := r.fleet.Sim.Voters(m)
 		note(count == (etcdmodel.Count{}) || m.Faults().Gone || count == (etcdmodel.Count{Voters: replicas, Answering: replicas}), "%s of the voters answer", count)
 	}

@@ -4,6 +4,7 @@
 package faults
 
 import (
+	"errors"
 	"flag"
 	"path/filepath"
 	"regexp"
@@ -69,7 +70,7 @@ func TestFaultMatrix(t *testing.T) {
 	if err := results.write(*file); err != nil {
 		t.Error(err)
 	}
-	if err := world.Stack.Check(); err != nil {
+	if err := errors.Join(world.Stack.Check(), results.seldomInTheMiddle()); err != nil {
 		t.Error(err)
 	}
 }

@@ -76,6 +76,16 @@ func (r *run) strike() error {
 	return nil
 }
 
+// broken is nil once the fault has come into effect. An alarm needs an etcd that runs;
+// that of a machine which leaves may have gone before.
+func (r *run) broken() error {
+	gone := r.before[r.victim] && !r.victim.HasEtcdData()
+	if r.fault.breaks.Alarm != "" && !r.victim.Alarmed() && !gone {
+		return fmt.Errorf("%s has not raised its alarm", r.victim.Spec().Name)
+	}
+	return nil
+}
+
 // heal mends what can be mended.
 func (r *run) heal() {
 	if r.replaces() {

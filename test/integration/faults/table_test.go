@@ -61,6 +61,24 @@ func (o outcome) killed() string {
 	return "before the fault went"
 }
 
+// seldomInTheMiddle is not nil when more than one cell in ten had nothing to do any more
+// when the managers died: then the cells do not show what they are for.
+func (t *table) seldomInTheMiddle() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	const most = 10
+	calm := 0
+	for _, row := range t.rows {
+		if row.impossible == "" && row.why == nil && !row.middle {
+			calm++
+		}
+	}
+	if calm*most > len(t.rows) {
+		return fmt.Errorf("in %d of %d cells no machine came or went when the managers died", calm, len(t.rows))
+	}
+	return nil
+}
+
 // print writes fault by moment by replicas, and below it the reasons.
 func (t *table) print(out io.Writer) {
 	t.mu.Lock()
