@@ -20,10 +20,12 @@ func declaredReasons(g Gomega, file string) []string {
 }
 
 // TestPagesNameEachReason: whoever meets a condition, a reason or an event of ours
-// finds it on a page.
+// finds it on a page. The generated reference lists values and explains no reason.
 func TestPagesNameEachReason(t *testing.T) {
 	g := NewWithT(t)
-	pages := strings.Join(slices.Collect(maps.Values(allPages(g))), "\n")
+	all := allPages(g)
+	maps.DeleteFunc(all, func(path, _ string) bool { return strings.HasPrefix(path, "docs/api/") })
+	pages := strings.Join(slices.Collect(maps.Values(all)), "\n")
 	for _, file := range []string{
 		"../bootstrap/api/v1beta1/conditions.go", "../controlplane/api/v1beta1/conditions.go", "../infrastructure/api/v1alpha1/conditions.go",
 	} {

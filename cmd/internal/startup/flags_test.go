@@ -5,8 +5,10 @@ import (
 	"go/parser"
 	"go/token"
 	"maps"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -105,4 +107,33 @@ func TestLogFormats(t *testing.T) {
 			g.Expect(logsv1.Validate(opts.logs, nil, nil)).To(BeEmpty())
 		})
 	}
+}
+
+// TestPagesTellTheDefaults: the tables of flags say what the flags of all managers are
+// by default, or say it in words.
+func TestPagesTellTheDefaults(t *testing.T) {
+	g, ours := NewWithT(t), pflag.NewFlagSet("ours", pflag.ContinueOnError)
+	(&options{}).addTo(ours)
+	compared := 0
+	for _, page := range []string{"install.md", "sizing.md"} {
+		text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", page))
+		g.Expect(err).NotTo(HaveOccurred())
+		row := regexp.MustCompile("(?m)^\\| (`--[^|]*) \\| ([^|]*) \\|")
+		for _, cells := range row.FindAllStringSubmatch(string(text), -1) {
+			names, values := strings.Split(cells[1], ", "), strings.Split(cells[2], ", ")
+			for i, name := range names {
+				flag := ours.Lookup(strings.Trim(name, "`-"))
+				if flag == nil || i >= len(values) || !regexp.MustCompile(`^\d`).MatchString(values[i]) {
+					continue
+				}
+				// Written as 10m, and kept as 10m0s.
+				told := pflag.NewFlagSet("told", pflag.ContinueOnError)
+				(&options{}).addTo(told)
+				g.Expect(told.Set(flag.Name, values[i])).To(Succeed(), "%s in %s", name, page)
+				g.Expect(told.Lookup(flag.Name).Value.String()).To(Equal(flag.DefValue), "%s in %s", name, page)
+				compared++
+			}
+		}
+	}
+	g.Expect(compared).To(BeNumerically(">", 12))
 }

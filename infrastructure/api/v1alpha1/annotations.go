@@ -84,7 +84,7 @@ const (
 	// Pod starts with.
 	UserDataSecretSuffix = "-userdata"
 
-	// UserDataKey is the key of that Secret: the configuration as base64 text.
+	// UserDataKey is the key of that Secret: the configuration, gzipped, as base64 text.
 	UserDataKey = "userdata"
 
 	// DataClaimSuffix ends the name of the volume claim of a machine in a Pod.
