@@ -67,15 +67,24 @@ func (m *Machine) runOnce(ctx context.Context) {
 		m.stage, m.apiStarted = runtime.MachineStageBooting, false
 	})
 	m.sim.pause(ctx, m.sim.options.Delays.Boot)
-	if ctx.Err() == nil {
-		// Why it ended is no matter: whoever runs it sees that it did.
-		_, _ = newBoot(m).run(ctx)
+	err := ctx.Err()
+	if err == nil {
+		_, err = newBoot(m).run(ctx)
 	}
 	m.sim.update(func() {
+		m.failure = err
 		m.sim.etcd.Stop(m.spec.Name)
 		m.spec.Address, m.end = "", nil
 		close(m.ended)
 	})
+}
+
+// Failure is why the last run of a hosted machine has ended; nil when that was told to
+// reboot or to reset.
+func (m *Machine) Failure() error {
+	m.sim.mu.Lock()
+	defer m.sim.mu.Unlock()
+	return m.failure
 }
 
 // End ends a hosted machine, as when its container is killed, and waits until

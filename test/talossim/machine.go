@@ -55,10 +55,11 @@ type Machine struct {
 	off    bool
 	resets []*machine.ResetRequest
 	// run is the present run of a hosted machine, end ends it (nil when there is
-	// none), and ended is closed when it has.
-	run   Run
-	end   context.CancelFunc
-	ended chan struct{}
+	// none), ended is closed when it has, and failure is why.
+	run     Run
+	end     context.CancelFunc
+	ended   chan struct{}
+	failure error
 
 	// node is held while Kubernetes is told of the node.
 	node sync.Mutex

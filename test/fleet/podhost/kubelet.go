@@ -227,6 +227,9 @@ func hasEnded(w *worker) bool {
 // restarted notes that the container has ended; it is started again.
 func (h *Host) restarted(w *worker) {
 	w.before = terminated(w, "Error", 1)
+	if w.machine != nil && w.machine.Failure() != nil {
+		w.before.Terminated.Message = "machined ended: " + w.machine.Failure().Error()
+	}
 	if w.fate != nil {
 		w.before.Terminated.Reason, w.before.Terminated.ExitCode = w.fate.Reason, w.fate.ExitCode
 	}
