@@ -67,9 +67,12 @@ func (m *Machine) runOnce(ctx context.Context) {
 		m.stage, m.apiStarted = runtime.MachineStageBooting, false
 	})
 	m.sim.pause(ctx, m.sim.options.Delays.Boot)
-	err := ctx.Err()
-	if err == nil {
+	var err error
+	if ctx.Err() == nil {
 		_, err = newBoot(m).run(ctx)
+	}
+	if ctx.Err() != nil {
+		err = nil // Somebody has ended it.
 	}
 	m.sim.update(func() {
 		m.failure = err
@@ -79,8 +82,8 @@ func (m *Machine) runOnce(ctx context.Context) {
 	})
 }
 
-// Failure is why the last run of a hosted machine has ended; nil when that was told to
-// reboot or to reset.
+// Failure is the error that ended the last run of a hosted machine; nil when the machine
+// was told to reboot or to reset, or was ended.
 func (m *Machine) Failure() error {
 	m.sim.mu.Lock()
 	defer m.sim.mu.Unlock()
