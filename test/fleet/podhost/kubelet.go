@@ -52,6 +52,8 @@ type worker struct {
 	// fate is what the next end of the container is told to be; nil means that it
 	// ended by itself.
 	fate *corev1.ContainerStateTerminated
+	// backOff is until when a container that has failed is not started again.
+	backOff time.Time
 	// evicted is why the kubelet has evicted the Pod.
 	evicted string
 	// pulled is when the image was last asked for.
@@ -208,6 +210,9 @@ func (h *Host) syncContainer(ctx context.Context, pod *corev1.Pod, w *worker) ti
 	if w.runs() {
 		return h.probe(ctx, pod, w)
 	}
+	if time.Now().Before(w.backOff) {
+		return soon
+	}
 	if err := h.startContainer(ctx, pod, w); err != nil {
 		w.state = waiting(reasonOf(err), err.Error())
 		return soon
@@ -226,17 +231,20 @@ func hasEnded(w *worker) bool {
 
 // restarted notes that the container has ended; it is started again.
 func (h *Host) restarted(w *worker) {
-	w.before = terminated(w, "Error", 1)
+	w.before, w.state = terminated(w, "Error", 1), waiting("ContainerCreating", "")
 	if w.machine != nil && w.machine.Failure() != nil {
 		w.before.Terminated.Message = "machined ended: " + w.machine.Failure().Error()
+		w.state, w.backOff = waiting("CrashLoopBackOff", "back-off 1s restarting failed container"), time.Now().Add(backOff)
 	}
 	if w.fate != nil {
 		w.before.Terminated.Reason, w.before.Terminated.ExitCode = w.fate.Reason, w.fate.ExitCode
 	}
 	w.fate, w.ready = nil, false
 	w.restarts++
-	w.state = waiting("ContainerCreating", "")
 }
+
+// backOff is how long a container that has failed is not started again.
+const backOff = time.Second
 
 // probe is the readiness probe.
 func (h *Host) probe(ctx context.Context, pod *corev1.Pod, w *worker) time.Duration {

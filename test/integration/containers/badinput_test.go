@@ -66,6 +66,16 @@ func TestBadInputPodsThatCannotRun(t *testing.T) {
 			expectTold(t, only(t, name, name+"-older"), infrav1.HostRunningCondition, infrav1.WrongReleaseReason, image, "v1.13.5", talossim.DefaultTalosVersion, "new template")
 			mendTemplate(t, name, "-older")
 		})
+		t.Run("image whose Talos ends at once", func(t *testing.T) {
+			t.Parallel()
+			const image = "registry.example.com/talos:broken"
+			world.Pods.SetImage(image, podhost.Image{Release: "broken"})
+			addWorkers(t, name, "-ending", container("-ending", image, "talos", "image"))
+			worker := only(t, name, name+"-ending")
+			expectTold(t, worker, infrav1.HostRunningCondition, infrav1.ContainerRestartingReason, "CrashLoopBackOff", "exit code 1")
+			world.Pods.SetImage(image, podhost.Image{Release: talossim.DefaultTalosVersion})
+			awaitRunning(t, worker)
+		})
 		t.Run("no node fits", func(t *testing.T) {
 			t.Parallel()
 			addWorkers(t, name, "-nowhere", container("-nowhere", map[string]any{"disk": "fast"}, "nodeSelector"))
