@@ -9,9 +9,11 @@ readonly silence="${PATIENTLY_SECONDS:-10}"
 readonly what="$1"
 shift
 
-"$@" 2>&1 | {
-	# The command is interrupted too, and may have to tell how it ends.
-	trap '' INT TERM
+# The command is interrupted too, and may have to tell how it ends. Until it has, its
+# output is read: from the start, since the reader inherits what is ignored here.
+trap '' INT TERM
+
+(trap - INT TERM && exec "$@") 2>&1 | {
 	begun=''
 	while true; do
 		IFS= read -r -t "$silence" line
