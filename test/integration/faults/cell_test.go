@@ -13,8 +13,9 @@ import (
 const (
 	// startTimeout is how long a control plane may take to come up, momentTimeout
 	// how long what a user does may take to begin, and healTimeout how long the
-	// control plane may take once nothing is wrong any more.
-	startTimeout, momentTimeout, healTimeout = 10 * time.Minute, 4 * time.Minute, 15 * time.Minute
+	// control plane may take once nothing is wrong any more: a learner is told to be
+	// one for ever after 15 minutes.
+	startTimeout, momentTimeout, healTimeout = 10 * time.Minute, 4 * time.Minute, 20 * time.Minute
 	// lasting is how long a fault goes on after the managers were killed.
 	lasting = 10 * time.Second
 	// often is how often machines are looked at, and seldom how often all that is

@@ -43,11 +43,12 @@ func impossible() map[string]string { return map[string]string{} }
 
 // lost are cells after which the cluster cannot always heal by itself, and what a
 // condition of the control plane must say then: its only voter has lost its disk, or
-// does not come back.
+// does not come back, or a node has restarted before its member voted.
 func lost() map[string]*regexp.Regexp {
 	return map[string]*regexp.Regexp{
 		"disk-wiped-scale-up-3": regexp.MustCompile(`^EtcdDataLost:|no majority`),
 		"gone-bootstrap-5":      regexp.MustCompile(`^BootstrapIntentOfOtherMachine:`),
+		"other-id-scale-up-5":   regexp.MustCompile(`does not have it promoted any more; delete the Machine`),
 	}
 }
 
