@@ -190,14 +190,14 @@ func TestRestartsBetweenAnyTwoWrites(t *testing.T) {
 	for killAt := 1; killAt <= writes; killAt++ {
 		cp, cpConfig := newMachine(cpName, true)
 		w := newWorld(t, newCluster(), cp, cpConfig)
-		w.killAt = killAt
+		w.life.DieAt(killAt)
 		for range writes {
 			if _, err := w.reconcile(cpName); err != nil {
 				break
 			}
 		}
 		var first []byte
-		w.dead = false
+		w.life.Restart()
 		stored := &corev1.Secret{}
 		if w.client.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "one-talos"}, stored) == nil {
 			first = stored.Data["bundle"]

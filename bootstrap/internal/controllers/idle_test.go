@@ -48,10 +48,10 @@ func TestNothingIsWrittenOrReadWithoutNews(t *testing.T) {
 				w := newWorld(t, cluster, machine, config, usersBundle())
 				w.settle(cpName)
 				w.get(config, cpName)
-				before, writes := config.ResourceVersion, w.writes
+				before, writes := config.ResourceVersion, w.life.Effects()
 
 				reads := 0
-				live := interceptor.NewClient(w.client.(client.WithWatch), interceptor.Funcs{
+				live := interceptor.NewClient(w.life.Client(w.client), interceptor.Funcs{
 					Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
 						if _, isSecret := into.(*corev1.Secret); isSecret {
 							reads++
@@ -63,7 +63,7 @@ func TestNothingIsWrittenOrReadWithoutNews(t *testing.T) {
 				result, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(config)})
 
 				w.Expect(err).NotTo(HaveOccurred())
-				w.Expect(w.writes).To(Equal(writes))
+				w.Expect(w.life.Effects()).To(Equal(writes))
 				w.get(config, cpName)
 				w.Expect(config.ResourceVersion).To(Equal(before))
 				if !tc.waiting {

@@ -1,8 +1,6 @@
 package controllers
 
 import (
-	"context"
-	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -23,11 +21,11 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/test/mortal"
 )
 
 const (
@@ -38,8 +36,7 @@ const (
 )
 
 var (
-	testTime  = time.Date(2026, time.June, 1, 12, 0, 0, 0, time.UTC)
-	errKilled = errors.New("the manager was killed")
+	testTime = time.Date(2026, time.June, 1, 12, 0, 0, 0, time.UTC)
 
 	// sharedBundle spares the tests the making of keys.
 	sharedBundle = sync.OnceValue(func() *secrets.Bundle {
@@ -55,12 +52,11 @@ var (
 type world struct {
 	*WithT
 	t      *testing.T
-	client client.Client
+	client client.WithWatch
 	clock  *clocktesting.FakePassiveClock
 
-	// killAt is the number of the write at which the manager dies; 0 is never.
-	killAt, writes int
-	dead           bool
+	// life is that of the managers.
+	life mortal.Life
 }
 
 func newWorld(t *testing.T, objects ...client.Object) *world {
@@ -73,45 +69,14 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		w.Expect(add(scheme)).To(Succeed())
 	}
 	w.client = fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).
-		WithStatusSubresource(&bootstrapv1.TalosConfig{}, &clusterv1.Machine{}, &clusterv1.Cluster{}).
-		WithInterceptorFuncs(w.killer()).Build()
+		WithStatusSubresource(&bootstrapv1.TalosConfig{}, &clusterv1.Machine{}, &clusterv1.Cluster{}).Build()
 	return w
 }
 
-// killer lets the manager die at a write: from then on every call fails.
-func (w *world) killer() interceptor.Funcs {
-	write := func() error {
-		w.writes++
-		if w.dead = w.dead || w.writes == w.killAt; w.dead {
-			return errKilled
-		}
-		return nil
-	}
-	return interceptor.Funcs{
-		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			if err := write(); err != nil {
-				return err
-			}
-			return c.Create(ctx, o, opts...)
-		},
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-			if err := write(); err != nil {
-				return err
-			}
-			return c.Patch(ctx, o, p, opts...)
-		},
-		SubResourcePatch: func(ctx context.Context, c client.Client, sub string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
-			if err := write(); err != nil {
-				return err
-			}
-			return c.SubResource(sub).Patch(ctx, o, p, opts...)
-		},
-	}
-}
-
 func (w *world) reconcile(name string) (ctrl.Result, error) {
+	c := w.life.Client(w.client)
 	r := &Reconciler{
-		Client: w.client, APIReader: w.client, SecretCachingClient: w.client,
+		Client: c, APIReader: c, SecretCachingClient: c,
 		Clock: w.clock, Recorder: events.NewFakeRecorder(100),
 	}
 	return r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Namespace: namespace, Name: name}})
@@ -122,12 +87,12 @@ func (w *world) settle(names ...string) {
 	w.t.Helper()
 	const passes = 10
 	for range passes {
-		before := w.writes
+		before := w.life.Effects()
 		for _, name := range names {
 			_, err := w.reconcile(name)
 			w.Expect(err).NotTo(HaveOccurred())
 		}
-		if w.writes == before {
+		if w.life.Effects() == before {
 			return
 		}
 	}

@@ -3,6 +3,8 @@ package talosclient
 import (
 	"context"
 	"errors"
+	"slices"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -10,14 +12,33 @@ import (
 	. "github.com/onsi/gomega"
 )
 
+// record is what several goroutines have said.
+type record struct {
+	mu   sync.Mutex
+	said []string
+}
+
+func (r *record) add(what string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.said = append(r.said, what)
+}
+
+func (r *record) all() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+
+	return slices.Clone(r.said)
+}
+
 // tried is what a try makes.
 type tried struct {
 	address string
-	closed  *[]string
+	closed  *record
 }
 
 func (t tried) Close() error {
-	*t.closed = append(*t.closed, t.address)
+	t.closed.add(t.address)
 	return nil
 }
 
@@ -46,11 +67,11 @@ func TestTheFirstAddressThatAnswers(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				g := NewWithT(t)
-				var closed, asked []string
+				var closed, asked record
 				addresses := []string{"a", "b", "c"}[:len(tt.after)]
 				begin := time.Now()
 				got, err := First(t.Context(), addresses, func(ctx context.Context, address string) (tried, error) {
-					asked = append(asked, address)
+					asked.add(address)
 					wait := tt.after[address]
 					select {
 					case <-ctx.Done():
@@ -64,8 +85,8 @@ func TestTheFirstAddressThatAnswers(t *testing.T) {
 				})
 				g.Expect(time.Since(begin)).To(Equal(tt.took))
 				synctest.Wait()
-				g.Expect(asked).To(Equal(tt.tried))
-				g.Expect(closed).To(BeEmpty())
+				g.Expect(asked.all()).To(Equal(tt.tried))
+				g.Expect(closed.all()).To(BeEmpty())
 				if tt.want == "" {
 					g.Expect(err).To(HaveOccurred())
 					for _, address := range addresses {
@@ -84,7 +105,7 @@ func TestWhatASlowerAddressMakesIsClosed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		g := NewWithT(t)
-		var closed []string
+		var closed record
 		got, err := First(t.Context(), []string{"a", "b"}, func(_ context.Context, address string) (tried, error) {
 			if address == "a" { // It does not notice that nobody waits any more.
 				<-time.After(time.Minute)
@@ -94,6 +115,6 @@ func TestWhatASlowerAddressMakesIsClosed(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(got.address).To(Equal("b"))
 		<-time.After(time.Hour)
-		g.Expect(closed).To(Equal([]string{"a"}))
+		g.Expect(closed.all()).To(Equal([]string{"a"}))
 	})
 }

@@ -26,19 +26,19 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 	for at := 1; killed; at++ {
 		g := NewWithT(t)
 		w := newWorld(t)
-		w.killAt = at
+		w.life.DieAt(at)
 		r := w.manager()
-		for pass := 0; pass < 12 && !w.dead; pass++ {
+		for pass := 0; pass < 12 && !w.life.IsOver(); pass++ {
 			err := w.reconcile(r)
-			if w.dead {
+			if w.life.IsOver() {
 				break
 			}
 			g.Expect(err).NotTo(HaveOccurred())
 			w.others()
 		}
-		killed = w.dead
+		killed = w.life.IsOver()
 
-		w.dead, w.killAt = false, 0
+		w.life.Restart()
 		w.settle(w.manager())
 
 		g.Expect(w.machines()).To(HaveLen(1), "killed at write %d", at)

@@ -126,12 +126,12 @@ func TestNothingIsWrittenOnceConverged(t *testing.T) {
 	r := w.manager()
 	w.settle(r)
 
-	w.writes = 0
+	before := w.life.Effects()
 	for range 5 {
 		g.Expect(w.reconcile(r)).To(Succeed())
 	}
 
-	g.Expect(w.writes).To(BeZero())
+	g.Expect(w.life.Effects()).To(Equal(before))
 }
 
 func TestPausedControlPlaneIsLeftAlone(t *testing.T) {

@@ -74,18 +74,19 @@ func TestScaleDownSurvivesADeathAtEachWrite(t *testing.T) {
 	for at := 1; ; at++ {
 		w, r := changing(t, 3)
 		w.scale(1)
-		w.writes, w.killAt = 0, at
+		died := false
+		w.life.DieAt(at)
 		for range 40 {
 			w.step(r)
-			if !w.killed() {
+			if !w.life.IsOver() {
 				w.others()
 				continue
 			}
-			w.killAt = 0
+			died = true
+			w.life.Restart()
 			r = w.manager()
 		}
-		died := w.killAt == 0
-		w.killAt = 0
+		w.life.DieAt(0)
 		w.until(r, w.has(1))
 		if !died {
 			NewWithT(t).Expect(at).To(BeNumerically(">", 5))
@@ -93,8 +94,6 @@ func TestScaleDownSurvivesADeathAtEachWrite(t *testing.T) {
 		}
 	}
 }
-
-func (w *world) killed() bool { return w.killAt > 0 && w.writes >= w.killAt }
 
 func TestRollout(t *testing.T) {
 	for name, tc := range map[string]struct {

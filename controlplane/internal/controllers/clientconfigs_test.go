@@ -206,7 +206,7 @@ func TestSecretThatCannotBeWrittenHoldsNothingUp(t *testing.T) {
 	w.settle(w.manager())
 	before := w.clientConfigs()
 	r := w.manager()
-	r.Client = interceptor.NewClient(w.client.(client.WithWatch), interceptor.Funcs{
+	r.Client = interceptor.NewClient(w.client, interceptor.Funcs{
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 			if o.GetName() == "one-kubeconfig" {
 				return apierrors.NewInvalid(corev1.SchemeGroupVersion.WithKind("Secret").GroupKind(), o.GetName(), nil)
@@ -246,13 +246,13 @@ func TestRenewalSurvivesADeathAtEachWrite(t *testing.T) {
 			w.settle(w.manager())
 			before := w.clientConfigs()
 			w.askForRenewal()
-			w.writes, w.killAt = 0, killAt
-			for r := w.manager(); !w.dead && w.writes < killAt; {
-				if err := w.reconcile(r); err == nil && w.writes < killAt && !metav1.HasAnnotation(w.controlPlane().ObjectMeta, controlplanev1.RenewCredentialsAnnotation) {
+			w.life.DieAt(killAt)
+			for r := w.manager(); !w.life.IsOver(); {
+				if err := w.reconcile(r); err == nil && !metav1.HasAnnotation(w.controlPlane().ObjectMeta, controlplanev1.RenewCredentialsAnnotation) {
 					break // There are fewer writes.
 				}
 			}
-			w.dead, w.killAt = false, 0
+			w.life.Restart()
 
 			w.settle(w.manager())
 

@@ -117,11 +117,11 @@ func TestDeletionRemovesWhatAnAbortedCreationLeft(t *testing.T) {
 	r := w.manager()
 	for len(w.talosConfigs()) == 0 {
 		if len(w.infraMachines()) == 1 {
-			w.killAt = w.writes + 2 // After the TalosConfig, before the Machine.
+			w.life.DieAt(2) // After the TalosConfig, before the Machine.
 		}
 		w.step(r)
 	}
-	w.dead, w.killAt = false, 0
+	w.life.Restart()
 	machines := w.machines()
 	for _, machine := range machines {
 		g.Expect(w.client.Delete(t.Context(), machine)).To(Succeed())
@@ -284,9 +284,9 @@ func TestAMachineThatWaitsIsNotWritten(t *testing.T) {
 	g.Expect(w.client.Delete(t.Context(), machine)).To(Succeed())
 	w.settle(r)
 
-	w.writes = 0
+	before := w.life.Effects()
 	g.Expect(w.reconcile(r)).To(Succeed())
-	g.Expect(w.writes).To(BeZero())
+	g.Expect(w.life.Effects()).To(Equal(before))
 	g.Expect(w.machines()[0].Spec.Deletion.NodeDeletionTimeoutSeconds).To(HaveValue(BeEquivalentTo(10)))
 }
 
@@ -317,7 +317,6 @@ func (w *world) step(r *Reconciler) {
 	if err := w.reconcile(r); err != nil {
 		w.t.Log(err)
 	}
-	w.dead = false
 }
 
 // cpMachine is the control plane Machine.

@@ -100,12 +100,12 @@ func TestScaleUpConvergesWhereverTheManagerIsKilled(t *testing.T) {
 		w, _ := scaled(t, 1)
 		g := NewWithT(t)
 		w.scale(3)
-		w.killAt = w.writes + killAt
+		w.life.DieAt(killAt)
 		for killed = false; !killed && len(w.members()) < 3; {
-			killed = w.reconcile(w.manager()) != nil && w.dead
+			killed = w.reconcile(w.manager()) != nil && w.life.IsOver()
 			w.others()
 		}
-		w.killAt = 0
+		w.life.Restart()
 		r := w.manager()
 		for range 3 {
 			w.settle(r)

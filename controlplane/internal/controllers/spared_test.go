@@ -117,7 +117,7 @@ func TestAMemberWhoseMachineIsNotSeenIsKept(t *testing.T) {
 	w, r := changing(t, 3)
 	w.scale(2) // None is made in its place.
 	hidden := w.machines()[2].Name
-	r.Client = unlisted{Client: w.client, name: hidden}
+	r.Client = unlisted{Client: w.life.Client(w.client), name: hidden}
 	w.settle(r)
 	g.Expect(w.members()).To(HaveLen(3))
 	g.Expect(conditions.GetMessage(w.controlPlane(), controlplanev1.EtcdClusterHealthyCondition)).To(ContainSubstring("belongs to no Machine"))

@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -25,7 +24,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
@@ -33,6 +31,7 @@ import (
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/test/mortal"
 )
 
 const (
@@ -46,14 +45,13 @@ var (
 	infraMachineGVK = schema.GroupVersionKind{Group: "infrastructure.cluster.x-k8s.io", Version: "v1alpha1", Kind: "PlainMachine"}
 	templateGVK     = schema.GroupVersionKind{Group: "infrastructure.cluster.x-k8s.io", Version: "v1alpha1", Kind: "PlainMachineTemplate"}
 	testTime        = time.Date(2026, time.June, 1, 12, 0, 0, 0, time.UTC)
-	errKilled       = errors.New("the manager was killed")
 )
 
 // world is a management cluster with everything around our controller played by
 // the test: core Cluster API, the other providers, and Talos machines.
 type world struct {
 	t      *testing.T
-	client client.Client
+	client client.WithWatch
 	dialer *talosfake.Dialer
 	talos  map[string]*talosfake.Machine
 	prober *proberStub
@@ -63,10 +61,8 @@ type world struct {
 	// workload is the API server of the cluster.
 	workload client.Client
 
-	// killAt is the number of the write at which the manager dies; 0 is never.
-	killAt int
-	writes int
-	dead   bool
+	// life is that of the managers.
+	life mortal.Life
 	// core plays the deletion of Machines too.
 	core bool
 	// gone are the nodes of Machines that are gone.
@@ -126,77 +122,16 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		WithScheme(testScheme(t)).
 		WithObjects(objects...).
 		WithStatusSubresource(&controlplanev1.TalosControlPlane{}, &clusterv1.Machine{}, &clusterv1.Cluster{}).
-		WithInterceptorFuncs(w.killer()).
 		Build()
 
 	return w
 }
 
-// killer lets the manager die at a write: from then on every call fails, until
-// the world starts a new one.
-func (w *world) killer() interceptor.Funcs {
-	write := func() error {
-		if w.dead {
-			return errKilled
-		}
-		w.writes++
-		if w.killAt > 0 && w.writes >= w.killAt {
-			w.dead = true
-			return errKilled
-		}
-		return nil
-	}
-
-	return interceptor.Funcs{
-		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			if err := write(); err != nil {
-				return err
-			}
-			return c.Create(ctx, o, opts...)
-		},
-		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-			if err := write(); err != nil {
-				return err
-			}
-			return c.Patch(ctx, o, p, opts...)
-		},
-		Apply: func(ctx context.Context, c client.WithWatch, o runtime.ApplyConfiguration, opts ...client.ApplyOption) error {
-			if err := write(); err != nil {
-				return err
-			}
-			return c.Apply(ctx, o, opts...)
-		},
-		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
-			if err := write(); err != nil {
-				return err
-			}
-			return c.Delete(ctx, o, opts...)
-		},
-		SubResourcePatch: func(ctx context.Context, c client.Client, name string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
-			if err := write(); err != nil {
-				return err
-			}
-			return c.SubResource(name).Patch(ctx, o, p, opts...)
-		},
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-			if w.dead {
-				return errKilled
-			}
-			return c.Get(ctx, key, o, opts...)
-		},
-		List: func(ctx context.Context, c client.WithWatch, o client.ObjectList, opts ...client.ListOption) error {
-			if w.dead {
-				return errKilled
-			}
-			return c.List(ctx, o, opts...)
-		},
-	}
-}
-
 // manager starts a manager anew, with empty memory.
 func (w *world) manager() *Reconciler {
+	c := w.life.Client(w.client)
 	r := &Reconciler{
-		Client: w.client, APIReader: w.client, SecretCachingClient: w.client,
+		Client: c, APIReader: c, SecretCachingClient: c,
 		Dialer: mortalDialer{Dialer: w.dialer, world: w}, Prober: w.prober, Follower: follow.New(w.t.Context(), w.dialer, MachineOf),
 		Clock: w.clock, Random: w.random, Recorder: w.events,
 		ClusterCache: workloadCache{client: w.workload},
@@ -215,8 +150,8 @@ type mortalDialer struct {
 
 // Secure implements talosclient.Dialer.
 func (d mortalDialer) Secure(ctx context.Context, address string, creds talosclient.Credentials) (talosclient.Node, error) {
-	if d.world.dead {
-		return nil, errKilled
+	if err := d.world.life.Alive(); err != nil {
+		return nil, err
 	}
 	node, err := d.Dialer.Secure(ctx, address, creds)
 
@@ -228,43 +163,24 @@ type mortalNode struct {
 	world *world
 }
 
-// Each call that changes a node counts as two writes: the manager may die before it,
-// and after it.
-func (n mortalNode) mortal(call func() error) error {
-	die := func() bool {
-		n.world.writes++
-		n.world.dead = n.world.dead || (n.world.killAt > 0 && n.world.writes >= n.world.killAt)
-		return n.world.dead
-	}
-	if die() {
-		return errKilled
-	}
-	err := call()
-	if die() {
-		return errKilled
-	}
-
-	return err
-}
-
 func (n mortalNode) Bootstrap(ctx context.Context) error {
-	return n.mortal(func() error { return n.Node.Bootstrap(ctx) })
+	return n.world.life.Around(func() error { return n.Node.Bootstrap(ctx) })
 }
 
 func (n mortalNode) Restart(ctx context.Context) error {
-	return n.mortal(func() error { return n.Node.Restart(ctx) })
+	return n.world.life.Around(func() error { return n.Node.Restart(ctx) })
 }
 
 func (n mortalNode) EtcdForfeitLeadership(ctx context.Context) error {
-	return n.mortal(func() error { return n.Node.EtcdForfeitLeadership(ctx) })
+	return n.world.life.Around(func() error { return n.Node.EtcdForfeitLeadership(ctx) })
 }
 
 func (n mortalNode) EtcdLeave(ctx context.Context) error {
-	return n.mortal(func() error { return n.Node.EtcdLeave(ctx) })
+	return n.world.life.Around(func() error { return n.Node.EtcdLeave(ctx) })
 }
 
 func (n mortalNode) EtcdRemoveMember(ctx context.Context, id uint64) error {
-	return n.mortal(func() error { return n.Node.EtcdRemoveMember(ctx, id) })
+	return n.world.life.Around(func() error { return n.Node.EtcdRemoveMember(ctx, id) })
 }
 
 // reconcile is one pass of a manager, after all nodes have told that they may
@@ -293,11 +209,6 @@ func (w *world) settle(r *Reconciler) {
 // provider and the machines for a moment.
 func (w *world) others() {
 	w.t.Helper()
-	w.dead = false
-	killAt := w.killAt
-	w.killAt = 0
-	defer func() { w.killAt = killAt }()
-
 	w.promote()
 	if w.core {
 		w.hold()
