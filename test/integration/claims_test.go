@@ -42,7 +42,7 @@ func TestTwoClustersWantTheSameHosts(t *testing.T) {
 				continue
 			}
 			waiting = append(waiting, machine.Name)
-			condition := conditions.Get(&machine, infrav1.HostClaimedCondition)
+			condition := conditions.Get(&machine, infrav1.AllocatedCondition)
 			g.Expect(condition).NotTo(BeNil())
 			g.Expect(condition.Reason).To(Equal(infrav1.NoHostFitsReason))
 			g.Expect(condition.Message).To(ContainSubstring("No TalosHost of 3 can be claimed: 3 claimed"))

@@ -72,7 +72,7 @@ func TestAppliedTwiceThereIsNoDifference(t *testing.T) {
 				repository := newRepository(t, namespace, apply, tt.manifests(t, namespace))
 				repository.apply(t)
 				NewWithT(t).Eventually(func(g Gomega) {
-					everyMachine(infrav1.HostClaimedCondition, tt.ends)(t.Context(), g, namespace)
+					everyMachine(infrav1.AllocatedCondition, tt.ends)(t.Context(), g, namespace)
 					for _, machine := range append(machinesOf(t.Context(), g, namespace, true), machinesOf(t.Context(), g, namespace, false)...) {
 						g.Expect(machine.Spec.Bootstrap.DataSecretName).NotTo(BeNil(), machine.Name)
 					}

@@ -104,7 +104,7 @@ func TestAControlPlaneMachineIsReprovisioned(t *testing.T) {
 	g.Eventually(func(g Gomega) {
 		machine := &infrav1.TalosMachine{}
 		g.Expect(world.Client.Get(ctx, wish, machine)).To(Succeed())
-		g.Expect(told(machine, infrav1.ReprovisioningCondition)).To(HaveField("Reason", infrav1.ReprovisionEtcdReason))
+		g.Expect(told(machine, infrav1.ReprovisioningCondition)).To(HaveField("Reason", infrav1.EtcdQuorumAtRiskReason))
 	}).WithTimeout(timeout).Should(Succeed())
 	g.Expect(machines.Machine(asked).Boots()).To(Equal(boots))
 

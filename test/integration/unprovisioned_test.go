@@ -57,14 +57,14 @@ func TestDeletedBeforeProvisioned(t *testing.T) {
 				g.Expect(told(controlPlaneOf(ctx, g, name), controlplanev1.InitializedCondition).Status).To(Equal(metav1.ConditionFalse))
 			},
 		},
-		"no-host":       {reached: everyMachine(infrav1.HostClaimedCondition, infrav1.NoHostFitsReason)},
+		"no-host":       {reached: everyMachine(infrav1.AllocatedCondition, infrav1.NoHostFitsReason)},
 		"refused":       {hosts: 2, faults: talossim.Faults{RefusesConfiguration: "no thanks"}, reached: anyMachine(infrav1.ConfigurationAppliedCondition, infrav1.ConfigurationRefusedReason)},
 		"slow":          {hosts: 2, faults: talossim.Faults{RefusesConfiguration: "no thanks"}, reached: anyMachine(infrav1.ConfigurationAppliedCondition, infrav1.ConfigurationRefusedReason), then: talossim.Faults{Slow: slowness}},
-		"does-not-boot": {hosts: 2, faults: talossim.Faults{StuckBooting: true}, reached: anyMachine(infrav1.HostRunningCondition, infrav1.HostBootingReason)},
+		"does-not-boot": {hosts: 2, faults: talossim.Faults{StuckBooting: true}, reached: anyMachine(infrav1.RunningCondition, infrav1.BootingReason)},
 		"silent": {
 			hosts: 2, faults: talossim.Faults{StuckBooting: true},
 			change:  setField("TalosMachineTemplate", int64(shortRelease.Seconds()), "spec", "template", "spec", "metal", "releaseTimeoutSeconds"),
-			reached: anyMachine(infrav1.HostRunningCondition, infrav1.HostBootingReason), then: talossim.Faults{Silent: true},
+			reached: anyMachine(infrav1.RunningCondition, infrav1.BootingReason), then: talossim.Faults{Silent: true},
 		},
 		"no-etcd": {
 			hosts: 2, faults: talossim.Faults{DeadEtcd: true},

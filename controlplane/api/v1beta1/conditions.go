@@ -64,11 +64,11 @@ const (
 	// bootstrapped beside it.
 	EndpointInUseReason = "EndpointInUse"
 
-	// BootstrapIntentOfOtherMachineReason says that etcd was to be, or was,
+	// BootstrapIntentStaleReason says that etcd was to be, or was,
 	// bootstrapped on a Machine that is not among the present ones. It is not
 	// bootstrapped on another before a person has set the annotation
 	// controlplane.cluster.x-k8s.io/talos-bootstrap-override.
-	BootstrapIntentOfOtherMachineReason = "BootstrapIntentOfOtherMachine"
+	BootstrapIntentStaleReason = "BootstrapIntentStale"
 
 	// EtcdDataLostReason says that etcd was bootstrapped, and that now no
 	// control plane node has etcd data. It is not bootstrapped again before a

@@ -115,7 +115,7 @@ func TestALostFirstMachineIsReplacedByOneThatIsHeld(t *testing.T) {
 	w.takeTurns(r)
 	g.Expect(w.names()).To(ConsistOf("held-a", "held-b"))
 	g.Expect(w.held("held-a")).To(BeTrue(), "nobody knows what is on the first host")
-	g.Expect(conditions.GetReason(w.controlPlane(), controlplanev1.InitializedCondition)).To(Equal(controlplanev1.BootstrapIntentOfOtherMachineReason))
+	g.Expect(conditions.GetReason(w.controlPlane(), controlplanev1.InitializedCondition)).To(Equal(controlplanev1.BootstrapIntentStaleReason))
 
 	host := ours("TalosHost", "host-1", map[string]any{
 		"spec": map[string]any{"wiped": []any{map[string]any{"providerID": first.Spec.ProviderID, "provenAt": "2026-06-01T12:00:00Z"}}},

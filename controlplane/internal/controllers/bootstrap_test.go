@@ -174,7 +174,7 @@ func TestBootstrapIsNotDoneOnAnotherMachineThanTheRecordedOne(t *testing.T) {
 
 	g.Expect(w.machines()).To(HaveLen(1))
 	g.Expect(w.bootstraps()).To(BeZero())
-	g.Expect(conditions.GetReason(w.controlPlane(), controlplanev1.InitializedCondition)).To(Equal(controlplanev1.BootstrapIntentOfOtherMachineReason))
+	g.Expect(conditions.GetReason(w.controlPlane(), controlplanev1.InitializedCondition)).To(Equal(controlplanev1.BootstrapIntentStaleReason))
 
 	w.change(func(controlPlane *controlplanev1.TalosControlPlane) {
 		controlPlane.Annotations[controlplanev1.BootstrapOverrideAnnotation] = w.machines()[0].Name

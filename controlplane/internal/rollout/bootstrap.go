@@ -163,7 +163,7 @@ func decideNoTarget(facts Facts) *Decision {
 // intentElsewhere waits for a person, because nobody knows what is left of the
 // Machine in the intent.
 func intentElsewhere(intent controlplanev1.BootstrapIntent) *Decision {
-	return &Decision{Action: WaitForOverride, Reason: controlplanev1.BootstrapIntentOfOtherMachineReason,
+	return &Decision{Action: WaitForOverride, Reason: controlplanev1.BootstrapIntentStaleReason,
 		Message: "etcd was to be bootstrapped on Machine " + intent.Name + ", which is not there any more; to bootstrap it elsewhere, name a Machine in the annotation " +
 			controlplanev1.BootstrapOverrideAnnotation}
 }
@@ -177,7 +177,7 @@ func decideOverride(facts Facts) *Decision {
 		}
 	}
 
-	return &Decision{Action: WaitForOverride, Reason: controlplanev1.BootstrapIntentOfOtherMachineReason,
+	return &Decision{Action: WaitForOverride, Reason: controlplanev1.BootstrapIntentStaleReason,
 		Message: "The annotation " + controlplanev1.BootstrapOverrideAnnotation + " names a Machine that is not a control plane Machine of this cluster"}
 }
 

@@ -32,11 +32,11 @@ const (
 	WaitingForTalosMachinesReason = "WaitingForTalosMachines"
 )
 
-// Condition HostClaimed of a TalosMachine and its reasons.
+// Condition Allocated of a TalosMachine and its reasons.
 const (
-	// HostClaimedCondition is true when the TalosMachine has a TalosHost, or its
+	// AllocatedCondition is true when the TalosMachine has a TalosHost, or its
 	// Pod a node.
-	HostClaimedCondition = "HostClaimed"
+	AllocatedCondition = "Allocated"
 
 	// HostClaimedReason says that the host is claimed.
 	HostClaimedReason = "Claimed"
@@ -82,72 +82,71 @@ const (
 	// FingerprintMismatchReason says that the maintenance certificate of the
 	// machine is not the one that the TalosHost demands.
 	FingerprintMismatchReason = "FingerprintMismatch"
-	// ApplyingConfigurationReason says that the configuration is being handed
-	// over.
+	// ApplyingConfigurationReason says that the configuration is being applied. Of
+	// condition Reprovisioning: that the machine is proven wiped, and gets its
+	// configuration again.
 	ApplyingConfigurationReason = "ApplyingConfiguration"
 )
 
-// Condition HostRunning of a TalosMachine and its reasons.
+// Condition Running of a TalosMachine and its reasons.
 const (
-	// HostRunningCondition is true when the machine runs with its
-	// configuration.
-	HostRunningCondition = "HostRunning"
+	// RunningCondition is true when the machine runs with its configuration.
+	RunningCondition = "Running"
 
-	// HostRunningReason says that the machine runs.
-	HostRunningReason = "Running"
-	// HostBootingReason says that the machine runs, but something is unmet: a
+	// RunningReason says that the machine runs.
+	RunningReason = "Running"
+	// BootingReason says that the machine runs, but something is unmet: a
 	// control plane node boots until etcd is bootstrapped.
-	HostBootingReason = "Booting"
-	// HostInOtherStageReason says that the machine is in a stage in which it
+	BootingReason = "Booting"
+	// UnexpectedStageReason says that the machine is in a stage in which it
 	// does not run, such as installing or rebooting.
-	HostInOtherStageReason = "InOtherStage"
-	// HostNotConfiguredReason says that the machine has no configuration yet.
-	HostNotConfiguredReason = "NotConfigured"
-	// HostNotAnsweringReason says that the machine does not answer.
-	HostNotAnsweringReason = "NotAnswering"
+	UnexpectedStageReason = "UnexpectedStage"
+	// NotConfiguredReason says that the machine has no configuration yet. Condition
+	// IdentityVerified has it too.
+	NotConfiguredReason = "NotConfigured"
+	// UnreachableReason says that the machine does not answer.
+	UnreachableReason = "Unreachable"
 	// HostRecordLostReason says that the machine has run, but that its TalosHost does
 	// not record the configuration that it was given: the host was made anew, or
 	// restored from an old backup. Nothing is sent to whoever answers there.
 	HostRecordLostReason = "HostRecordLost"
-	// HostReturnedToMaintenanceReason says that the machine was found in
+	// ReturnedToMaintenanceReason says that the machine was found in
 	// maintenance mode after it was given its configuration. It is not
 	// configured again: delete the Machine, or let a MachineHealthCheck do it.
-	HostReturnedToMaintenanceReason = "ReturnedToMaintenance"
+	ReturnedToMaintenanceReason = "ReturnedToMaintenance"
 	// HostIdentityMismatchReason says that another machine answers. Nothing is
 	// sent to it, and its TalosHost is in state Error.
 	HostIdentityMismatchReason = "IdentityMismatch"
-	// HostRunsForeignReason says that the machine that answers belongs to another
+	// ForeignConfigurationReason says that the machine that answers belongs to another
 	// cluster. Nothing is sent to it, and its TalosHost is in state Error.
-	HostRunsForeignReason = "ConfiguredBySomebodyElse"
-	// HostClocksDifferReason says that the machine answers, but that its clock and
+	ForeignConfigurationReason = "ForeignConfiguration"
+	// ClockSkewReason says that the machine answers, but that its clock and
 	// that of the management cluster differ by more than ten minutes: they refuse
 	// each other's certificates. Set the time servers of both.
-	HostClocksDifferReason = "ClocksDiffer"
+	ClockSkewReason = "ClockSkew"
 	// HostDuplicateReason says that another TalosHost in use stands for the same
 	// machine. Nothing is sent to it.
 	HostDuplicateReason = "Duplicate"
 )
 
-// Condition IdentityUnverified of a TalosMachine and its reasons. It is true
-// when something is wrong.
+// Reasons of condition IdentityVerified of a TalosMachine. The condition is true
+// when the machine proved its identity before it got its configuration, and with it
+// keys of the cluster; unknown when it could not, because maintenance mode is
+// anonymous; false when there is a sign that it was the wrong machine.
 const (
-	// IdentityUnverifiedCondition is true when the machine that was given the
-	// configuration, and with it keys of the cluster, could not prove its
-	// identity, because maintenance mode is anonymous.
-	IdentityUnverifiedCondition = "IdentityUnverified"
-
 	// NoFingerprintReason says that the TalosHost had no
-	// maintenanceCertFingerprint at the hand-over.
+	// maintenanceCertFingerprint when the configuration was applied.
 	NoFingerprintReason = "NoFingerprint"
-	// OtherFingerprintReason says that maintenanceCertFingerprint of the TalosHost
+	// FingerprintChangedReason says that maintenanceCertFingerprint of the TalosHost
 	// is not that of the machine that was given the configuration: it was changed
-	// after the hand-over, and the keys may be with another machine.
-	OtherFingerprintReason = "OtherFingerprint"
+	// afterwards, and the keys may be with another machine.
+	FingerprintChangedReason = "FingerprintChanged"
 	// FingerprintVerifiedReason says that the machine had the demanded
 	// certificate.
 	FingerprintVerifiedReason = "FingerprintVerified"
-	// NotHandedOverReason says that there was no hand-over yet.
-	NotHandedOverReason = "NotHandedOver"
+	// ManagedPodReason says that the machine is a Pod that the provider has made:
+	// its configuration never leaves the management cluster.
+	ManagedPodReason = "ManagedPod"
 )
 
 // Condition Reprovisioning of a TalosMachine and its reasons. It is true while
@@ -159,19 +158,16 @@ const (
 
 	// NotReprovisioningReason says that nobody has asked for it.
 	NotReprovisioningReason = "NotReprovisioning"
-	// ReprovisionWipingReason says that the machine is being wiped. ConfigurationApplied
-	// and HostRunning have it too.
-	ReprovisionWipingReason = "ReprovisioningWipes"
-	// ReprovisionHandingOverReason says that the machine is proven wiped, and gets
-	// its configuration again.
-	ReprovisionHandingOverReason = "ReprovisioningHandsOver"
-	// ReprovisionOtherMachineReason says that nothing is done because another
+	// WipingReason says that the machine is being wiped. ConfigurationApplied
+	// and Running have it too.
+	WipingReason = "Wiping"
+	// ReprovisioningBlockedReason says that nothing is done because another
 	// machine of the Cluster is being re-provisioned.
-	ReprovisionOtherMachineReason = "AnotherMachineReprovisions"
-	// ReprovisionEtcdReason says that nothing is done because the other control plane
+	ReprovisioningBlockedReason = "ReprovisioningBlocked"
+	// EtcdQuorumAtRiskReason says that nothing is done because the other control plane
 	// machines that answer have no majority of etcd's votes, or their data may be
 	// corrupt: what the machine has might be the last of it.
-	ReprovisionEtcdReason = "EtcdNeedsMachine"
+	EtcdQuorumAtRiskReason = "EtcdQuorumAtRisk"
 	// ReprovisionDataMissingReason says that nothing is done because the Secret
 	// with the machine configuration is missing: the machine could not be
 	// configured again.
@@ -211,10 +207,10 @@ const (
 	// HostReleasingReason says that the machine is being wiped.
 	HostReleasingReason = "Releasing"
 	// HostForeignReason says that the machine was configured by somebody else.
-	HostForeignReason = "ConfiguredBySomebodyElse"
+	HostForeignReason = "ForeignConfiguration"
 	// HostOrphanedReason says that the machine was configured by us, but that
 	// nobody has claimed it and no release was asked for.
-	HostOrphanedReason = "HandedOverWithoutConsumer"
+	HostOrphanedReason = "Orphaned"
 	// HostUnprovenReason says that there is no proof that the machine was wiped.
 	HostUnprovenReason = "NotProvenWiped"
 	// HostIdentityReason says that the identity of the machine is not right;
@@ -224,8 +220,8 @@ const (
 	// certificate than the one that the host demands. Talos makes a new one at
 	// each boot: compare spec.maintenanceCertFingerprint with the console.
 	HostFingerprintReason = "FingerprintMismatch"
-	// HostSilentReason says that no address of the host answers.
-	HostSilentReason = "NotAnswering"
+	// HostUnreachableReason says that no address of the host answers.
+	HostUnreachableReason = "Unreachable"
 )
 
 // Condition Reachable of a TalosHost and its reasons.
@@ -239,9 +235,9 @@ const (
 	// AnswersConfiguredReason says that the machine answers, and has a
 	// configuration.
 	AnswersConfiguredReason = "AnswersConfigured"
-	// ReachableClocksDifferReason says that the machine answers, but that its clock
+	// ReachableClockSkewReason says that the machine answers, but that its clock
 	// and that of the management cluster differ by more than ten minutes.
-	ReachableClocksDifferReason = "ClocksDiffer"
+	ReachableClockSkewReason = "ClockSkew"
 	// NoAddressAnswersReason says that no address of the host answers.
 	NoAddressAnswersReason = "NoAddressAnswers"
 	// FollowedByConsumerReason says that the TalosMachine that has claimed the
@@ -249,10 +245,11 @@ const (
 	FollowedByConsumerReason = "FollowedByConsumer"
 )
 
-// Condition IdentityVerified of a TalosHost and its reasons.
+// Condition IdentityVerified and its reasons of a TalosHost.
 const (
 	// IdentityVerifiedCondition is true when the machine that answers is the one
-	// that the host stands for.
+	// that the TalosHost stands for; on a TalosMachine, when the machine proved who
+	// it is before it was given the configuration.
 	IdentityVerifiedCondition = "IdentityVerified"
 
 	// IdentityMatchesReason says that the machine has the identity of the host.
@@ -309,16 +306,16 @@ const (
 	// and is told again after hostRetryAfterSeconds; or that it is in maintenance mode
 	// and something of the cluster is left, which the message names.
 	NotWipedReason = "NotWiped"
-	// ReleaseSilentReason says that the machine does not answer. It is wiped
+	// ReleaseUnreachableReason says that the machine does not answer. It is wiped
 	// once it does.
-	ReleaseSilentReason = "NotAnswering"
+	ReleaseUnreachableReason = "Unreachable"
 	// ReleaseUntrustedReason says that the machine does not accept the client
 	// certificate of the host, or that this is missing.
 	ReleaseUntrustedReason = "CredentialsRefused"
-	// ReleaseClocksDifferReason says that the clocks of the machine and of the
+	// ReleaseClockSkewReason says that the clocks of the machine and of the
 	// management cluster differ by more than ten minutes. It is wiped once they
 	// agree.
-	ReleaseClocksDifferReason = "ClocksDiffer"
+	ReleaseClockSkewReason = "ClockSkew"
 	// EtcdVoterReason says that the machine has left etcd, has joined it again
 	// because it was restarted before it was reset, and votes, or may vote: it is
 	// wiped once the control plane provider has removed its member.

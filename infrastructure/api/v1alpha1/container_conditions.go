@@ -1,8 +1,8 @@
 package v1alpha1
 
-// Reasons of the conditions of a TalosMachine that runs in a Pod. HostClaimed
+// Reasons of the conditions of a TalosMachine that runs in a Pod. Allocated
 // tells about the Pod and its node, ConfigurationApplied about the configuration,
-// HostRunning about Talos.
+// Running about Talos.
 const (
 	// PodScheduledReason says that the Pod has a node.
 	PodScheduledReason = "PodScheduled"
@@ -16,7 +16,7 @@ const (
 	// one that the other members know the machine by, or none.
 	EtcdAddressLostReason = "EtcdAddressLost"
 	// NodeNotReadyReason says that the node of the Pod is not ready, so that nobody tells
-	// whether the Pod has ended; it is a reason of HostClaimed, HostRunning and Deleting.
+	// whether the Pod has ended; it is a reason of Allocated, Running and Deleting.
 	NodeNotReadyReason = "NodeNotReady"
 	// PodRefusedReason says that the API server has refused the Pod, its volume claim
 	// or its Service: the namespace forbids privileged Pods, or a quota is used up.
@@ -28,9 +28,9 @@ const (
 	// VolumeNotBoundReason says that the volume of the Pod cannot be had, for example
 	// because its storage class is missing.
 	VolumeNotBoundReason = "VolumeNotBound"
-	// PodNameTakenReason says that an object that is not of this TalosMachine has the
+	// NameConflictReason says that an object that is not of this TalosMachine has the
 	// name of its Pod, volume claim, Secret or Service.
-	PodNameTakenReason = "NameTaken"
+	NameConflictReason = "NameConflict"
 	// PodLostReason says that the Pod is gone, and the data of the machine with it.
 	// With a volume it is the volume that is gone. The Pod is never made again: let a
 	// MachineHealthCheck replace the Machine, or delete it.
@@ -73,9 +73,9 @@ const (
 	// ServiceRefusedReason says that the API server has refused the Service as it is
 	// to be; the message has its words.
 	ServiceRefusedReason = "ServiceRefused"
-	// ServiceNameTakenReason says that a Service of that name belongs to somebody
+	// ServiceNameConflictReason says that a Service of that name belongs to somebody
 	// else.
-	ServiceNameTakenReason = "ServiceNameTaken"
+	ServiceNameConflictReason = "ServiceNameConflict"
 	// ServiceAddressLostReason says that the Service has another address than the
 	// endpoint of the cluster.
 	ServiceAddressLostReason = "ServiceAddressLost"

@@ -71,8 +71,8 @@ type TalosHostSpec struct {
 	// machine's maintenance service presents, as Talos prints it on the console.
 	// When set, the next hand-over goes to no other; the provider clears it when
 	// the host is released, because Talos makes a new certificate at each boot.
-	// By default any certificate is taken, and the TalosMachine carries the
-	// condition IdentityUnverified.
+	// By default any certificate is taken, and condition IdentityVerified of the
+	// TalosMachine is Unknown.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=256

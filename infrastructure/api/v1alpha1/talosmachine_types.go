@@ -190,8 +190,8 @@ type TalosMachineInitializationStatus struct {
 // +kubebuilder:validation:MinProperties=1
 type TalosMachineStatus struct {
 	// conditions are the observations of the machine's present state. Known
-	// types are Ready, HostClaimed, ConfigurationApplied, HostRunning,
-	// IdentityUnverified, Reprovisioning, Deleting and Paused.
+	// types are Ready, Allocated, ConfigurationApplied, Running,
+	// IdentityVerified, Reprovisioning, Deleting and Paused.
 	// +optional
 	// +listType=map
 	// +listMapKey=type
@@ -221,7 +221,7 @@ type TalosMachineStatus struct {
 	FailureDomain string `json:"failureDomain,omitempty"`
 
 	// talosVersion is the Talos release that the machine runs. Where it is another
-	// one than the talos.version that is wished, the condition HostRunning says so.
+	// one than the talos.version that is wished, the condition Running says so.
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64

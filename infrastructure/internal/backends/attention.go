@@ -12,11 +12,11 @@ import (
 func needsAttention(reason string) bool {
 	switch reason {
 	case infrav1.NoHostFitsReason, infrav1.HostLostReason, infrav1.InvalidSelectorReason, infrav1.OverlayFailedReason, infrav1.InstallDiskUnfitReason,
-		infrav1.FingerprintMismatchReason, infrav1.HostIdentityMismatchReason, infrav1.HostRunsForeignReason, infrav1.HostDuplicateReason,
-		infrav1.HostReturnedToMaintenanceReason, infrav1.HostNotAnsweringReason,
-		infrav1.ReprovisionOtherMachineReason, infrav1.ReprovisionDataMissingReason, infrav1.ReprovisionFromTemplateReason,
+		infrav1.FingerprintMismatchReason, infrav1.HostIdentityMismatchReason, infrav1.ForeignConfigurationReason, infrav1.HostDuplicateReason,
+		infrav1.ReturnedToMaintenanceReason, infrav1.UnreachableReason,
+		infrav1.ReprovisioningBlockedReason, infrav1.ReprovisionDataMissingReason, infrav1.ReprovisionFromTemplateReason,
 		infrav1.ReprovisionGoingReason,
-		infrav1.HostRecordLostReason, infrav1.PodsNotAllowedReason, infrav1.PodRefusedReason, infrav1.PodNameTakenReason, infrav1.VolumeNotBoundReason, infrav1.ImageUnavailableReason,
+		infrav1.HostRecordLostReason, infrav1.PodsNotAllowedReason, infrav1.PodRefusedReason, infrav1.NameConflictReason, infrav1.VolumeNotBoundReason, infrav1.ImageUnavailableReason,
 		infrav1.NotTalosReason, infrav1.WrongReleaseReason, infrav1.EtcdAddressLostReason, infrav1.NodeNotReadyReason:
 		return true
 	}
@@ -30,9 +30,9 @@ func CallForAttention(recorder events.EventRecorder, scope *Scope) {
 		kind string
 		now  Finding
 	}{
-		{infrav1.HostClaimedCondition, scope.Observed.Claim},
+		{infrav1.AllocatedCondition, scope.Observed.Claim},
 		{infrav1.ConfigurationAppliedCondition, scope.Observed.Configuration},
-		{infrav1.HostRunningCondition, scope.Observed.Running},
+		{infrav1.RunningCondition, scope.Observed.Running},
 		{infrav1.ReprovisioningCondition, scope.Observed.Reprovisioning},
 		{infrav1.DeletingCondition, scope.Observed.Deleting},
 	} {

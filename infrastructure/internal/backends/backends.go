@@ -75,8 +75,8 @@ func Unknown(reason, message string) Finding {
 // Observed is what a pass has found about a machine.
 type Observed struct {
 	// Claim, Configuration, Running, Identity, Reprovisioning and Deleting are the
-	// conditions HostClaimed, ConfigurationApplied, HostRunning,
-	// IdentityUnverified, Reprovisioning and Deleting. One without status was not
+	// conditions Allocated, ConfigurationApplied, Running,
+	// IdentityVerified, Reprovisioning and Deleting. One without status was not
 	// observed in this pass.
 	Claim, Configuration, Running, Identity, Reprovisioning, Deleting Finding
 	// Released tells that nothing holds a TalosMachine that is being deleted.

@@ -17,14 +17,14 @@ func RunningFinding(status talosclient.MachineStatus) Finding {
 	unmet := "waiting for: " + strings.Join(status.Unmet, "; ")
 	switch {
 	case status.Stage == talosclient.StageRunning && status.Ready:
-		return True(infrav1.HostRunningReason, "")
+		return True(infrav1.RunningReason, "")
 	case status.Stage == talosclient.StageRunning:
-		return True(infrav1.HostRunningReason, "The machine runs, "+unmet)
+		return True(infrav1.RunningReason, "The machine runs, "+unmet)
 	case status.Stage == talosclient.StageBooting:
-		return False(infrav1.HostBootingReason, "The machine boots, "+unmet)
+		return False(infrav1.BootingReason, "The machine boots, "+unmet)
 	}
 
-	return False(infrav1.HostInOtherStageReason, "The machine is in stage "+status.Stage)
+	return False(infrav1.UnexpectedStageReason, "The machine is in stage "+status.Stage)
 }
 
 // maxAddresses bounds the addresses of a machine: each of them may be tried when it

@@ -28,7 +28,7 @@ import (
 func expectNotClaimed(w *world, because string) {
 	w.t.Helper()
 	g := NewWithT(w.t)
-	found := conditions.Get(w.machine("a"), infrav1.HostClaimedCondition)
+	found := conditions.Get(w.machine("a"), infrav1.AllocatedCondition)
 	g.Expect(found.Reason).To(Equal(infrav1.NoHostFitsReason))
 	g.Expect(found.Message).To(ContainSubstring(because))
 	g.Expect(w.host("h1").Spec.ConsumerRef).To(BeZero())
@@ -186,7 +186,7 @@ func TestBadInputAHostAnswersWithAnotherIdentityThanBefore(t *testing.T) {
 		stranger.Update(func(s *talosfake.State) { s.Hardware.SystemUUID = "4c4c4544-0042-3510-8053-b4c04f4d4e99" })
 		w.settle(m)
 		expectError(w, "h1", infrav1.HostIdentityReason, "Another machine than the host's answers")
-		g.Expect(conditions.Get(w.machine("a"), infrav1.HostRunningCondition).Reason).To(Equal(infrav1.HostIdentityMismatchReason))
+		g.Expect(conditions.Get(w.machine("a"), infrav1.RunningCondition).Reason).To(Equal(infrav1.HostIdentityMismatchReason))
 		g.Expect(w.recorded()).To(ContainElement(HavePrefix("Warning NeedsAttention IdentityMismatch: ")))
 
 		w.remove(w.machine("a"))
@@ -324,7 +324,7 @@ func TestBadInputTalosMachineDeletedWhileItsHostDoesNotAnswer(t *testing.T) {
 		g.Expect(w.client.Create(t.Context(), object)).To(Succeed())
 	}
 	w.settle(m)
-	g.Expect(conditions.Get(w.machine("b"), infrav1.HostClaimedCondition).Message).To(ContainSubstring("1 being released"))
+	g.Expect(conditions.Get(w.machine("b"), infrav1.AllocatedCondition).Message).To(ContainSubstring("1 being released"))
 
 	metal.SetSilent(false)
 	w.settle(m)

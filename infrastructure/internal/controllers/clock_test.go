@@ -23,19 +23,19 @@ func TestAMachineWithAWrongClockIsNoStranger(t *testing.T) {
 	namesClocks := And(ContainSubstring("clock"), ContainSubstring("time servers"))
 
 	setClock(true)
-	running := conditions.Get(w.machine("a"), infrav1.HostRunningCondition)
-	g.Expect(running.Reason).To(Equal(infrav1.HostClocksDifferReason))
+	running := conditions.Get(w.machine("a"), infrav1.RunningCondition)
+	g.Expect(running.Reason).To(Equal(infrav1.ClockSkewReason))
 	g.Expect(running.Message).To(namesClocks)
 	g.Expect(w.host("h1").Status.State).To(Equal(infrav1.HostProvisioned), "it belongs to nobody else")
 	setClock(false)
-	g.Expect(conditions.IsTrue(w.machine("a"), infrav1.HostRunningCondition)).To(BeTrue())
+	g.Expect(conditions.IsTrue(w.machine("a"), infrav1.RunningCondition)).To(BeTrue())
 
 	setClock(true)
 	w.remove(w.machine("a"))
 	w.settle(m)
 	for _, conditionType := range []string{infrav1.ReleasedCondition, infrav1.ReachableCondition} {
 		found := conditions.Get(w.host("h1"), conditionType)
-		g.Expect(found.Reason).To(Equal(infrav1.ReleaseClocksDifferReason), conditionType)
+		g.Expect(found.Reason).To(Equal(infrav1.ReleaseClockSkewReason), conditionType)
 		g.Expect(found.Message).To(namesClocks, conditionType)
 	}
 	g.Expect(metal.Resets()).To(BeEmpty())

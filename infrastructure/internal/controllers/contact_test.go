@@ -45,12 +45,12 @@ func TestWithoutAHostReadySaysSo(t *testing.T) {
 	var reasons []string
 	for _, machine := range w.machines() {
 		for _, condition := range machine.Status.Conditions {
-			if condition.Type == infrav1.ReadyCondition || condition.Type == infrav1.HostClaimedCondition {
+			if condition.Type == infrav1.ReadyCondition || condition.Type == infrav1.AllocatedCondition {
 				reasons = append(reasons, condition.Type+" "+condition.Reason)
 			}
 		}
 	}
 	g.Expect(reasons).To(ConsistOf(
-		infrav1.HostClaimedCondition+" "+infrav1.HostClaimedReason, infrav1.ReadyCondition+" "+infrav1.HostRunningReason,
-		infrav1.HostClaimedCondition+" "+infrav1.NoHostFitsReason, infrav1.ReadyCondition+" "+infrav1.NoHostFitsReason))
+		infrav1.AllocatedCondition+" "+infrav1.HostClaimedReason, infrav1.ReadyCondition+" "+infrav1.RunningReason,
+		infrav1.AllocatedCondition+" "+infrav1.NoHostFitsReason, infrav1.ReadyCondition+" "+infrav1.NoHostFitsReason))
 }

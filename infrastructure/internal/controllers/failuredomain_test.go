@@ -58,7 +58,7 @@ func TestARequiredFailureDomainIsWaitedFor(t *testing.T) {
 	w.addMachine("10.0.0.3")
 	m := w.manager()
 	w.settle(m)
-	found := conditions.Get(w.machine("a"), infrav1.HostClaimedCondition)
+	found := conditions.Get(w.machine("a"), infrav1.AllocatedCondition)
 	g.Expect(found.Reason).To(Equal(infrav1.NoHostFitsReason))
 	g.Expect(found.Message).To(Equal("No TalosHost of 2 can be claimed: 2 in another failure domain"))
 	g.Expect(w.host("h1").Spec.ConsumerRef).To(BeZero())

@@ -70,11 +70,11 @@ func (w *world) live(m *manager, d time.Duration) (passes int) {
 			w.clock.SetTime(due[next])
 		}
 		delete(due, next)
-		writes := w.writes
+		writes := w.life.Effects()
 		result, err := works[next].reconcile(w.t.Context(), ctrl.Request{NamespacedName: works[next].key})
 		NewWithT(w.t).Expect(err).NotTo(HaveOccurred(), next)
 		passes++
-		if w.writes != writes {
+		if w.life.Effects() != writes {
 			all()
 		}
 		if result.RequeueAfter > 0 {
@@ -126,14 +126,14 @@ func TestIdle(t *testing.T) {
 		"h3": infrav1.HostAvailable, "h4": infrav1.HostAvailable, "h5": infrav1.HostAvailable,
 		"h6": infrav1.HostError, "h7": infrav1.HostError, "h8": infrav1.HostUnknown, "h9": infrav1.HostError, // A stranger's, a twin, a silent one, another machine.
 	}))
-	g.Expect(conditions.Get(w.machine("b"), infrav1.HostRunningCondition).Reason).To(Equal(infrav1.HostNotAnsweringReason))
-	g.Expect(conditions.Get(w.machine("c"), infrav1.HostClaimedCondition).Reason).To(Equal(infrav1.NoHostFitsReason))
+	g.Expect(conditions.Get(w.machine("b"), infrav1.RunningCondition).Reason).To(Equal(infrav1.UnreachableReason))
+	g.Expect(conditions.Get(w.machine("c"), infrav1.AllocatedCondition).Reason).To(Equal(infrav1.NoHostFitsReason))
 
 	asked := maps.Clone(w.asked)
-	writes, reads, events := w.writes, w.reads, len(w.recorded())
+	writes, reads, events := w.life.Effects(), w.reads, len(w.recorded())
 	passes := w.live(m, 5*time.Minute)
-	t.Logf("5 minutes: %d passes, %d writes, %d live reads", passes, w.writes-writes, w.reads-reads)
-	g.Expect(w.writes-writes).To(BeZero(), "status holds transitions only")
+	t.Logf("5 minutes: %d passes, %d writes, %d live reads", passes, w.life.Effects()-writes, w.reads-reads)
+	g.Expect(w.life.Effects()-writes).To(BeZero(), "status holds transitions only")
 	g.Expect(w.recorded()).To(HaveLen(events))
 	// Each object is looked at once by the resync that this simulation begins with.
 	g.Expect(w.reads-reads).To(BeNumerically("<=", 2), "live reads: the Machine without a host looks for its configuration")
@@ -156,7 +156,7 @@ func TestWatchesTellWhatPassesDoNotAskFor(t *testing.T) {
 		})
 		g.Eventually(func() string {
 			w.live(m, time.Second)
-			return conditions.Get(w.machine("a"), infrav1.HostRunningCondition).Message
+			return conditions.Get(w.machine("a"), infrav1.RunningCondition).Message
 		}).Should(ContainSubstring("kubelet is down"))
 	})
 	t.Run("a node that is gone, and comes back", func(t *testing.T) {
@@ -166,7 +166,7 @@ func TestWatchesTellWhatPassesDoNotAskFor(t *testing.T) {
 		metal.SetSilent(true)
 		g.Eventually(func() bool {
 			w.live(m, time.Second)
-			return conditions.IsTrue(w.machine("a"), infrav1.HostRunningCondition)
+			return conditions.IsTrue(w.machine("a"), infrav1.RunningCondition)
 		}).Should(BeFalse())
 		metal.SetSilent(false)
 		w.live(m, 90*time.Second)
@@ -214,11 +214,11 @@ func TestSilentHostsAreAskedLessAndLess(t *testing.T) {
 	w.remove(w.machine("a"))
 	w.live(m, 30*time.Minute)
 	g.Expect(w.host("h1").Status.State).To(Equal(infrav1.HostError))
-	writes, reads := w.writes, w.reads
+	writes, reads := w.life.Effects(), w.reads
 	passes := w.live(m, 10*time.Minute)
 	g.Expect(passes).To(BeNumerically("<=", 14), "about one a minute")
 	g.Expect(passes).To(BeNumerically(">=", 8))
-	g.Expect(w.writes).To(Equal(writes))
+	g.Expect(w.life.Effects()).To(Equal(writes))
 	g.Expect(w.reads).To(Equal(reads), "the certificate comes out of the cache")
 
 	metal.SetSilent(false)
@@ -251,9 +251,9 @@ func TestAnAdoptionThatCannotSucceedIsNotTriedForEver(t *testing.T) {
 			m := w.manager()
 			w.live(m, 20*time.Minute)
 			expectError(w, "h1", infrav1.HostForeignReason, tt.message)
-			writes := w.writes
+			writes := w.life.Effects()
 			passes := w.live(m, 20*time.Minute)
-			g.Expect(w.writes).To(Equal(writes))
+			g.Expect(w.life.Effects()).To(Equal(writes))
 			g.Expect(passes).To(BeNumerically("<=", 25), "about one a minute")
 			g.Expect(metal.Resets()).To(BeEmpty())
 		})

@@ -25,7 +25,7 @@ func TestAFreeHostSaysWhatItIs(t *testing.T) {
 		reason string
 	}{
 		"in maintenance mode":            {state: infrav1.HostAvailable, reason: infrav1.HostAvailableReason},
-		"silent":                         {change: func(_ *world, b *bareMetal) { b.SetSilent(true) }, state: infrav1.HostUnknown, reason: infrav1.HostSilentReason},
+		"silent":                         {change: func(_ *world, b *bareMetal) { b.SetSilent(true) }, state: infrav1.HostUnknown, reason: infrav1.HostUnreachableReason},
 		"configured by somebody else":    {change: func(_ *world, b *bareMetal) { b.boot(false, []byte("theirs")) }, state: infrav1.HostError, reason: infrav1.HostForeignReason},
 		"without anything to know it by": {change: anonymous, state: infrav1.HostError, reason: infrav1.HostIdentityReason},
 		"another one than named": {
@@ -250,9 +250,9 @@ func TestAResetThatIsNotConfirmedIsToldAgain(t *testing.T) {
 	record := w.host("h1").Spec.Release
 	g.Expect(record.ResetAt.IsZero()).To(BeFalse(), "perhaps it was told")
 	g.Expect(w.recorded()).To(ContainElement(HavePrefix("Warning ResetFailed ")))
-	writes := w.writes
+	writes := w.life.Effects()
 	w.live(m, 30*time.Second)
-	g.Expect(w.writes-writes).To(BeNumerically("<=", 1), "it is not written down again and again")
+	g.Expect(w.life.Effects()-writes).To(BeNumerically("<=", 1), "it is not written down again and again")
 
 	metal.Fail("Reset", nil)
 	w.live(m, 3*time.Minute)

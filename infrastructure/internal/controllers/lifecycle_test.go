@@ -29,7 +29,7 @@ func TestAMachineIsClaimedConfiguredAndFollowed(t *testing.T) {
 	g.Expect(machine.Status.TalosVersion).To(Equal("v1.13.9"))
 	g.Expect(machine.Status.Addresses).To(ConsistOf(HaveField("Address", "10.0.0.1"), HaveField("Address", "node-1")))
 	g.Expect(conditions.IsTrue(machine, infrav1.ReadyCondition)).To(BeTrue())
-	g.Expect(conditions.IsTrue(machine, infrav1.IdentityUnverifiedCondition)).To(BeTrue())
+	g.Expect(conditions.IsUnknown(machine, infrav1.IdentityVerifiedCondition)).To(BeTrue())
 
 	g.Expect(host.Status.State).To(Equal(infrav1.HostProvisioned))
 	g.Expect(host.Spec.ConsumerRef.ProviderID).To(Equal(machine.Spec.ProviderID))
@@ -117,7 +117,7 @@ func liveAndDie(t *testing.T, killAt int) int {
 	g := NewWithT(t)
 	w := newWorld(t, append(newMachine(t, "a"), newHost("h1", "10.0.0.1"), newHost("h2", "10.0.0.2"))...)
 	metals := []*bareMetal{w.addMachine("10.0.0.1"), w.addMachine("10.0.0.2")}
-	w.killAt = killAt
+	w.life.DieAt(killAt)
 	died := w.liveUntil(func() bool { return ptr.Deref(w.machine("a").Status.Initialization.Provisioned, false) })
 
 	machine := w.machine("a")
@@ -134,7 +134,7 @@ func liveAndDie(t *testing.T, killAt int) int {
 	g.Expect(len(metals[0].Resets()) + len(metals[1].Resets())).To(Equal(1))
 	g.Expect(died).To(Equal(killAt > 0))
 
-	return w.effects
+	return w.life.Effects()
 }
 
 // liveUntil lets managers work, a new one whenever one has died, until all is
@@ -145,8 +145,9 @@ func (w *world) liveUntil(done func() bool) (died bool) {
 	m := w.manager()
 	for range 4 * rounds {
 		w.round(m)
-		if w.dead {
-			died, w.dead, w.killAt = true, false, 0
+		if w.life.IsOver() {
+			died = true
+			w.life.Restart()
 			m = w.manager()
 		}
 		if done() {

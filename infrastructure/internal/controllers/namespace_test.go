@@ -52,7 +52,7 @@ func (w *world) terminate(lists ...client.ObjectList) {
 			}
 		}
 		for _, object := range objects {
-			w.undying(func() { g.Expect(client.IgnoreNotFound(w.client.Delete(w.t.Context(), object))).To(Succeed()) })
+			g.Expect(client.IgnoreNotFound(w.client.Delete(w.t.Context(), object))).To(Succeed())
 		}
 	}
 }

@@ -163,8 +163,8 @@ func (b *bareMetal) SetSilent(silent bool) {
 		return
 	}
 	NewWithT(b.world.t).Eventually(func() int {
-		b.world.watchMu.Lock()
-		defer b.world.watchMu.Unlock()
+		b.world.countMu.Lock()
+		defer b.world.countMu.Unlock()
 		return b.world.watched[b.address]
 	}).WithTimeout(10*time.Second).WithPolling(time.Millisecond).Should(BeZero(), "a watch does not end")
 }
@@ -254,20 +254,11 @@ func change[T client.Object](w *world, object T, edit func(T)) {
 	w.t.Helper()
 	before, _ := object.DeepCopyObject().(T)
 	edit(object)
-	w.undying(func() {
-		NewWithT(w.t).Expect(w.client.Patch(w.t.Context(), object, client.MergeFrom(before))).To(Succeed())
-	})
+	NewWithT(w.t).Expect(w.client.Patch(w.t.Context(), object, client.MergeFrom(before))).To(Succeed())
 }
 
 // remove deletes an object as a user, or core Cluster API, would.
 func (w *world) remove(object client.Object) {
 	w.t.Helper()
-	w.undying(func() { NewWithT(w.t).Expect(w.client.Delete(w.t.Context(), object)).To(Succeed()) })
-}
-
-func (w *world) undying(do func()) {
-	dead, killAt, effects := w.dead, w.killAt, w.effects
-	w.dead, w.killAt = false, 0
-	do()
-	w.dead, w.killAt, w.effects = dead, killAt, effects
+	NewWithT(w.t).Expect(w.client.Delete(w.t.Context(), object)).To(Succeed())
 }

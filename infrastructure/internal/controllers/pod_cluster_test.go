@@ -122,11 +122,9 @@ func TestATalosClusterMakesItsEndpoint(t *testing.T) {
 // balance is what the controller of a load balancer does.
 func (w *world) balance(address string) {
 	w.t.Helper()
-	w.undying(func() {
-		service := w.service()
-		service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: address}}
-		NewWithT(w.t).Expect(w.client.Status().Update(w.t.Context(), service)).To(Succeed())
-	})
+	service := w.service()
+	service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: address}}
+	NewWithT(w.t).Expect(w.client.Status().Update(w.t.Context(), service)).To(Succeed())
 }
 
 // TestNodesThatJoinLater: the certificates of machines that are there do not name them.
@@ -137,13 +135,11 @@ func TestNodesThatJoinLater(t *testing.T) {
 		change(w, w.talosCluster(), ofType(kind))
 		m := w.manager()
 		w.settle(m)
-		w.undying(func() {
-			for _, name := range []string{"node-2", "node-3", "node-4", "node-5"} {
-				node := newHostingNode(name, "z1")
-				node.CreationTimestamp = metav1.NewTime(testTime.Add(time.Hour))
-				NewWithT(t).Expect(w.client.Create(t.Context(), node)).To(Succeed())
-			}
-		})
+		for _, name := range []string{"node-2", "node-3", "node-4", "node-5"} {
+			node := newHostingNode(name, "z1")
+			node.CreationTimestamp = metav1.NewTime(testTime.Add(time.Hour))
+			NewWithT(t).Expect(w.client.Create(t.Context(), node)).To(Succeed())
+		}
 		w.settle(m)
 		w.expectReady()
 
@@ -289,7 +285,7 @@ func TestTheManagerDiesAnywhereWithTheServiceOfAControlPlane(t *testing.T) {
 		t.Helper()
 		g := NewWithT(t)
 		w := newPodWorld(t)
-		w.killAt = killAt
+		w.life.DieAt(killAt)
 		isReady := func() bool { return conditions.IsTrue(w.talosCluster(), infrav1.ReadyCondition) }
 		died := w.liveUntil(isReady)
 		host := w.talosCluster().Spec.ControlPlaneEndpoint.Host
@@ -301,7 +297,7 @@ func TestTheManagerDiesAnywhereWithTheServiceOfAControlPlane(t *testing.T) {
 		died = w.liveUntil(func() bool { return len(w.talosClusters()) == 0 }) || died
 		g.Expect(w.exists(&corev1.Service{}, madeService)).To(BeFalse())
 		g.Expect(died).To(Equal(killAt > 0))
-		return w.effects
+		return w.life.Effects()
 	}
 	for killAt := run(t, 0); killAt > 0; killAt-- {
 		t.Run(fmt.Sprintf("at effect %d", killAt), func(t *testing.T) {
@@ -348,7 +344,7 @@ func TestBadInputMetalControlPlaneInAContainerCluster(t *testing.T) {
 		change(w, get(w, &clusterv1.Machine{}, "a"), func(m *clusterv1.Machine) { m.Labels[clusterv1.MachineControlPlaneLabel] = "" })
 		w.addMachine("10.0.0.1")
 		w.settle(w.manager())
-		w.expectTold("a", infrav1.HostClaimedCondition, infrav1.ClusterMismatchReason, "makes a Service")
+		w.expectTold("a", infrav1.AllocatedCondition, infrav1.ClusterMismatchReason, "makes a Service")
 		NewWithT(t).Expect(w.host("h1").Spec.ConsumerRef).To(BeZero())
 	})
 }

@@ -66,16 +66,16 @@ func TestAMachineInAPodIsReprovisioned(t *testing.T) {
 		w.round(m)
 		w.wish("b", "")
 		w.settle(m)
-		w.expectTold("a", infrav1.HostRunningCondition, infrav1.ReprovisionWipingReason)
+		w.expectTold("a", infrav1.RunningCondition, infrav1.WipingReason)
 		found := w.told("b", infrav1.ReprovisioningCondition)
-		g.Expect(found.Reason).To(Equal(infrav1.ReprovisionOtherMachineReason))
+		g.Expect(found.Reason).To(Equal(infrav1.ReprovisioningBlockedReason))
 		g.Expect(found.Message).To(ContainSubstring("TalosMachine a"))
 		w.yard.stuck = false
 		w.yard.pull = "later"
 		w.settle(m)
-		g.Expect(w.told("a", infrav1.ReprovisioningCondition).Reason).To(Equal(infrav1.ReprovisionHandingOverReason))
+		g.Expect(w.told("a", infrav1.ReprovisioningCondition).Reason).To(Equal(infrav1.ApplyingConfigurationReason))
 		g.Expect(w.machine("a").Annotations).To(HaveKey(infrav1.ReprovisionAnnotation), "it is taken away once the machine runs")
-		g.Expect(w.told("b", infrav1.ReprovisioningCondition).Reason).To(Equal(infrav1.ReprovisionOtherMachineReason), "a member that was wiped is none before it runs")
+		g.Expect(w.told("b", infrav1.ReprovisioningCondition).Reason).To(Equal(infrav1.ReprovisioningBlockedReason), "a member that was wiped is none before it runs")
 		g.Expect(w.yard.created["b"]).To(HaveLen(1))
 		w.yard.pull = ""
 		w.settle(m)

@@ -38,11 +38,9 @@ func TestBadInputNetworksThatOverlap(t *testing.T) {
 			w := newPodWorld(t)
 			change(w, get(w, &clusterv1.Cluster{}, testCluster), tt.edit)
 			if tt.node != nil {
-				w.undying(func() {
-					node := newHostingNode("node-2", "")
-					node.Spec.PodCIDRs = tt.node
-					g.Expect(w.client.Create(t.Context(), node)).To(Succeed())
-				})
+				node := newHostingNode("node-2", "")
+				node.Spec.PodCIDRs = tt.node
+				g.Expect(w.client.Create(t.Context(), node)).To(Succeed())
 			}
 			m := w.manager()
 			w.settle(m)
@@ -86,21 +84,19 @@ func (s oldServer) List(ctx context.Context, list client.ObjectList, opts ...cli
 func TestTheZonesOfTheManagementCluster(t *testing.T) {
 	g := NewWithT(t)
 	w, m := withPods(t, nil)
-	w.undying(func() {
-		for name, zone := range map[string]string{"node-2": "z2", "node-3": "z1", "node-4": ""} {
-			g.Expect(w.client.Create(t.Context(), newHostingNode(name, zone))).To(Succeed())
-		}
-		kept := newHostingNode("node-5", "z5")
-		kept.Spec.Taints = []corev1.Taint{{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}}
-		g.Expect(w.client.Create(t.Context(), kept)).To(Succeed())
-	})
+	for name, zone := range map[string]string{"node-2": "z2", "node-3": "z1", "node-4": ""} {
+		g.Expect(w.client.Create(t.Context(), newHostingNode(name, zone))).To(Succeed())
+	}
+	kept := newHostingNode("node-5", "z5")
+	kept.Spec.Taints = []corev1.Taint{{Key: "node-role.kubernetes.io/control-plane", Effect: corev1.TaintEffectNoSchedule}}
+	g.Expect(w.client.Create(t.Context(), kept)).To(Succeed())
 	w.settle(m)
 	domains := w.talosCluster().Status.FailureDomains
 	g.Expect(domains).To(HaveLen(2), "no Pod gets to the node of the control plane")
 	g.Expect([]string{domains[0].Name, domains[1].Name}).To(Equal([]string{"z1", "z2"}))
 
 	g.Expect(m.clusters.nodeToClusters(t.Context(), nil)).To(HaveLen(1))
-	other := &ClusterReconciler{Client: w.client, APIReader: w.client, WatchFilterValue: "theirs"}
+	other := &ClusterReconciler{Client: w.life.Client(w.client), APIReader: w.client, WatchFilterValue: "theirs"}
 	g.Expect(other.nodeToClusters(t.Context(), nil)).To(BeEmpty(), "the TalosCluster is not of its watch filter")
 	one, another := newHostingNode("node-1", "z1"), newHostingNode("node-1", "z2")
 	g.Expect(isOtherPlace(one, another)).To(BeTrue())

@@ -30,13 +30,11 @@ func newPodWorld(t *testing.T, objects ...client.Object) *world {
 		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: testNamespace, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"}}},
 		&networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"}, Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"172.20.0.0/16"}}},
 	)...)
-	w.undying(func() {
-		g.Expect(w.client.Delete(t.Context(), newTalosCluster())).To(Succeed())
-		made := newTalosCluster()
-		made.UID = "talos-cluster-uid"
-		made.Spec = infrav1.TalosClusterSpec{Container: &infrav1.TalosClusterContainerSpec{}}
-		g.Expect(w.client.Create(t.Context(), made)).To(Succeed())
-	})
+	g.Expect(w.client.Delete(t.Context(), newTalosCluster())).To(Succeed())
+	made := newTalosCluster()
+	made.UID = "talos-cluster-uid"
+	made.Spec = infrav1.TalosClusterSpec{Container: &infrav1.TalosClusterContainerSpec{}}
+	g.Expect(w.client.Create(t.Context(), made)).To(Succeed())
 	w.yard.deleted = nil
 
 	return w

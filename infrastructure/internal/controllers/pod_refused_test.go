@@ -32,7 +32,7 @@ func expectRefused(t *testing.T, kind, refusal string, words ...string) {
 	}
 	m := w.manager()
 	w.live(m, 5*time.Minute)
-	w.expectTold("a", infrav1.HostClaimedCondition, infrav1.PodRefusedReason, append(words, refusal)...)
+	w.expectTold("a", infrav1.AllocatedCondition, infrav1.PodRefusedReason, append(words, refusal)...)
 	g.Expect(w.recorded()).To(ContainElement(HavePrefix("Warning NeedsAttention PodRefused: ")))
 	w.yard.refuse = nil
 	w.live(m, time.Minute)
@@ -65,7 +65,7 @@ func TestBadInputNamespaceThatDoesNotAskForPrivilegedPods(t *testing.T) {
 			label(level)
 			m := w.manager()
 			w.live(m, 5*time.Minute)
-			w.expectTold("a", infrav1.HostClaimedCondition, infrav1.PodsNotAllowedReason, "an administrator", "pod-security.kubernetes.io/enforce: privileged")
+			w.expectTold("a", infrav1.AllocatedCondition, infrav1.PodsNotAllowedReason, "an administrator", "pod-security.kubernetes.io/enforce: privileged")
 			g.Expect(w.yard.created).To(BeEmpty())
 			g.Expect(w.leftOf("a")).To(Equal([]string{"*v1alpha1.TalosMachine"}), "nothing is made for the Pod either")
 			g.Expect(w.recorded()).To(ContainElement(HavePrefix("Warning NeedsAttention PodsNotAllowed: ")))
@@ -101,15 +101,15 @@ func TestNamesThatOthersHave(t *testing.T) {
 			w := newPodWorld(t, append(newPodControlPlane(t, "a", onVolume), object)...)
 			m := w.manager()
 			w.live(m, 5*time.Minute)
-			condition := infrav1.HostClaimedCondition
+			condition := infrav1.AllocatedCondition
 			if kind == "Secret" {
 				condition = infrav1.ConfigurationAppliedCondition
 			}
-			w.expectTold("a", condition, infrav1.PodNameTakenReason, kind+" "+object.GetName(), "nothing is done to it")
+			w.expectTold("a", condition, infrav1.NameConflictReason, kind+" "+object.GetName(), "nothing is done to it")
 			found, _ := object.DeepCopyObject().(client.Object)
 			g.Expect(get(w, found, object.GetName()).GetUID()).To(Equal(types.UID("theirs")))
 
-			w.undying(func() { g.Expect(w.client.Delete(t.Context(), found)).To(Succeed()) })
+			g.Expect(w.client.Delete(t.Context(), found)).To(Succeed())
 			w.live(m, 2*time.Minute)
 			expectRuns(w, "a")
 		})
@@ -143,10 +143,10 @@ func TestTheServiceOfEtcdIsDeletedByHand(t *testing.T) {
 
 	w.remove(after)
 	taker := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "taker"}, Spec: corev1.ServiceSpec{ClusterIP: before.Spec.ClusterIP}}
-	w.undying(func() { g.Expect(w.client.Create(t.Context(), taker)).To(Succeed()) })
+	g.Expect(w.client.Create(t.Context(), taker)).To(Succeed())
 	w.settle(m)
-	w.expectTold("a", infrav1.HostClaimedCondition, infrav1.PodRefusedReason, "Service a-etcd")
-	g.Expect(conditions.IsTrue(w.machine("a"), infrav1.HostRunningCondition)).To(BeTrue())
+	w.expectTold("a", infrav1.AllocatedCondition, infrav1.PodRefusedReason, "Service a-etcd")
+	g.Expect(conditions.IsTrue(w.machine("a"), infrav1.RunningCondition)).To(BeTrue())
 	w.remove(taker)
 	w.live(m, time.Minute)
 	expectRuns(w, "a")
@@ -187,7 +187,7 @@ func TestTheAddressOfEtcdIsLost(t *testing.T) {
 	address := w.machine("a").Spec.Pod.EtcdAddress
 	change(w, get(w, &corev1.Service{}, "a-etcd"), func(s *corev1.Service) { s.Spec.ClusterIP = "172.20.9.9" })
 	w.settle(m)
-	w.expectTold("a", infrav1.HostClaimedCondition, infrav1.EtcdAddressLostReason, "172.20.9.9", address, "delete the Service")
+	w.expectTold("a", infrav1.AllocatedCondition, infrav1.EtcdAddressLostReason, "172.20.9.9", address, "delete the Service")
 	g.Expect(w.recorded()).To(ContainElement(HavePrefix("Warning NeedsAttention EtcdAddressLost: ")))
 	w.remove(get(w, &corev1.Service{}, "a-etcd"))
 	w.settle(m)
@@ -221,16 +221,14 @@ func expectKept(t *testing.T, by obstacle) {
 	w.live(m, 10*time.Minute)
 	w.expectTold("a", by.kind, by.reason, by.words...)
 	g.Expect(ptr.Deref(w.machine("a").Status.Initialization.Provisioned, false)).To(BeFalse())
-	writes := w.writes
+	writes := w.life.Effects()
 	w.live(m, 10*time.Minute)
-	g.Expect(w.writes).To(Equal(writes), "what does not change is not written")
+	g.Expect(w.life.Effects()).To(Equal(writes), "what does not change is not written")
 	if by.mendedWithout {
 		return
 	}
 	w.yard.full, w.yard.pull = false, ""
-	w.undying(func() {
-		g.Expect(w.client.Create(t.Context(), &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}})).To(Succeed())
-	})
+	g.Expect(w.client.Create(t.Context(), &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: "fast"}})).To(Succeed())
 	w.live(m, time.Minute)
 	w.live(m, time.Minute)
 	expectRuns(w, "a")
@@ -239,18 +237,18 @@ func expectKept(t *testing.T, by obstacle) {
 func TestBadInputNoNodeFits(t *testing.T) {
 	expectKept(t, obstacle{
 		spoil: func(y *yard) { y.full = true },
-		kind:  infrav1.HostClaimedCondition, reason: infrav1.PodNotScheduledReason, words: []string{"1 Insufficient cpu"},
+		kind:  infrav1.AllocatedCondition, reason: infrav1.PodNotScheduledReason, words: []string{"1 Insufficient cpu"},
 	})
 }
 
 func TestBadInputStorageClassMissing(t *testing.T) {
 	t.Run("the one that is named", func(t *testing.T) {
-		expectKept(t, obstacle{make: ofClass, kind: infrav1.HostClaimedCondition, reason: infrav1.VolumeNotBoundReason, words: []string{"StorageClass fast", "create it"}})
+		expectKept(t, obstacle{make: ofClass, kind: infrav1.AllocatedCondition, reason: infrav1.VolumeNotBoundReason, words: []string{"StorageClass fast", "create it"}})
 	})
 	t.Run("the default one", func(t *testing.T) {
 		expectKept(t, obstacle{
 			spoil: func(y *yard) { y.full = true }, make: onVolume,
-			kind: infrav1.HostClaimedCondition, reason: infrav1.VolumeNotBoundReason, words: []string{"no default StorageClass"},
+			kind: infrav1.AllocatedCondition, reason: infrav1.VolumeNotBoundReason, words: []string{"no default StorageClass"},
 		})
 	})
 }
@@ -258,21 +256,21 @@ func TestBadInputStorageClassMissing(t *testing.T) {
 func TestBadInputImageThatCannotBePulled(t *testing.T) {
 	expectKept(t, obstacle{
 		spoil: func(y *yard) { y.pull = "manifest unknown" },
-		kind:  infrav1.HostRunningCondition, reason: infrav1.ImageUnavailableReason, words: []string{"ghcr.io/siderolabs/talos:v1.13.9", "ImagePullBackOff: manifest unknown"},
+		kind:  infrav1.RunningCondition, reason: infrav1.ImageUnavailableReason, words: []string{"ghcr.io/siderolabs/talos:v1.13.9", "ImagePullBackOff: manifest unknown"},
 	})
 }
 
 func TestBadInputImageThatIsNoTalos(t *testing.T) {
 	expectKept(t, obstacle{
 		spoil: func(y *yard) { y.release = "none" }, mendedWithout: true,
-		kind: infrav1.HostRunningCondition, reason: infrav1.NotTalosReason, words: []string{"is ghcr.io/siderolabs/talos:v1.13.9 an image of Talos?"},
+		kind: infrav1.RunningCondition, reason: infrav1.NotTalosReason, words: []string{"is ghcr.io/siderolabs/talos:v1.13.9 an image of Talos?"},
 	})
 }
 
 func TestBadInputImageOfAnotherRelease(t *testing.T) {
 	expectKept(t, obstacle{
 		spoil: func(y *yard) { y.release = "v1.12.1" }, mendedWithout: true,
-		kind: infrav1.HostRunningCondition, reason: infrav1.WrongReleaseReason, words: []string{"is Talos v1.12.1, but v1.13.9 was asked for"},
+		kind: infrav1.RunningCondition, reason: infrav1.WrongReleaseReason, words: []string{"is Talos v1.12.1, but v1.13.9 was asked for"},
 	})
 }
 
@@ -283,11 +281,11 @@ func TestAWorkerIsNotCalledNoTalosBeforeItsTime(t *testing.T) {
 	w.yard.release = "none"
 	m := w.manager()
 	w.live(m, 10*time.Minute)
-	w.expectTold("a", infrav1.HostRunningCondition, infrav1.HostBootingReason, "before the control plane of the cluster runs")
+	w.expectTold("a", infrav1.RunningCondition, infrav1.BootingReason, "before the control plane of the cluster runs")
 	NewWithT(t).Expect(w.recorded()).NotTo(ContainElement(ContainSubstring(infrav1.EventAttention)))
 	cluster := get(w, &clusterv1.Cluster{}, testCluster)
 	cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(true)
-	w.undying(func() { NewWithT(t).Expect(w.client.Status().Update(t.Context(), cluster)).To(Succeed()) })
+	NewWithT(t).Expect(w.client.Status().Update(t.Context(), cluster)).To(Succeed())
 	w.live(m, 2*time.Minute)
-	w.expectTold("a", infrav1.HostRunningCondition, infrav1.NotTalosReason)
+	w.expectTold("a", infrav1.RunningCondition, infrav1.NotTalosReason)
 }

@@ -43,7 +43,7 @@ func TestBadInputEndpointServiceDeleted(t *testing.T) {
 		before, old := w.service(), w.talosCluster()
 		old.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{}
 		w.remove(before)
-		m.clusters.Client = behind[*infrav1.TalosCluster]{Client: w.client, old: old}
+		m.clusters.Client = behind[*infrav1.TalosCluster]{Client: w.life.Client(w.client), old: old}
 		_, err := m.clusters.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(old)})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(w.service().Spec.ClusterIP).To(Equal(before.Spec.ClusterIP))
@@ -56,7 +56,7 @@ func TestBadInputEndpointServiceDeleted(t *testing.T) {
 		old.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{}
 		w.remove(before)
 		slow := w.manager()
-		slow.clusters.Client = behind[*infrav1.TalosCluster]{Client: w.client, old: old}
+		slow.clusters.Client = behind[*infrav1.TalosCluster]{Client: w.life.Client(w.client), old: old}
 		slow.clusters.APIReader = &behindOnce[*infrav1.TalosCluster]{Reader: w.client, old: old}
 		_, err := slow.clusters.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(old)})
 		g.Expect(err).NotTo(HaveOccurred())
@@ -129,9 +129,9 @@ func TestTheServiceOfTheControlPlaneIsMended(t *testing.T) {
 			s.Spec.Ports[0].NodePort, s.Spec.SessionAffinity = 30000, corev1.ServiceAffinityClientIP
 			s.Annotations = map[string]string{"balancer": "theirs"}
 		})
-		writes := w.writes
+		writes := w.life.Effects()
 		w.settle(m)
-		g.Expect(w.writes).To(Equal(writes))
+		g.Expect(w.life.Effects()).To(Equal(writes))
 		g.Expect(w.service().Spec.Ports[0].NodePort).To(Equal(int32(30000)))
 		g.Expect(w.service().Annotations).To(HaveKey("balancer"))
 	})
@@ -143,7 +143,7 @@ func TestTheServiceOfTheControlPlaneCannotBeHad(t *testing.T) {
 		w := newPodWorld(t, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: madeService, UID: "theirs"}})
 		m := w.manager()
 		w.live(m, 5*time.Minute)
-		w.expectNotReady(infrav1.ServiceNameTakenReason, madeService, "nothing is done to it")
+		w.expectNotReady(infrav1.ServiceNameConflictReason, madeService, "nothing is done to it")
 		g.Expect(w.service().Spec.Selector).To(BeEmpty())
 		g.Expect(w.talosCluster().Spec.ControlPlaneEndpoint).To(BeZero())
 		w.remove(w.service())
@@ -155,7 +155,7 @@ func TestTheServiceOfTheControlPlaneCannotBeHad(t *testing.T) {
 		address := w.service().Spec.ClusterIP
 		w.remove(w.service())
 		taker := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "taker"}, Spec: corev1.ServiceSpec{ClusterIP: address}}
-		w.undying(func() { NewWithT(t).Expect(w.client.Create(t.Context(), taker)).To(Succeed()) })
+		NewWithT(t).Expect(w.client.Create(t.Context(), taker)).To(Succeed())
 		w.live(m, 5*time.Minute)
 		w.expectNotReady(infrav1.ServiceRefusedReason, "in use by another Service")
 		w.remove(taker)

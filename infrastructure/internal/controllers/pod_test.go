@@ -30,7 +30,7 @@ func TestAMachineComesUpInAPod(t *testing.T) {
 		g.Expect(machine.Status.FailureDomain).To(Equal("z1"))
 		g.Expect(machine.Status.TalosVersion).To(Equal("v1.13.9"))
 		g.Expect(machine.Annotations).To(HaveKey(infrav1.BlockMoveAnnotation), "what runs in a Pod stays where it is")
-		g.Expect(conditions.IsTrue(machine, infrav1.IdentityUnverifiedCondition)).To(BeFalse())
+		g.Expect(conditions.GetReason(machine, infrav1.IdentityVerifiedCondition)).To(Equal(infrav1.ManagedPodReason))
 		g.Expect(pod.Finalizers).To(ContainElement(infrav1.TalosPodFinalizer))
 		g.Expect(w.userDataOf("a")).To(And(ContainSubstring("provider-id: "+machine.Spec.ProviderID), Not(ContainSubstring("systemReserved"))))
 		g.Expect(w.leftOf("a")).To(ConsistOf("*v1.Pod", "*v1.Secret", "*v1alpha1.TalosMachine"))
@@ -83,7 +83,7 @@ func TestBadInputConfigurationTooLongForAPod(t *testing.T) {
 	lengthen(objects, base64.StdEncoding.EncodeToString(random))
 	w := newPodWorld(t, objects...)
 	w.settle(w.manager())
-	w.expectTold("a", infrav1.HostClaimedCondition, infrav1.OverlayFailedReason, "gzipped", "no more than", "ClusterResourceSet")
+	w.expectTold("a", infrav1.AllocatedCondition, infrav1.OverlayFailedReason, "gzipped", "no more than", "ClusterResourceSet")
 	g.Expect(w.yard.created["a"]).To(BeEmpty())
 	g.Expect(w.exists(&corev1.Secret{}, "a-userdata")).To(BeFalse())
 }
@@ -114,7 +114,7 @@ func comeAndGo(t *testing.T, objects []client.Object, killAt int) int {
 	t.Helper()
 	g := NewWithT(t)
 	w := newPodWorld(t, objects...)
-	w.killAt = killAt
+	w.life.DieAt(killAt)
 	runs := func() bool {
 		machine, pod := w.machine("a"), &corev1.Pod{}
 		return machine.Spec.Pod.Progress == infrav1.PodRan && conditions.IsTrue(machine, infrav1.ReadyCondition) &&
@@ -145,7 +145,7 @@ func comeAndGo(t *testing.T, objects []client.Object, killAt int) int {
 	g.Expect(w.yard.running()).To(BeEmpty())
 	g.Expect(died).To(Equal(killAt > 0))
 
-	return w.effects
+	return w.life.Effects()
 }
 
 // TestTwoManagersMakeOnePod lets two managers work at once, each with what it read
@@ -172,7 +172,7 @@ func TestAnOldRecordMakesNoPod(t *testing.T) {
 	old := w.machine("a").DeepCopy()
 	old.Spec.Pod = infrav1.TalosMachinePod{Progress: infrav1.PodCreating}
 	w.vanish("a")
-	m.machines.Client = behind[*infrav1.TalosMachine]{Client: w.client, old: old}
+	m.machines.Client = behind[*infrav1.TalosMachine]{Client: w.life.Client(w.client), old: old}
 	_, err := m.machines.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(old)})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(w.yard.created["a"]).To(HaveLen(1))
@@ -182,14 +182,12 @@ func TestAnOldRecordMakesNoPod(t *testing.T) {
 // vanish strips a Pod of all finalizers, and deletes it: nobody sees it go.
 func (w *world) vanish(name string) {
 	w.t.Helper()
-	w.undying(func() {
-		pod := get(w, &corev1.Pod{}, name)
-		w.yard.end(pod)
-		before := pod.DeepCopy()
-		pod.Finalizers = nil
-		NewWithT(w.t).Expect(w.client.Patch(w.t.Context(), pod, client.MergeFrom(before))).To(Succeed())
-		NewWithT(w.t).Expect(client.IgnoreNotFound(w.client.Delete(w.t.Context(), pod))).To(Succeed())
-	})
+	pod := get(w, &corev1.Pod{}, name)
+	w.yard.end(pod)
+	before := pod.DeepCopy()
+	pod.Finalizers = nil
+	NewWithT(w.t).Expect(w.client.Patch(w.t.Context(), pod, client.MergeFrom(before))).To(Succeed())
+	NewWithT(w.t).Expect(client.IgnoreNotFound(w.client.Delete(w.t.Context(), pod))).To(Succeed())
 }
 
 // waysToGo are how a Pod can go, and what a machine without a volume is then told to
@@ -202,10 +200,8 @@ var waysToGo = map[string]struct {
 	"it is evicted": {func(w *world) { w.yard.evict("a") }, "has ended (Evicted: The node was low on resource: memory)"},
 	"its node is gone": {func(w *world) {
 		w.remove(get(w, &corev1.Pod{}, "a"))
-		w.undying(func() {
-			NewWithT(w.t).Expect(w.client.Delete(w.t.Context(), newHostingNode("node-1", ""))).To(Succeed())
-			NewWithT(w.t).Expect(w.client.Create(w.t.Context(), newHostingNode("node-2", "z2"))).To(Succeed())
-		})
+		NewWithT(w.t).Expect(w.client.Delete(w.t.Context(), newHostingNode("node-1", ""))).To(Succeed())
+		NewWithT(w.t).Expect(w.client.Create(w.t.Context(), newHostingNode("node-2", "z2"))).To(Succeed())
 	}, "The Pod was deleted"},
 	"a person strips it of its finalizers": {func(w *world) { w.vanish("a") }, "The Pod was deleted"},
 }
@@ -218,8 +214,8 @@ func TestBadInputPodGone(t *testing.T) {
 			w, m := inPod(t, newPodMachine(t, "a"))
 			way.leave(w)
 			w.settle(m)
-			w.expectTold("a", infrav1.HostClaimedCondition, infrav1.PodLostReason, way.says, "MachineHealthCheck")
-			w.expectTold("a", infrav1.HostRunningCondition, infrav1.PodLostReason)
+			w.expectTold("a", infrav1.AllocatedCondition, infrav1.PodLostReason, way.says, "MachineHealthCheck")
+			w.expectTold("a", infrav1.RunningCondition, infrav1.PodLostReason)
 			g.Expect(w.yard.created["a"]).To(HaveLen(1), "it is never made again")
 			g.Expect(w.leftOf("a")).To(ConsistOf("*v1alpha1.TalosMachine"), "the configuration stays no longer than the Pod")
 			g.Expect(w.machine("a").Status.Initialization.Provisioned).To(HaveValue(BeTrue()))
@@ -254,10 +250,10 @@ func TestAMachineOnAVolumeOutlivesItsPod(t *testing.T) {
 		w.yard.stuck = true
 		w.remove(get(w, &corev1.Pod{}, "a"))
 		w.settle(m)
-		w.expectTold("a", infrav1.HostClaimedCondition, infrav1.PodReplacingReason, "once its containers have ended", "node node-1 has to confirm")
+		w.expectTold("a", infrav1.AllocatedCondition, infrav1.PodReplacingReason, "once its containers have ended", "node node-1 has to confirm")
 		w.setReady("node-1", corev1.ConditionUnknown)
 		w.live(m, time.Minute)
-		w.expectTold("a", infrav1.HostClaimedCondition, infrav1.NodeNotReadyReason, "node-1", "delete the Node", corev1.TaintNodeOutOfService)
+		w.expectTold("a", infrav1.AllocatedCondition, infrav1.NodeNotReadyReason, "node-1", "delete the Node", corev1.TaintNodeOutOfService)
 		g.Expect(w.recorded()).To(ContainElement(HavePrefix("Warning NeedsAttention NodeNotReady: ")))
 		g.Expect(w.yard.created["a"]).To(HaveLen(1), "two Pods on one volume")
 		g.Expect(get(w, &corev1.Pod{}, "a").Finalizers).To(ContainElement(infrav1.TalosPodFinalizer))
@@ -269,15 +265,13 @@ func TestAMachineOnAVolumeOutlivesItsPod(t *testing.T) {
 		g := NewWithT(t)
 		w, m := inPod(t, newPodMachine(t, "a", onVolume, limited))
 		g.Expect(w.machine("a").Spec.Pod.SystemReserved).To(Equal("cpu=6,memory=12Gi"))
-		w.undying(func() {
-			larger := newHostingNode("node-2", "z1")
-			larger.Status.Capacity[corev1.ResourceCPU] = resource.MustParse("16")
-			g.Expect(w.client.Delete(t.Context(), newHostingNode("node-1", ""))).To(Succeed())
-			g.Expect(w.client.Create(t.Context(), larger)).To(Succeed())
-		})
+		larger := newHostingNode("node-2", "z1")
+		larger.Status.Capacity[corev1.ResourceCPU] = resource.MustParse("16")
+		g.Expect(w.client.Delete(t.Context(), newHostingNode("node-1", ""))).To(Succeed())
+		g.Expect(w.client.Create(t.Context(), larger)).To(Succeed())
 		w.remove(get(w, &corev1.Pod{}, "a"))
 		w.settle(m)
-		running := w.told("a", infrav1.HostRunningCondition)
+		running := w.told("a", infrav1.RunningCondition)
 		g.Expect(running.Status).To(Equal(metav1.ConditionTrue))
 		g.Expect(running.Message).To(And(HavePrefix("The systemReserved"), ContainSubstring("cpu=6,memory=12Gi"), ContainSubstring("for node-2 it would be cpu=14,memory=12Gi"), ContainSubstring("Cordon this node and delete the Pod")))
 		g.Expect(w.machine("a").Spec.Pod.SystemReserved).To(Equal("cpu=6,memory=12Gi"), "the configuration is on the volume")
@@ -294,7 +288,7 @@ func TestAMachineOnAVolumeOutlivesItsPod(t *testing.T) {
 		w.remove(get(w, &corev1.PersistentVolumeClaim{}, "a-data"))
 		w.yard.stuck = false
 		w.settle(m)
-		w.expectTold("a", infrav1.HostClaimedCondition, infrav1.PodLostReason, "The volume claim of the machine is gone")
+		w.expectTold("a", infrav1.AllocatedCondition, infrav1.PodLostReason, "The volume claim of the machine is gone")
 		g.Expect(w.yard.created["a"]).To(HaveLen(1), "etcd would join anew under the old name")
 		g.Expect(w.exists(&corev1.PersistentVolumeClaim{}, "a-data")).To(BeFalse())
 	})
@@ -314,26 +308,24 @@ func TestAMachineThatDoesNotAnswer(t *testing.T) {
 	w.yard.release = "none"
 	m := w.manager()
 	w.settle(m)
-	w.expectTold("a", infrav1.HostRunningCondition, infrav1.HostBootingReason, "has just started")
+	w.expectTold("a", infrav1.RunningCondition, infrav1.BootingReason, "has just started")
 	g.Expect(w.recorded()).NotTo(ContainElement(ContainSubstring(infrav1.EventAttention)), "every machine needs a while")
 	w.setReady("node-1", corev1.ConditionFalse)
 	w.live(m, time.Minute)
-	w.expectTold("a", infrav1.HostRunningCondition, infrav1.NodeNotReadyReason, "node-1 is not ready")
+	w.expectTold("a", infrav1.RunningCondition, infrav1.NodeNotReadyReason, "node-1 is not ready")
 	w.setReady("node-1", corev1.ConditionTrue)
 	w.live(m, 2*time.Minute)
-	w.expectTold("a", infrav1.HostRunningCondition, infrav1.NotTalosReason)
+	w.expectTold("a", infrav1.RunningCondition, infrav1.NotTalosReason)
 }
 
 // setReady sets condition Ready of a node.
 func (w *world) setReady(name string, status corev1.ConditionStatus) {
 	w.t.Helper()
-	w.undying(func() {
-		node := &corev1.Node{}
-		g := NewWithT(w.t)
-		g.Expect(w.client.Get(w.t.Context(), client.ObjectKey{Name: name}, node)).To(Succeed())
-		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
-		g.Expect(w.client.Status().Update(w.t.Context(), node)).To(Succeed())
-	})
+	node := &corev1.Node{}
+	g := NewWithT(w.t)
+	g.Expect(w.client.Get(w.t.Context(), client.ObjectKey{Name: name}, node)).To(Succeed())
+	node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: status}}
+	g.Expect(w.client.Status().Update(w.t.Context(), node)).To(Succeed())
 }
 
 // TestTheLabelsOfAPodAreMended: its Services would not find it, or one that is not its
@@ -368,7 +360,7 @@ func TestAContainerThatEndsIsStartedAgain(t *testing.T) {
 	w.yard.pull = "wait a while"
 	w.yard.crash("a")
 	w.round(m)
-	w.expectTold("a", infrav1.HostRunningCondition, infrav1.ImageUnavailableReason)
+	w.expectTold("a", infrav1.RunningCondition, infrav1.ImageUnavailableReason)
 	w.yard.pull = ""
 	w.remove(get(w, &corev1.Secret{}, "a-userdata"))
 	w.settle(m)
@@ -385,10 +377,10 @@ func TestAContainerThatCannotStartWithoutItsConfiguration(t *testing.T) {
 	w.remove(get(w, &corev1.Secret{}, "a-userdata"))
 	w.yard.crash("a")
 	w.settle(m)
-	w.expectTold("a", infrav1.HostRunningCondition, infrav1.ContainerNotStartedReason, `secret "a-userdata" not found`)
+	w.expectTold("a", infrav1.RunningCondition, infrav1.ContainerNotStartedReason, `secret "a-userdata" not found`)
 	w.expectTold("a", infrav1.ConfigurationAppliedCondition, infrav1.WaitingForBootstrapDataReason, "Secret a with the machine configuration is missing")
 	given.ResourceVersion = ""
-	w.undying(func() { NewWithT(t).Expect(w.client.Create(t.Context(), given)).To(Succeed()) })
+	NewWithT(t).Expect(w.client.Create(t.Context(), given)).To(Succeed())
 	w.settle(m)
 	expectRuns(w, "a")
 }
@@ -397,20 +389,18 @@ func TestNothingIsWrittenOnceAllIsWellInPods(t *testing.T) {
 	g := NewWithT(t)
 	w, m := inPod(t, append(newPodControlPlane(t, "a", onVolume), newPodMachine(t, "b", limited)...))
 	lost := newPodMachine(t, "c")
-	w.undying(func() {
-		for _, object := range lost {
-			g.Expect(w.client.Create(t.Context(), object)).To(Succeed())
-		}
-	})
+	for _, object := range lost {
+		g.Expect(w.client.Create(t.Context(), object)).To(Succeed())
+	}
 	w.settle(m)
 	w.remove(get(w, &corev1.Pod{}, "c"))
 	w.live(m, 10*time.Minute)
 	expectRuns(w, "b")
-	w.expectTold("c", infrav1.HostClaimedCondition, infrav1.PodLostReason)
+	w.expectTold("c", infrav1.AllocatedCondition, infrav1.PodLostReason)
 
-	writes, reads, events := w.writes, w.reads, len(w.recorded())
+	writes, reads, events := w.life.Effects(), w.reads, len(w.recorded())
 	passes := w.live(m, 10*time.Minute)
-	g.Expect(w.writes).To(Equal(writes))
+	g.Expect(w.life.Effects()).To(Equal(writes))
 	g.Expect(w.recorded()).To(HaveLen(events))
 	g.Expect(w.reads-reads).To(BeNumerically("<=", 2), "one live read, which counts twice: is the Secret of the lost machine gone?")
 	g.Expect(passes).To(BeNumerically("<=", 6))
@@ -437,7 +427,7 @@ func TestTheConfigurationOfAPodIsToldToNobody(t *testing.T) {
 	})
 	m := w.manager()
 	w.settle(m)
-	w.expectTold("a", infrav1.HostClaimedCondition, infrav1.OverlayFailedReason, "Unheard")
+	w.expectTold("a", infrav1.AllocatedCondition, infrav1.OverlayFailedReason, "Unheard")
 	keys := bundle(t).Machinery()
 	for _, condition := range w.machine("a").Status.Conditions {
 		g.Expect(condition.Message).NotTo(Or(ContainSubstring("hunter2"), ContainSubstring(keys.TrustdInfo.Token), ContainSubstring(keys.Cluster.Secret)))

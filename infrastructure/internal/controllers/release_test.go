@@ -179,8 +179,8 @@ func TestAnUnhealthyMachinePutsItsHostIntoQuarantine(t *testing.T) {
 	w, m, metal := provisioned(t)
 	metal.boot(true, nil)
 	w.settle(m)
-	running := conditions.Get(w.machine("a"), infrav1.HostRunningCondition)
-	g.Expect(running.Reason).To(Equal(infrav1.HostReturnedToMaintenanceReason))
+	running := conditions.Get(w.machine("a"), infrav1.RunningCondition)
+	g.Expect(running.Reason).To(Equal(infrav1.ReturnedToMaintenanceReason))
 	g.Expect(metal.Applied()).To(HaveLen(1), "it is never configured again by itself")
 	g.Expect(conditions.IsFalse(w.machine("a"), infrav1.ReadyCondition)).To(BeTrue())
 
@@ -191,7 +191,7 @@ func TestAnUnhealthyMachinePutsItsHostIntoQuarantine(t *testing.T) {
 		g.Expect(w.client.Create(t.Context(), object)).To(Succeed())
 	}
 	w.settle(m)
-	g.Expect(conditions.Get(w.machine("b"), infrav1.HostClaimedCondition).Message).To(ContainSubstring("1 in quarantine"))
+	g.Expect(conditions.Get(w.machine("b"), infrav1.AllocatedCondition).Message).To(ContainSubstring("1 in quarantine"))
 
 	change(w, w.host("h1"), func(h *infrav1.TalosHost) {
 		metav1.SetMetaDataAnnotation(&h.ObjectMeta, infrav1.HostRetryAnnotation, "")

@@ -102,7 +102,7 @@ func TestAMachineThatEtcdNeedsIsNotReprovisioned(t *testing.T) {
 				return
 			}
 			found := w.reprovisioning("a")
-			g.Expect(found.Reason).To(Equal(infrav1.ReprovisionEtcdReason))
+			g.Expect(found.Reason).To(Equal(infrav1.EtcdQuorumAtRiskReason))
 			g.Expect(found.Message).To(And(ContainSubstring(tt.held), ContainSubstring(infrav1.ReprovisionDespiteOthers)))
 			g.Expect(metal.Resets()).To(BeEmpty())
 			g.Expect(w.host("h1").Spec.Release).To(BeZero())
@@ -131,7 +131,7 @@ func TestTheOnlyControlPlaneMachineInAPodIsNotReprovisioned(t *testing.T) {
 	w.controlPlane()
 	w.wish("a", "")
 	w.settle(m)
-	g.Expect(w.told("a", infrav1.ReprovisioningCondition).Reason).To(Equal(infrav1.ReprovisionEtcdReason))
+	g.Expect(w.told("a", infrav1.ReprovisioningCondition).Reason).To(Equal(infrav1.EtcdQuorumAtRiskReason))
 	g.Expect(w.yard.created["a"]).To(HaveLen(1))
 
 	w.wish("a", infrav1.ReprovisionDespiteOthers)

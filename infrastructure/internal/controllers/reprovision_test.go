@@ -137,13 +137,14 @@ func reprovisionAndDie(t *testing.T, killAt int) int {
 	w, _, metal := provisioned(t)
 	before := w.machine("a")
 	w.wish("a", "")
-	w.effects, w.killAt = 0, killAt
+	effects := w.life.Effects()
+	w.life.DieAt(killAt)
 	died := w.liveUntil(func() bool {
 		return len(metal.Applied()) == 2 && w.host("h1").Spec.Reprovision.ClusterName == "" && w.host("h1").Status.State == infrav1.HostProvisioned &&
 			w.machine("a").Annotations[infrav1.ReprovisionAnnotation] == "" && conditions.IsTrue(w.machine("a"), infrav1.ReadyCondition)
 	})
-	effects := w.effects
-	w.killAt = 0
+	effects = w.life.Effects() - effects
+	w.life.Restart()
 	w.settle(w.manager())
 	expectReprovisioned(w, before, "a", "h1")
 	g.Expect(metal.Resets()).To(HaveLen(1))
@@ -182,7 +183,7 @@ func TestAMachineThatIsReprovisionedStaysProvisioned(t *testing.T) {
 	w.settle(m)
 	machine := w.machine("a")
 	g.Expect(machine.Status.Initialization.Provisioned).To(HaveValue(BeTrue()))
-	g.Expect(conditions.Get(machine, infrav1.ReadyCondition).Reason).To(Equal(infrav1.ReprovisionWipingReason))
+	g.Expect(conditions.Get(machine, infrav1.ReadyCondition).Reason).To(Equal(infrav1.WipingReason))
 	g.Expect(w.reprovisioning("a").Message).To(ContainSubstring("does not answer"))
 }
 
@@ -220,12 +221,12 @@ func TestOneMachineOfAClusterIsReprovisionedAtATime(t *testing.T) {
 
 	refused := w.reprovisioning("b")
 	g.Expect(refused.Status).To(Equal(metav1.ConditionFalse))
-	g.Expect(refused.Reason).To(Equal(infrav1.ReprovisionOtherMachineReason))
+	g.Expect(refused.Reason).To(Equal(infrav1.ReprovisioningBlockedReason))
 	g.Expect(refused.Message).To(And(ContainSubstring(w.machine("a").Spec.HostRef.Name), ContainSubstring(infrav1.ReprovisionDespiteOthers)))
 	g.Expect(metals["b"].Resets()).To(BeEmpty())
 	g.Expect(conditions.IsTrue(w.machine("b"), infrav1.ReadyCondition)).To(BeTrue(), "nothing was done to it")
 	g.Expect(w.host(w.machine("b").Spec.HostRef.Name).Spec.Release).To(BeZero())
-	g.Expect(w.recorded()).To(ContainElement(ContainSubstring(infrav1.ReprovisionOtherMachineReason)))
+	g.Expect(w.recorded()).To(ContainElement(ContainSubstring(infrav1.ReprovisioningBlockedReason)))
 
 	metals["a"].SetSilent(false)
 	w.wait(time.Minute)
@@ -343,7 +344,7 @@ func TestAWishIsNotCarriedOutTwiceWhenTheCacheIsBehind(t *testing.T) {
 	old := w.machine("a")
 	w.settle(m)
 	g.Expect(metal.Resets()).To(HaveLen(1))
-	m.machines.Client = behind[*infrav1.TalosMachine]{Client: w.client, old: old}
+	m.machines.Client = behind[*infrav1.TalosMachine]{Client: w.life.Client(w.client), old: old}
 	for range rounds {
 		w.roundWith(m, apierrors.IsConflict)
 	}
@@ -376,7 +377,7 @@ func TestAMachineThatKeepsItsDataIsNotConfiguredAgain(t *testing.T) {
 	g.Expect(w.host("h1").Status.State).To(Equal(infrav1.HostError))
 	g.Expect(conditions.Get(w.host("h1"), infrav1.ReleasedCondition).Reason).To(Equal(infrav1.NotWipedReason))
 	g.Expect(w.host("h1").Spec.Wiped).To(BeEmpty())
-	g.Expect(w.reprovisioning("a").Reason).To(Equal(infrav1.ReprovisionWipingReason))
+	g.Expect(w.reprovisioning("a").Reason).To(Equal(infrav1.WipingReason))
 	g.Expect(w.reprovisioning("a").Message).To(ContainSubstring(infrav1.HostRetryAnnotation))
 	g.Expect(conditions.IsFalse(w.machine("a"), infrav1.ReadyCondition)).To(BeTrue())
 

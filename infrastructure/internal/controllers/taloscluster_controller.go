@@ -198,7 +198,7 @@ func (r *ClusterReconciler) reconcileContainer(ctx context.Context, cluster *clu
 // quota or a name becomes free.
 func retryRefused(found backends.Finding) ctrl.Result {
 	switch found.Reason {
-	case infrav1.ServiceRefusedReason, infrav1.ServiceNameTakenReason, infrav1.BudgetMissingReason:
+	case infrav1.ServiceRefusedReason, infrav1.ServiceNameConflictReason, infrav1.BudgetMissingReason:
 		return ctrl.Result{RequeueAfter: backends.RefusedInterval}
 	}
 

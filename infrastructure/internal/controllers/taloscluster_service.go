@@ -87,7 +87,7 @@ func (r *ClusterReconciler) ensureService(ctx context.Context, cluster *clusterv
 	case err != nil:
 		return nil, backends.Finding{}, fmt.Errorf("reading Service %s: %w", wanted.Name, err)
 	case !metav1.IsControlledBy(service, talosCluster):
-		return nil, isFalse(infrav1.ServiceNameTakenReason, "Service %s exists, and does not belong to this TalosCluster; nothing is done to it. Delete it to go on", wanted.Name), nil
+		return nil, isFalse(infrav1.ServiceNameConflictReason, "Service %s exists, and does not belong to this TalosCluster; nothing is done to it. Delete it to go on", wanted.Name), nil
 	case !service.DeletionTimestamp.IsZero():
 		return nil, isFalse(infrav1.WaitingForServiceReason, "Service %s is being deleted; it is made again with its address", wanted.Name), nil
 	}

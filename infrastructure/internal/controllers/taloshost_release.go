@@ -326,7 +326,7 @@ func (r *HostReconciler) endRelease(ctx context.Context, s *hostScope) error {
 	}
 	s.released = backends.True(infrav1.NothingToReleaseReason, "")
 	s.state = infrav1.HostUnknown
-	s.available = isFalse(infrav1.HostSilentReason, "The machine is proven wiped, and is looked at next")
+	s.available = isFalse(infrav1.HostUnreachableReason, "The machine is proven wiped, and is looked at next")
 	if again {
 		s.state = infrav1.HostClaimed
 		s.available = isFalse(infrav1.HostClaimedByReason, "%s", s.claimedText(true))

@@ -89,7 +89,7 @@ func (s *hostScope) consumerFindsStranger() {
 	if s.consumer == nil {
 		return
 	}
-	for _, conditionType := range []string{infrav1.ConfigurationAppliedCondition, infrav1.HostRunningCondition} {
+	for _, conditionType := range []string{infrav1.ConfigurationAppliedCondition, infrav1.RunningCondition} {
 		found := conditions.Get(s.consumer, conditionType)
 		if found == nil || found.Status == metav1.ConditionTrue {
 			continue
@@ -103,7 +103,7 @@ func (s *hostScope) consumerFindsStranger() {
 			s.identity = isFalse(infrav1.IdentityDuplicateReason, "%s", found.Message)
 			s.error(infrav1.HostIdentityReason, found.Message)
 			return
-		case infrav1.HostRunsForeignReason:
+		case infrav1.ForeignConfigurationReason:
 			s.error(infrav1.HostForeignReason, found.Message)
 			return
 		case infrav1.FingerprintMismatchReason:
@@ -123,7 +123,7 @@ func (s *hostScope) identityReason() string {
 // silent says that no address answers.
 func (s *hostScope) silent() {
 	s.state = infrav1.HostUnknown
-	s.available = isFalse(infrav1.HostSilentReason, "No address of the host answers")
+	s.available = isFalse(infrav1.HostUnreachableReason, "No address of the host answers")
 	s.setReachable(contact.Silent)
 	s.setVerdict("")
 }
@@ -136,7 +136,7 @@ func (s *hostScope) setReachable(outcome contact.Outcome) {
 	case contact.Configured, contact.Foreign:
 		s.reachable = backends.True(infrav1.AnswersConfiguredReason, "")
 	case contact.WrongClock:
-		s.reachable = isFalse(infrav1.ReachableClocksDifferReason, "%s", contact.WrongClockText)
+		s.reachable = isFalse(infrav1.ReachableClockSkewReason, "%s", contact.WrongClockText)
 	case contact.WrongMachine:
 		s.reachable = isFalse(infrav1.IdentityMismatchReason, "Another machine answers at the addresses of the host")
 	case contact.Silent:

@@ -97,6 +97,9 @@ func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 	if goesOn, err := pass.Begin(ctx, r.Client, r.APIReader, scope.Cluster, talosMachine, infrav1.TalosMachineFinalizer); err != nil || !goesOn {
 		return ctrl.Result{}, err
 	}
+	if err := r.upgradeConditions(ctx, talosMachine); err != nil {
+		return pass.AgainAfterConflict(ctx, r.limiter, req, ctrl.Result{}, err)
+	}
 	defer func() {
 		if err := r.reconcileStatus(ctx, scope); err != nil {
 			reterr = kerrors.NewAggregate([]error{reterr, err})

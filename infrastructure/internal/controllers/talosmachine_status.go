@@ -52,8 +52,8 @@ func (r *MachineReconciler) reconcileStatus(ctx context.Context, scope *backends
 	setMachineConditions(machine, observed)
 
 	err = helper.Patch(ctx, machine, patch.WithOwnedConditions{Conditions: []string{
-		clusterv1.PausedCondition, infrav1.ReadyCondition, infrav1.HostClaimedCondition, infrav1.ConfigurationAppliedCondition,
-		infrav1.HostRunningCondition, infrav1.IdentityUnverifiedCondition, infrav1.ReprovisioningCondition, infrav1.DeletingCondition,
+		clusterv1.PausedCondition, infrav1.ReadyCondition, infrav1.AllocatedCondition, infrav1.ConfigurationAppliedCondition,
+		infrav1.RunningCondition, infrav1.IdentityVerifiedCondition, infrav1.ReprovisioningCondition, infrav1.DeletingCondition,
 	}})
 	if err != nil {
 		// What has no finalizer any more may be gone.
@@ -86,10 +86,10 @@ func setMachineConditions(machine *infrav1.TalosMachine, observed backends.Obser
 		found   backends.Finding
 		initial backends.Finding
 	}{
-		{infrav1.HostClaimedCondition, observed.Claim, backends.False(infrav1.WaitingForClusterInfrastructureReason, "Waiting for the Machine and its Cluster")},
+		{infrav1.AllocatedCondition, observed.Claim, backends.False(infrav1.WaitingForClusterInfrastructureReason, "Waiting for the Machine and its Cluster")},
 		{infrav1.ConfigurationAppliedCondition, observed.Configuration, backends.False(infrav1.WaitingForHostReason, waitsFor)},
-		{infrav1.HostRunningCondition, observed.Running, backends.False(infrav1.HostNotConfiguredReason, "The machine has no configuration yet")},
-		{infrav1.IdentityUnverifiedCondition, observed.Identity, backends.False(infrav1.NotHandedOverReason, "")},
+		{infrav1.RunningCondition, observed.Running, backends.False(infrav1.NotConfiguredReason, "The machine has no configuration yet")},
+		{infrav1.IdentityVerifiedCondition, observed.Identity, backends.Unknown(infrav1.NotConfiguredReason, "The machine has no configuration yet")},
 		{infrav1.ReprovisioningCondition, observed.Reprovisioning, backends.False(infrav1.NotReprovisioningReason, "")},
 		{infrav1.DeletingCondition, observed.Deleting, backends.Finding{}},
 	} {
@@ -115,7 +115,7 @@ func readyOf(machine *infrav1.TalosMachine) metav1.Condition {
 		}
 		return ready
 	}
-	for _, kind := range []string{infrav1.HostClaimedCondition, infrav1.ConfigurationAppliedCondition, infrav1.HostRunningCondition} {
+	for _, kind := range []string{infrav1.AllocatedCondition, infrav1.ConfigurationAppliedCondition, infrav1.RunningCondition} {
 		found := conditions.Get(machine, kind)
 		ready.Status, ready.Reason, ready.Message = found.Status, found.Reason, found.Message
 		if found.Status != metav1.ConditionTrue {

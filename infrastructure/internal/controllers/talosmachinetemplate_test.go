@@ -63,7 +63,7 @@ func platformNode(name, architecture string) *corev1.Node {
 // templatePass is a pass over the template, and what it says after that.
 func (w *world) templatePass() *infrav1.TalosMachineTemplate {
 	w.t.Helper()
-	r := &MachineTemplateReconciler{Client: w.client, APIReader: w.client}
+	r := &MachineTemplateReconciler{Client: w.life.Client(w.client), APIReader: w.client}
 	_, err := r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Namespace: testNamespace, Name: testTemplate}})
 	NewWithT(w.t).Expect(err).NotTo(HaveOccurred())
 
@@ -86,9 +86,9 @@ func TestATemplateOfMetalTellsTheLeastOfItsHosts(t *testing.T) {
 	g.Expect(status.Capacity.Memory().Value()).To(BeEquivalentTo(16 << 30))
 	g.Expect(status.NodeInfo).To(Equal(infrav1.TemplateNodeInfo{Architecture: "amd64", OperatingSystem: "linux"}))
 
-	writes := w.writes
+	writes := w.life.Effects()
 	w.templatePass()
-	g.Expect(w.writes).To(Equal(writes), "nothing is written while nothing changes")
+	g.Expect(w.life.Effects()).To(Equal(writes), "nothing is written while nothing changes")
 
 	w.remove(w.host("h1"))
 	w.remove(w.host("h2"))
@@ -111,9 +111,9 @@ func TestATemplateOfPodsTellsItsResources(t *testing.T) {
 	g.Expect(w.templatePass().Status.NodeInfo).To(Equal(infrav1.TemplateNodeInfo{Architecture: "arm64", OperatingSystem: "linux"}))
 	g.Expect(w.client.Create(t.Context(), platformNode("b", "amd64"))).To(Succeed())
 	g.Expect(w.templatePass().Status.NodeInfo).To(Equal(infrav1.TemplateNodeInfo{OperatingSystem: "linux"}))
-	writes := w.writes
+	writes := w.life.Effects()
 	w.templatePass()
-	g.Expect(w.writes).To(Equal(writes), "nothing is written while nothing changes")
+	g.Expect(w.life.Effects()).To(Equal(writes), "nothing is written while nothing changes")
 }
 
 func TestAPausedTemplateIsLeftAlone(t *testing.T) {
@@ -146,7 +146,7 @@ func TestWhatWakesTemplates(t *testing.T) {
 	request := func(name string) ctrl.Request {
 		return ctrl.Request{NamespacedName: client.ObjectKey{Namespace: testNamespace, Name: name}}
 	}
-	r := &MachineTemplateReconciler{Client: w.client, APIReader: w.client}
+	r := &MachineTemplateReconciler{Client: w.life.Client(w.client), APIReader: w.client}
 	g.Expect(r.hostToTemplates(t.Context(), newHost("h", "10.0.0.1"))).To(ConsistOf(request(testTemplate)))
 	g.Expect(r.nodeToTemplates(t.Context(), platformNode("a", "amd64"))).To(ConsistOf(request("pods")))
 	g.Expect(r.clusterToTemplates(t.Context(), newCluster())).To(ConsistOf(request(testTemplate)))

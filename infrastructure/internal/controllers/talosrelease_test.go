@@ -53,7 +53,7 @@ func TestAHostWithAnotherReleaseInstalledIsNotClaimed(t *testing.T) {
 		g.Expect(w.client.Create(t.Context(), object)).To(Succeed())
 	}
 	w.settle(m)
-	waiting := conditions.Get(w.machine("b"), infrav1.HostClaimedCondition)
+	waiting := conditions.Get(w.machine("b"), infrav1.AllocatedCondition)
 	g.Expect(waiting.Reason).To(Equal(infrav1.NoHostFitsReason))
 	g.Expect(waiting.Message).To(Equal("No TalosHost of 1 can be claimed: 1 with another Talos release installed than wished; " +
 		"Talos installs nothing over an installation: wish the release that is installed, or wipe the system disk with the boot loader: h1 has v1.13.9"))
@@ -77,7 +77,7 @@ func TestAMachineThatRunsAnotherReleaseIsNotReady(t *testing.T) {
 	m := w.manager()
 	w.settle(m)
 	machine := w.machine("a")
-	running := conditions.Get(machine, infrav1.HostRunningCondition)
+	running := conditions.Get(machine, infrav1.RunningCondition)
 	g.Expect(running.Status).To(Equal(metav1.ConditionFalse))
 	g.Expect(running.Reason).To(Equal(infrav1.WrongReleaseReason))
 	g.Expect(running.Message).To(And(ContainSubstring("runs Talos v1.13.8"), ContainSubstring("v1.13.10 was asked for"), ContainSubstring("registry.example.com/installer:v1.13.8")))
@@ -154,7 +154,7 @@ func TestASelectorIsJudgedAsItIsRendered(t *testing.T) {
 			})
 			w.settle(w.manager())
 			g.Expect(w.machine("a").Spec.HostRef).To(BeZero())
-			waiting := conditions.Get(w.machine("a"), infrav1.HostClaimedCondition)
+			waiting := conditions.Get(w.machine("a"), infrav1.AllocatedCondition)
 			g.Expect(waiting.Reason).To(Equal(infrav1.NoHostFitsReason))
 			g.Expect(waiting.Message).To(And(ContainSubstring(tt.message), ContainSubstring("/dev/nvme0n1")))
 		})

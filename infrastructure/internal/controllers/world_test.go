@@ -34,6 +34,7 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
+	"github.com/capi-talos/capi-talos/test/mortal"
 )
 
 const (
@@ -46,35 +47,30 @@ const (
 )
 
 var (
-	testTime  = time.Date(2026, time.June, 1, 12, 0, 0, 0, time.UTC)
-	errKilled = errors.New("the manager was killed")
-
+	testTime       = time.Date(2026, time.June, 1, 12, 0, 0, 0, time.UTC)
 	errTerminating = errors.New("the namespace is being terminated")
 )
 
 // world is a management cluster and its machines, without anybody else.
 type world struct {
 	t      *testing.T
-	client client.Client
+	client client.WithWatch
 	dialer *talosfake.Dialer
 	clock  *clocktesting.FakePassiveClock
 	random *rand.Rand
 	events *events.FakeRecorder
 
-	// killAt is the number of the effect at which the manager dies; 0 is never.
-	// An effect is a write, or a call that changes a machine.
-	killAt  int
-	effects int
-	dead    bool
-	// noted are the events that were read, and asked the calls of managers to
-	// machines, by address, without those of watches.
+	// life is that of the managers.
+	life mortal.Life
+	// noted are the events that were read.
 	noted []string
-	asked map[string]int
-	// reads and writes count what managers ask of the management cluster, reads
-	// as far as no cache answers them.
-	reads, writes int
-	// watched counts the open watches by address.
-	watchMu sync.Mutex
+	// reads counts what managers read of the management cluster, as far as no cache
+	// answers it.
+	reads int
+	// asked counts the calls of managers to machines by address, without those of
+	// watches, and watched the open watches.
+	countMu sync.Mutex
+	asked   map[string]int
 	watched map[string]int
 
 	// terminating tells that the namespace is being deleted: nothing can be made.
@@ -116,43 +112,23 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		WithScheme(testScheme(t)).
 		WithObjects(objects...).
 		WithStatusSubresource(&infrav1.TalosCluster{}, &infrav1.TalosMachine{}, &infrav1.TalosHost{}, &infrav1.TalosMachineTemplate{}, &clusterv1.Machine{}, &clusterv1.Cluster{}).
-		WithInterceptorFuncs(w.mortality()).
+		WithInterceptorFuncs(w.apiServer()).
 		Build()
 
 	return w
 }
 
-// effect tells whether the manager lives to have one.
-func (w *world) effect() error {
-	if w.dead {
-		return errKilled
-	}
-	w.writes++
-	w.effects++
-	if w.killAt > 0 && w.effects >= w.killAt {
-		w.dead = true
-		return errKilled
-	}
-
-	return nil
+// ask counts a call to a machine.
+func (w *world) ask(address string) {
+	w.countMu.Lock()
+	defer w.countMu.Unlock()
+	w.asked[address]++
 }
 
-func (w *world) alive() error {
-	if w.dead {
-		return errKilled
-	}
-
-	return nil
-}
-
-// mortality lets the manager die before a write: from then on every call fails,
-// until there is a new manager.
-func (w *world) mortality() interceptor.Funcs {
+// apiServer is what the API server does beside storing objects.
+func (w *world) apiServer() interceptor.Funcs {
 	return interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			if err := w.effect(); err != nil {
-				return err
-			}
 			if err := w.refuseCreation(ctx, o); err != nil {
 				return err
 			}
@@ -162,9 +138,6 @@ func (w *world) mortality() interceptor.Funcs {
 			return c.Create(ctx, o, opts...)
 		},
 		Update: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.UpdateOption) error {
-			if err := w.effect(); err != nil {
-				return err
-			}
 			if before := w.beforeUpdate; before != nil {
 				w.beforeUpdate = nil
 				before(o)
@@ -172,31 +145,16 @@ func (w *world) mortality() interceptor.Funcs {
 			return c.Update(ctx, o, opts...)
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
-			if err := w.effect(); err != nil {
-				return err
-			}
 			if err := w.yard.change(o); err != nil {
 				return err
 			}
 			return c.Patch(ctx, o, p, opts...)
 		},
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
-			if err := w.effect(); err != nil {
-				return err
-			}
 			w.yard.deleted = append(w.yard.deleted, fmt.Sprintf("%T", o))
 			return c.Delete(ctx, o, opts...)
 		},
-		SubResourcePatch: func(ctx context.Context, c client.Client, name string, o client.Object, p client.Patch, opts ...client.SubResourcePatchOption) error {
-			if err := w.effect(); err != nil {
-				return err
-			}
-			return c.SubResource(name).Patch(ctx, o, p, opts...)
-		},
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
-			if err := w.alive(); err != nil {
-				return err
-			}
 			if _, isSecret := o.(*corev1.Secret); isSecret {
 				w.reads++ // No cache holds them, but the one for Secrets.
 			}
@@ -227,7 +185,7 @@ func (d mortalDialer) Secure(ctx context.Context, address string, creds taloscli
 // opened counts the call with which a connection is verified.
 func (d mortalDialer) opened(address string, node talosclient.Node, err error) (talosclient.Node, error) {
 	if err == nil {
-		d.world.asked[address]++
+		d.world.ask(address)
 	}
 
 	return mortalNode{Node: node, world: d.world, address: address}, err
@@ -240,37 +198,37 @@ type mortalNode struct {
 }
 
 func (n mortalNode) Version(ctx context.Context) (string, error) {
-	n.world.asked[n.address]++
+	n.world.ask(n.address)
 
 	return n.Node.Version(ctx)
 }
 
 func (n mortalNode) MachineStatus(ctx context.Context) (talosclient.MachineStatus, error) {
-	n.world.asked[n.address]++
+	n.world.ask(n.address)
 
 	return n.Node.MachineStatus(ctx)
 }
 
 func (n mortalNode) Hardware(ctx context.Context) (talosclient.Hardware, error) {
-	n.world.asked[n.address]++
+	n.world.ask(n.address)
 
 	return n.Node.Hardware(ctx)
 }
 
 func (n mortalNode) Addresses(ctx context.Context) (talosclient.Addresses, error) {
-	n.world.asked[n.address]++
+	n.world.ask(n.address)
 
 	return n.Node.Addresses(ctx)
 }
 
 func (n mortalNode) Hostname(ctx context.Context) (string, error) {
-	n.world.asked[n.address]++
+	n.world.ask(n.address)
 
 	return n.Node.Hostname(ctx)
 }
 
 func (n mortalNode) Volumes(ctx context.Context) ([]talosclient.Volume, error) {
-	n.world.asked[n.address]++
+	n.world.ask(n.address)
 
 	return n.Node.Volumes(ctx)
 }
@@ -284,15 +242,9 @@ func (n mortalNode) Reset(ctx context.Context, options talosclient.ResetOptions)
 }
 
 func (n mortalNode) around(call func() error) error {
-	n.world.asked[n.address]++
-	if err := n.world.effect(); err != nil {
-		return err
-	}
-	if err := call(); err != nil {
-		return err
-	}
+	n.world.ask(n.address)
 
-	return n.world.effect()
+	return n.world.life.Around(call)
 }
 
 // watchDialer is the dialer of a manager's watches, and counts them.
@@ -317,8 +269,8 @@ func (d watchDialer) opened(address string, dial func() (talosclient.Node, error
 }
 
 func (d watchDialer) count(address string, by int) {
-	d.world.watchMu.Lock()
-	defer d.world.watchMu.Unlock()
+	d.world.countMu.Lock()
+	defer d.world.countMu.Unlock()
 	d.world.watched[address] += by
 	*d.open += by
 }
@@ -370,28 +322,28 @@ type manager struct {
 
 func (w *world) manager() *manager {
 	const probeInterval = 10 * time.Second
-	m := &manager{}
+	m, c := &manager{}, w.life.Client(w.client)
 	dialer := mortalDialer{Dialer: w.dialer, world: w}
 	watches := watchDialer{Dialer: w.dialer, world: w, open: &m.openWatches}
-	live := liveReader{Reader: w.client, world: w}
-	store := credentials.New(w.client, cachedReader{Reader: w.client, world: w}, w.clock)
+	live := liveReader{Reader: c, world: w}
+	store := credentials.New(c, cachedReader{Reader: c, world: w}, w.clock)
 	m.machineFollower = follow.New(w.t.Context(), watches, TalosMachineOf)
 	m.hostFollower = follow.New(w.t.Context(), watches, HostOf)
 	m.contacts, m.counts = contact.NewLog(w.clock), metrics.NewCounts()
-	m.clusters = &ClusterReconciler{Client: w.client, APIReader: live, ClusterDomain: "example.local"}
+	m.clusters = &ClusterReconciler{Client: c, APIReader: live, ClusterDomain: "example.local"}
 	m.machines = &MachineReconciler{
-		Client: w.client, APIReader: live, Changes: m.machineFollower.Events(),
+		Client: c, APIReader: live, Changes: m.machineFollower.Events(),
 		Metal: &metal.Machines{
-			Client: w.client, APIReader: live, Dialer: dialer, Credentials: store, Contacts: m.contacts, Counts: m.counts, Lookout: lookout.New(m.machineFollower, w.clock),
+			Client: c, APIReader: live, Dialer: dialer, Credentials: store, Contacts: m.contacts, Counts: m.counts, Lookout: lookout.New(m.machineFollower, w.clock),
 			Clock: w.clock, Random: w.random, Recorder: w.events, ProbeInterval: probeInterval,
 		},
 		Container: &container.Machines{
-			Client: w.client, APIReader: live, Dialer: dialer, Credentials: store, Lookout: lookout.New(m.machineFollower, w.clock), ClusterDomain: "example.local",
+			Client: c, APIReader: live, Dialer: dialer, Credentials: store, Lookout: lookout.New(m.machineFollower, w.clock), ClusterDomain: "example.local",
 			Clock: w.clock, Random: w.random, Recorder: w.events, ProbeInterval: probeInterval,
 		},
 	}
 	m.hosts = &HostReconciler{
-		Client: w.client, APIReader: live, Dialer: dialer, Credentials: store,
+		Client: c, APIReader: live, Dialer: dialer, Credentials: store,
 		Clock: w.clock, Random: w.random, Recorder: w.events, ProbeInterval: probeInterval,
 		Contacts: m.contacts, Counts: m.counts, Lookout: lookout.New(m.hostFollower, w.clock), Changes: m.hostFollower.Events(),
 	}
@@ -415,8 +367,8 @@ func (w *world) rest(m *manager) {
 				following++
 			}
 		}
-		w.watchMu.Lock()
-		defer w.watchMu.Unlock()
+		w.countMu.Lock()
+		defer w.countMu.Unlock()
 
 		return following <= m.openWatches
 	}).WithTimeout(10*time.Second).WithPolling(time.Millisecond).Should(BeTrue(), "a watch hangs")
@@ -448,7 +400,7 @@ func (w *world) roundWith(m *manager, isExpected func(error) bool) {
 func (w *world) pass(reconcile func(context.Context, ctrl.Request) (ctrl.Result, error), object client.Object, isExpected func(error) bool) {
 	w.t.Helper()
 	_, err := reconcile(w.t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(object)})
-	if w.dead || (err != nil && isExpected(err)) {
+	if w.life.IsOver() || (err != nil && isExpected(err)) {
 		return
 	}
 	NewWithT(w.t).Expect(err).NotTo(HaveOccurred(), "reconciling %T %s", object, object.GetName())

@@ -108,7 +108,7 @@ func (y *yard) change(object client.Object) error {
 
 func (y *yard) exists(kind client.Object, like client.Object) bool {
 	found := false
-	y.world.undying(func() { found = y.world.exists(kind, like.GetName()) })
+	found = y.world.exists(kind, like.GetName())
 
 	return found
 }
@@ -121,7 +121,7 @@ func (y *yard) allocate(service *corev1.Service) error {
 	}
 	service.Spec.ClusterIPs = []string{service.Spec.ClusterIP}
 	services := &corev1.ServiceList{}
-	y.world.undying(func() { y.must(y.world.client.List(y.world.t.Context(), services)) })
+	y.must(y.world.client.List(y.world.t.Context(), services))
 	for i := range services.Items {
 		if services.Items[i].Spec.ClusterIP == service.Spec.ClusterIP {
 			return apierrors.NewInvalid(schema.GroupKind{Kind: "Service"}, service.Name, nil)
@@ -139,15 +139,11 @@ func (y *yard) must(err error) {
 // work is one look of scheduler and kubelets at all Pods.
 func (y *yard) work() {
 	y.world.t.Helper()
-	writes := y.world.writes
-	y.world.undying(func() {
-		pods := &corev1.PodList{}
-		y.must(y.world.client.List(y.world.t.Context(), pods))
-		for i := range pods.Items {
-			y.workOn(&pods.Items[i])
-		}
-	})
-	y.world.writes = writes
+	pods := &corev1.PodList{}
+	y.must(y.world.client.List(y.world.t.Context(), pods))
+	for i := range pods.Items {
+		y.workOn(&pods.Items[i])
+	}
 }
 
 func (y *yard) workOn(pod *corev1.Pod) {
@@ -347,24 +343,20 @@ func (y *yard) boot(pod *corev1.Pod, volume types.UID) *bareMetal {
 // crash ends the container of a Pod; the kubelet starts it again at its next look.
 func (y *yard) crash(name string) {
 	y.world.t.Helper()
-	y.world.undying(func() {
-		pod := get(y.world, &corev1.Pod{}, name)
-		y.end(pod)
-		pod.Status.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1}}
-		y.status(pod)
-	})
+	pod := get(y.world, &corev1.Pod{}, name)
+	y.end(pod)
+	pod.Status.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{Reason: "Error", ExitCode: 1}}
+	y.status(pod)
 }
 
 // evict is what a kubelet does whose node has too little of something.
 func (y *yard) evict(name string) {
 	y.world.t.Helper()
-	y.world.undying(func() {
-		pod := get(y.world, &corev1.Pod{}, name)
-		y.end(pod)
-		pod.Status.Phase, pod.Status.Reason, pod.Status.Message = corev1.PodFailed, "Evicted", "The node was low on resource: memory"
-		pod.Status.ContainerStatuses = nil
-		y.status(pod)
-	})
+	pod := get(y.world, &corev1.Pod{}, name)
+	y.end(pod)
+	pod.Status.Phase, pod.Status.Reason, pod.Status.Message = corev1.PodFailed, "Evicted", "The node was low on resource: memory"
+	pod.Status.ContainerStatuses = nil
+	y.status(pod)
 }
 
 // running are the names of the Pods in which something runs.

@@ -36,9 +36,9 @@ func TestRefusePod(t *testing.T) {
 		"nothing speaks against it":                    {},
 		"others run, and wait":                         {others: []infrav1.TalosMachine{made("b", infrav1.PodRan, wished), made("c", infrav1.PodLost)}},
 		"another one comes up for the first time":      {others: []infrav1.TalosMachine{made("b", infrav1.PodCreated)}},
-		"another one is being wiped":                   {others: []infrav1.TalosMachine{made("b", infrav1.PodReprovisioning)}, want: infrav1.ReprovisionOtherMachineReason},
-		"another one comes up again":                   {others: []infrav1.TalosMachine{made("b", infrav1.PodCreated, provisioned)}, want: infrav1.ReprovisionOtherMachineReason},
-		"another one comes up again, without a status": {others: []infrav1.TalosMachine{made("b", infrav1.PodCreating, wished)}, want: infrav1.ReprovisionOtherMachineReason},
+		"another one is being wiped":                   {others: []infrav1.TalosMachine{made("b", infrav1.PodReprovisioning)}, want: infrav1.ReprovisioningBlockedReason},
+		"another one comes up again":                   {others: []infrav1.TalosMachine{made("b", infrav1.PodCreated, provisioned)}, want: infrav1.ReprovisioningBlockedReason},
+		"another one comes up again, without a status": {others: []infrav1.TalosMachine{made("b", infrav1.PodCreating, wished)}, want: infrav1.ReprovisioningBlockedReason},
 		"it is wiped itself":                           {others: []infrav1.TalosMachine{made("a", infrav1.PodReprovisioning)}},
 		"a person overrides": {
 			changes: []func(*infrav1.TalosMachine){annotated(infrav1.ReprovisionAnnotation, infrav1.ReprovisionDespiteOthers)},

@@ -139,7 +139,7 @@ func refusal(machine *infrav1.TalosMachine, going, fromTemplate, hasData bool, o
 		}
 	case other != "" && !IsDespiteOthers(machine):
 		return Refusal{
-			Reason: infrav1.ReprovisionOtherMachineReason,
+			Reason: infrav1.ReprovisioningBlockedReason,
 			Message: "The machine is not wiped, because " + other + " in the same Cluster is being re-provisioned; wait for it. " +
 				"Where the cluster has no quorum left to lose, give the annotation " + infrav1.ReprovisionAnnotation + " the value " + infrav1.ReprovisionDespiteOthers,
 		}
@@ -156,7 +156,7 @@ func RefuseForEtcd(others etcd.Health) Refusal {
 		return Refusal{}
 	}
 	return Refusal{
-		Reason: infrav1.ReprovisionEtcdReason,
+		Reason: infrav1.EtcdQuorumAtRiskReason,
 		Message: "The machine is not wiped, because etcd cannot do without it: " + strings.Join(problems, ", ") + ". Mend the other control plane machines; " +
 			"where the cluster has no quorum left to lose, give the annotation " + infrav1.ReprovisionAnnotation + " the value " + infrav1.ReprovisionDespiteOthers,
 	}

@@ -144,7 +144,7 @@ func Decide(facts Facts) Decision {
 		}
 	case WrongClock:
 		return Decision{
-			Action: Wait, Reason: infrav1.ReleaseClocksDifferReason,
+			Action: Wait, Reason: infrav1.ReleaseClockSkewReason,
 			Message: "The machine answers, but its clock and that of the management cluster differ by more than ten minutes, " +
 				"so that they refuse each other's certificates; it is wiped once they agree. Set the time servers of both",
 		}
@@ -159,7 +159,7 @@ func Decide(facts Facts) Decision {
 		return configured(facts)
 	}
 
-	return Decision{Action: Wait, Reason: infrav1.ReleaseSilentReason, Message: "The machine was not seen"}
+	return Decision{Action: Wait, Reason: infrav1.ReleaseUnreachableReason, Message: "The machine was not seen"}
 }
 
 func silent(facts Facts) Decision {
@@ -168,7 +168,7 @@ func silent(facts Facts) Decision {
 		return retained()
 	case facts.Release.ResetAt.IsZero():
 		return Decision{
-			Action: Wait, Reason: infrav1.ReleaseSilentReason,
+			Action: Wait, Reason: infrav1.ReleaseUnreachableReason,
 			Message: "The machine does not answer; it is wiped once it does",
 		}
 	}

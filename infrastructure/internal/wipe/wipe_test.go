@@ -152,7 +152,7 @@ func TestDecide(t *testing.T) {
 		},
 		"a silent machine is waited for": {
 			facts:  Facts{Release: wipeSystem, Contact: Silent},
-			action: Wait, reason: infrav1.ReleaseSilentReason,
+			action: Wait, reason: infrav1.ReleaseUnreachableReason,
 		},
 		"a silent machine that was told is on its way": {
 			facts:  Facts{Release: told(time.Second), Contact: Silent},
@@ -164,7 +164,7 @@ func TestDecide(t *testing.T) {
 		},
 		"a machine with a wrong clock is waited for": {
 			facts:  Facts{Release: wipeSystem, Contact: WrongClock},
-			action: Wait, reason: infrav1.ReleaseClocksDifferReason,
+			action: Wait, reason: infrav1.ReleaseClockSkewReason,
 		},
 		"a silent machine that is retained is left as it is": {
 			facts:  Facts{Release: infrav1.HostRelease{Policy: infrav1.ReleaseRetain}, Contact: Silent},
@@ -172,7 +172,7 @@ func TestDecide(t *testing.T) {
 		},
 		"a machine that nobody has looked for is waited for": {
 			facts:  Facts{Release: wipeSystem},
-			action: Wait, reason: infrav1.ReleaseSilentReason, says: "not seen",
+			action: Wait, reason: infrav1.ReleaseUnreachableReason, says: "not seen",
 		},
 		"a machine that reboots is waited for": {
 			facts:  Facts{Release: told(time.Hour * 2), Contact: Configured, Stage: talosclient.StageRebooting, Fingerprint: "apid-1", VolumesKnown: true, Volumes: installed},

@@ -46,7 +46,7 @@ func TestBadInputPodsThatCannotRun(t *testing.T) {
 			const image = "registry.example.com/talos:none"
 			addWorkers(t, name, "-unpulled", container("-unpulled", image, "talos", "image"))
 			worker := only(t, name, name+"-unpulled")
-			expectTold(t, worker, infrav1.HostRunningCondition, infrav1.ImageUnavailableReason, image, "failed to resolve reference", "new template")
+			expectTold(t, worker, infrav1.RunningCondition, infrav1.ImageUnavailableReason, image, "failed to resolve reference", "new template")
 			world.Pods.SetImage(image, podhost.Image{Release: talossim.DefaultTalosVersion})
 			awaitRunning(t, worker)
 		})
@@ -55,7 +55,7 @@ func TestBadInputPodsThatCannotRun(t *testing.T) {
 			const image = "registry.example.com/pause:3.10"
 			world.Pods.SetImage(image, podhost.Image{})
 			addWorkers(t, name, "-stranger", container("-stranger", image, "talos", "image"))
-			expectTold(t, only(t, name, name+"-stranger"), infrav1.HostRunningCondition, infrav1.NotTalosReason, image, "new template")
+			expectTold(t, only(t, name, name+"-stranger"), infrav1.RunningCondition, infrav1.NotTalosReason, image, "new template")
 			mendTemplate(t, name, "-stranger")
 		})
 		t.Run("image of another release", func(t *testing.T) {
@@ -63,7 +63,7 @@ func TestBadInputPodsThatCannotRun(t *testing.T) {
 			const image = "registry.example.com/talos:v1.13.9"
 			world.Pods.SetImage(image, podhost.Image{Release: "v1.13.5"})
 			addWorkers(t, name, "-older", container("-older", image, "talos", "image"))
-			expectTold(t, only(t, name, name+"-older"), infrav1.HostRunningCondition, infrav1.WrongReleaseReason, image, "v1.13.5", talossim.DefaultTalosVersion, "new template")
+			expectTold(t, only(t, name, name+"-older"), infrav1.RunningCondition, infrav1.WrongReleaseReason, image, "v1.13.5", talossim.DefaultTalosVersion, "new template")
 			mendTemplate(t, name, "-older")
 		})
 		t.Run("image whose Talos ends at once", func(t *testing.T) {
@@ -72,7 +72,7 @@ func TestBadInputPodsThatCannotRun(t *testing.T) {
 			world.Pods.SetImage(image, podhost.Image{Release: "broken"})
 			addWorkers(t, name, "-ending", container("-ending", image, "talos", "image"))
 			worker := only(t, name, name+"-ending")
-			expectTold(t, worker, infrav1.HostRunningCondition, infrav1.ContainerRestartingReason, "CrashLoopBackOff", "exit code 1")
+			expectTold(t, worker, infrav1.RunningCondition, infrav1.ContainerRestartingReason, "CrashLoopBackOff", "exit code 1")
 			world.Pods.SetImage(image, podhost.Image{Release: talossim.DefaultTalosVersion})
 			awaitRunning(t, worker)
 		})
@@ -80,7 +80,7 @@ func TestBadInputPodsThatCannotRun(t *testing.T) {
 			t.Parallel()
 			addWorkers(t, name, "-nowhere", container("-nowhere", map[string]any{"disk": "fast"}, "nodeSelector"))
 			worker := only(t, name, name+"-nowhere")
-			expectTold(t, worker, infrav1.HostClaimedCondition, infrav1.PodNotScheduledReason, "nodes are available", "node affinity/selector")
+			expectTold(t, worker, infrav1.AllocatedCondition, infrav1.PodNotScheduledReason, "nodes are available", "node affinity/selector")
 			node := &corev1.Node{}
 			g.Expect(world.Client.Get(t.Context(), client.ObjectKey{Name: "node-2"}, node)).To(Succeed())
 			before := node.DeepCopy()
@@ -92,7 +92,7 @@ func TestBadInputPodsThatCannotRun(t *testing.T) {
 			t.Parallel()
 			addWorkers(t, name, "-stored", onVolumes("-stored"), container("-stored", "fast", "storage", "volumeClaim", "storageClassName"))
 			worker := only(t, name, name+"-stored")
-			expectTold(t, worker, infrav1.HostClaimedCondition, infrav1.VolumeNotBoundReason, "StorageClass fast", "create it")
+			expectTold(t, worker, infrav1.AllocatedCondition, infrav1.VolumeNotBoundReason, "StorageClass fast", "create it")
 			g.Expect(world.Pods.AddStorageClass(t.Context(), "fast", false)).To(Succeed())
 			awaitRunning(t, worker)
 		})
@@ -109,7 +109,7 @@ func TestBadInputPodsThatCannotRun(t *testing.T) {
 		}).WithTimeout(timeout).Should(Succeed())
 		addWorkers(t, name, "-quota")
 		worker := only(t, name, name+"-quota")
-		expectTold(t, worker, infrav1.HostClaimedCondition, infrav1.PodRefusedReason, "exceeded quota", "quota left")
+		expectTold(t, worker, infrav1.AllocatedCondition, infrav1.PodRefusedReason, "exceeded quota", "quota left")
 		g.Expect(world.Client.Delete(ctx, quota)).To(Succeed())
 		awaitRunning(t, worker)
 	})
@@ -124,7 +124,7 @@ func TestBadInputPodsThatCannotRun(t *testing.T) {
 		label("baseline")
 		addWorkers(t, name, "-forbidden")
 		worker := only(t, name, name+"-forbidden")
-		expectTold(t, worker, infrav1.HostClaimedCondition, infrav1.PodsNotAllowedReason, "an administrator", "pod-security.kubernetes.io/enforce: privileged")
+		expectTold(t, worker, infrav1.AllocatedCondition, infrav1.PodsNotAllowedReason, "an administrator", "pod-security.kubernetes.io/enforce: privileged")
 		label("privileged")
 		awaitRunning(t, worker)
 	})
@@ -149,7 +149,7 @@ func mendTemplate(t *testing.T, name, ending string) {
 		g.Expect(machines[0].Spec.InfrastructureRef.Name).NotTo(BeEmpty())
 		found := talosMachine(ctx, g, &machines[0])
 		g.Expect(found.Spec.Container.Talos.Image).To(BeEmpty())
-		g.Expect(told(found, infrav1.HostRunningCondition)).To(HaveField("Status", metav1.ConditionTrue))
+		g.Expect(told(found, infrav1.RunningCondition)).To(HaveField("Status", metav1.ConditionTrue))
 	}).WithTimeout(timeout).WithPolling(polling).Should(Succeed())
 }
 

@@ -122,7 +122,7 @@ func expectReplaced(t *testing.T, lost *clusterv1.Machine) {
 	g.Eventually(func(g Gomega) {
 		found := &infrav1.TalosMachine{}
 		err := world.Client.Get(ctx, client.ObjectKeyFromObject(lost), found)
-		seen = seen || err == nil && found.Spec.Pod.Progress == infrav1.PodLost && told(found, infrav1.HostClaimedCondition).Reason == infrav1.PodLostReason
+		seen = seen || err == nil && found.Spec.Pod.Progress == infrav1.PodLost && told(found, infrav1.AllocatedCondition).Reason == infrav1.PodLostReason
 		g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%s is still there", lost.Name)
 	}).WithTimeout(timeout).WithPolling(polling / 2).Should(Succeed())
 	g.Expect(seen).To(BeTrue(), "it was told that the machine is lost")

@@ -40,7 +40,7 @@ func awaitRunning(t *testing.T, machine *clusterv1.Machine, podIs ...any) *corev
 		g.Expect(pod.Status.ContainerStatuses).To(ConsistOf(HaveField("Ready", BeTrue())))
 		found := talosMachine(t.Context(), g, machine)
 		g.Expect(found.Spec.Pod).To(And(HaveField("UID", string(pod.UID)), HaveField("Progress", infrav1.PodRan)))
-		g.Expect(told(found, infrav1.HostRunningCondition)).To(HaveField("Status", metav1.ConditionTrue))
+		g.Expect(told(found, infrav1.RunningCondition)).To(HaveField("Status", metav1.ConditionTrue))
 		g.Expect(found.Status.Addresses).To(ContainElement(HaveField("Address", pod.Status.PodIP)))
 		for _, is := range podIs {
 			g.Expect(pod).To(is.(OmegaMatcher)) //nolint:forcetypeassert // Matchers, by their callers.

@@ -47,7 +47,7 @@ func impossible() map[string]string { return map[string]string{} }
 func lost() map[string]*regexp.Regexp {
 	return map[string]*regexp.Regexp{
 		"disk-wiped-scale-up-3": regexp.MustCompile(`^EtcdDataLost:|no majority`),
-		"gone-bootstrap-5":      regexp.MustCompile(`^BootstrapIntentOfOtherMachine:`),
+		"gone-bootstrap-5":      regexp.MustCompile(`^BootstrapIntentStale:`),
 		"other-id-scale-up-5":   regexp.MustCompile(`does not have it promoted any more; delete the Machine`),
 	}
 }

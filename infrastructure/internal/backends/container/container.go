@@ -81,7 +81,7 @@ func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.R
 
 	progress := scope.TalosMachine.Spec.Pod.Progress
 	scope.Observed.Provisioned = progress == infrav1.PodRan
-	scope.Observed.Identity = backends.False(infrav1.NotHandedOverReason, "The configuration never leaves the management cluster")
+	scope.Observed.Identity = backends.True(infrav1.ManagedPodReason, "")
 	if progress == "" && scope.Machine.Spec.Bootstrap.DataSecretName == nil {
 		scope.Observed.Claim = backends.False(infrav1.WaitingForBootstrapDataReason, noConfigurationYet)
 		return ctrl.Result{}, nil
@@ -218,7 +218,7 @@ func (m *Machines) losePod(ctx context.Context, scope *backends.Scope, now life)
 			return ctrl.Result{}, err
 		}
 		m.Recorder.Eventf(machine, nil, corev1.EventTypeWarning, infrav1.EventPodLost, "Observe", "%s", text)
-	} else if before := conditions.Get(machine, infrav1.HostClaimedCondition); before != nil && before.Reason == infrav1.PodLostReason {
+	} else if before := conditions.Get(machine, infrav1.AllocatedCondition); before != nil && before.Reason == infrav1.PodLostReason {
 		// What was seen of the Pod when it went says most.
 		text = before.Message
 	}

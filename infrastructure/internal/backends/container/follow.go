@@ -59,7 +59,7 @@ func (m *Machines) keepLabels(ctx context.Context, w wish, pod *corev1.Pod) erro
 
 func (m *Machines) followContainer(ctx context.Context, scope *backends.Scope, w wish, pod *corev1.Pod) (ctrl.Result, error) {
 	if pod.Spec.NodeName == "" {
-		scope.Observed.Running = backends.False(infrav1.HostNotConfiguredReason, "The Pod has no node yet")
+		scope.Observed.Running = backends.False(infrav1.NotConfiguredReason, "The Pod has no node yet")
 		return m.observeStorage(ctx, scope)
 	}
 	node, err := m.node(ctx, pod)
@@ -198,7 +198,7 @@ func (m *Machines) followTalos(ctx context.Context, scope *backends.Scope, w wis
 	case errors.Is(err, talosclient.ErrUntrusted):
 		return m.untrusted(scope, w, pod, node), nil
 	case errors.Is(err, talosclient.ErrClock):
-		scope.Observed.Running = backends.False(infrav1.HostClocksDifferReason, contact.WrongClockText)
+		scope.Observed.Running = backends.False(infrav1.ClockSkewReason, contact.WrongClockText)
 		return m.later(), nil
 	}
 
@@ -213,18 +213,18 @@ func (m *Machines) silent(scope *backends.Scope, w wish, pod *corev1.Pod, node *
 		scope.Observed.Running = backends.False(infrav1.NodeNotReadyReason, fmt.Sprintf(
 			"The machine does not answer, and its node %s is not ready either: bring that back, or delete the Machine", node.Name))
 	case since <= startPatience:
-		scope.Observed.Running = backends.False(infrav1.HostBootingReason, "The container has just started; Talos does not answer in it yet")
+		scope.Observed.Running = backends.False(infrav1.BootingReason, "The container has just started; Talos does not answer in it yet")
 	case scope.Observed.Provisioned:
-		scope.Observed.Running = backends.False(infrav1.HostNotAnsweringReason, "The machine does not answer; the log of its Pod may say why")
+		scope.Observed.Running = backends.False(infrav1.UnreachableReason, "The machine does not answer; the log of its Pod may say why")
 	case !w.controlPlane && !ptr.Deref(scope.Cluster.Status.Initialization.ControlPlaneInitialized, false):
 		// Its certificate comes from there.
-		scope.Observed.Running = backends.False(infrav1.HostBootingReason, "The machine does not answer; it does not before the control plane of the cluster runs")
+		scope.Observed.Running = backends.False(infrav1.BootingReason, "The machine does not answer; it does not before the control plane of the cluster runs")
 	default:
 		scope.Observed.Running = backends.False(infrav1.NotTalosReason, fmt.Sprintf(
 			"The container has run for more than a minute, but Talos does not answer in it: is %s an image of Talos? If not, name another one in a new template", imageOf(pod)))
 	}
 	quiet := since
-	if before := conditions.Get(scope.TalosMachine, infrav1.HostRunningCondition); scope.Observed.Provisioned && before != nil && before.Status == metav1.ConditionFalse {
+	if before := conditions.Get(scope.TalosMachine, infrav1.RunningCondition); scope.Observed.Provisioned && before != nil && before.Status == metav1.ConditionFalse {
 		quiet = m.Clock.Since(before.LastTransitionTime.Time)
 	}
 	pace := lookout.Pace(quiet, m.ProbeInterval/silentFactor, silentFactor*m.ProbeInterval)
@@ -236,13 +236,13 @@ func (m *Machines) silent(scope *backends.Scope, w wish, pod *corev1.Pod, node *
 // is never given a configuration through the Talos API: it has it from its environment.
 func (m *Machines) untrusted(scope *backends.Scope, w wish, pod *corev1.Pod, node *corev1.Node) ctrl.Result {
 	if scope.Observed.Provisioned {
-		scope.Observed.Running = backends.False(infrav1.HostReturnedToMaintenanceReason,
+		scope.Observed.Running = backends.False(infrav1.ReturnedToMaintenanceReason,
 			"The machine does not run as a node of this cluster any more after it has, and is not configured again by itself; delete its Machine")
 		return m.later()
 	}
 	result := m.silent(scope, w, pod, node)
 	if scope.Observed.Running.Reason == infrav1.NotTalosReason {
-		scope.Observed.Running = backends.False(infrav1.HostNotAnsweringReason, "Talos answers in the container, but does not know the certificates of this cluster: its configuration is another one, or was not taken")
+		scope.Observed.Running = backends.False(infrav1.UnreachableReason, "Talos answers in the container, but does not know the certificates of this cluster: its configuration is another one, or was not taken")
 	}
 
 	return result
@@ -254,7 +254,7 @@ func (m *Machines) observe(
 ) (ctrl.Result, error) {
 	status, err := talos.MachineStatus(ctx)
 	if err != nil {
-		scope.Observed.Running = backends.Unknown(infrav1.HostNotAnsweringReason, "The machine does not tell its stage")
+		scope.Observed.Running = backends.Unknown(infrav1.UnreachableReason, "The machine does not tell its stage")
 		return m.soon(), nil
 	}
 	version, err := talos.Version(ctx)

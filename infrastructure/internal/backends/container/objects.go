@@ -26,7 +26,7 @@ func (e errTaken) Error() string { return e.kind + " " + e.name + " belongs to s
 
 // taken says so in a condition.
 func taken(kind, name string) backends.Finding {
-	return backends.False(infrav1.PodNameTakenReason, fmt.Sprintf(
+	return backends.False(infrav1.NameConflictReason, fmt.Sprintf(
 		"%s %s exists, and does not belong to this TalosMachine; nothing is done to it. Delete it, or the Machine, to go on", kind, name))
 }
 
@@ -40,7 +40,7 @@ func (e errGoing) Error() string { return e.kind + " " + e.name + " is being del
 // recorded before.
 func (m *Machines) createPod(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
 	scope.Observed.Claim = backends.False(infrav1.PodPreparingReason, "Making what the Pod needs")
-	scope.Observed.Running = backends.False(infrav1.HostNotConfiguredReason, "The machine has no Pod yet")
+	scope.Observed.Running = backends.False(infrav1.NotConfiguredReason, "The machine has no Pod yet")
 	configuration, missing, err := m.configuration(ctx, scope)
 	if err != nil {
 		return ctrl.Result{}, err

@@ -29,7 +29,7 @@ func (m *Machines) reconcileReprovision(ctx context.Context, scope *backends.Sco
 	case progress == infrav1.PodCreating || progress == infrav1.PodCreated:
 		// It gets its configuration anyway; one that has run before gets it again.
 		if ptr.Deref(machine.Status.Initialization.Provisioned, false) {
-			scope.Observed.Reprovisioning = backends.True(infrav1.ReprovisionHandingOverReason, "The Pod and its data are gone, and are made again")
+			scope.Observed.Reprovisioning = backends.True(infrav1.ApplyingConfigurationReason, "The Pod and its data are gone, and are made again")
 		}
 		return ctrl.Result{}, nil
 	case progress == infrav1.PodReprovisioning, progress == "", !reprovision.IsWanted(machine):
@@ -93,9 +93,9 @@ func (m *Machines) wipePod(ctx context.Context, scope *backends.Scope, now life)
 	message := "The Pod and its data are being deleted, to be made again with the same configuration"
 	if len(left) > 0 {
 		message += "; waiting to be gone: " + strings.Join(left, ", ")
-		scope.Observed.Reprovisioning = backends.True(infrav1.ReprovisionWipingReason, message)
-		scope.Observed.Configuration = backends.False(infrav1.ReprovisionWipingReason, message)
-		scope.Observed.Running = backends.False(infrav1.ReprovisionWipingReason, message)
+		scope.Observed.Reprovisioning = backends.True(infrav1.WipingReason, message)
+		scope.Observed.Configuration = backends.False(infrav1.WipingReason, message)
+		scope.Observed.Running = backends.False(infrav1.WipingReason, message)
 		return m.later(), nil
 	}
 	err = backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) {
@@ -104,7 +104,7 @@ func (m *Machines) wipePod(ctx context.Context, scope *backends.Scope, now life)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	scope.Observed.Reprovisioning = backends.True(infrav1.ReprovisionHandingOverReason, "The Pod and its data are gone, and are made again")
+	scope.Observed.Reprovisioning = backends.True(infrav1.ApplyingConfigurationReason, "The Pod and its data are gone, and are made again")
 	scope.Observed.Provisioned = false
 
 	return m.soon(), nil

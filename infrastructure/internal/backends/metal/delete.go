@@ -123,8 +123,8 @@ func (m *Machines) requestRelease(ctx context.Context, scope *backends.Scope, ho
 
 // healthOf tells whether something was known against the machine.
 func healthOf(scope *backends.Scope) infrav1.ConsumerHealth {
-	running := conditions.Get(scope.TalosMachine, infrav1.HostRunningCondition)
-	returned := running != nil && running.Reason == infrav1.HostReturnedToMaintenanceReason
+	running := conditions.Get(scope.TalosMachine, infrav1.RunningCondition)
+	returned := running != nil && running.Reason == infrav1.ReturnedToMaintenanceReason
 	if returned || (scope.Machine != nil && conditions.IsFalse(scope.Machine, clusterv1.MachineHealthCheckSucceededCondition)) {
 		return infrav1.ConsumerUnhealthy
 	}

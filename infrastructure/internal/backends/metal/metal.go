@@ -135,7 +135,7 @@ func (m *Machines) paced(scope *backends.Scope, kind string, status metav1.Condi
 	}
 	factor := time.Duration(silentFactor)
 	for _, found := range []backends.Finding{scope.Observed.Configuration, scope.Observed.Running} {
-		if found.Reason == infrav1.HostIdentityMismatchReason || found.Reason == infrav1.HostRunsForeignReason {
+		if found.Reason == infrav1.HostIdentityMismatchReason || found.Reason == infrav1.ForeignConfigurationReason {
 			factor = errorFactor
 		}
 	}

@@ -27,7 +27,7 @@ import (
 // administrator's certificate exists, and the host records the hand-over.
 func (m *Machines) reconcileHandover(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData) (ctrl.Result, error) {
 	setIdentity(scope, host)
-	scope.Observed.Running = backends.False(infrav1.HostNotConfiguredReason, "The machine has no configuration yet")
+	scope.Observed.Running = backends.False(infrav1.NotConfiguredReason, "The machine has no configuration yet")
 	target, err := m.target(ctx, host)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -37,7 +37,7 @@ func (m *Machines) reconcileHandover(ctx context.Context, scope *backends.Scope,
 	defer answer.Close()
 	if answer.Outcome != contact.InMaintenance {
 		scope.Observed.Configuration = notHandedOver(answer)
-		return m.paced(scope, infrav1.HostClaimedCondition, metav1.ConditionTrue, m.ProbeInterval/2), nil
+		return m.paced(scope, infrav1.AllocatedCondition, metav1.ConditionTrue, m.ProbeInterval/2), nil
 	}
 
 	return m.handOver(ctx, scope, host, data, answer)
@@ -132,7 +132,7 @@ func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, host *in
 func notHandedOver(answer contact.Answer) backends.Finding {
 	switch answer.Outcome {
 	case contact.Foreign:
-		return backends.False(infrav1.HostRunsForeignReason, "The machine was configured by somebody else since it was claimed; nothing is sent to it")
+		return backends.False(infrav1.ForeignConfigurationReason, "The machine was configured by somebody else since it was claimed; nothing is sent to it")
 	case contact.WrongFingerprint:
 		return backends.False(infrav1.FingerprintMismatchReason,
 			"The maintenance certificate of the machine is not the one that the TalosHost demands; nothing is sent to it. Compare maintenanceCertFingerprint with the machine's console")
@@ -213,22 +213,22 @@ func (m *Machines) isTaking(scope *backends.Scope, answer contact.Answer) bool {
 	return ok && last.fingerprint == answer.Node.Fingerprint() && m.Clock.Since(last.at) < handoverSettle
 }
 
-// setIdentity tells whether the machine could prove that it is the right one.
+// setIdentity reports whether the machine could prove that it is the right one.
 func setIdentity(scope *backends.Scope, host *infrav1.TalosHost) {
 	demanded, given := host.Spec.MaintenanceCertFingerprint, host.Spec.Handover.MaintenanceCertFingerprint
 	if demanded != "" && given != "" && demanded != given {
-		scope.Observed.Identity = backends.True(infrav1.OtherFingerprintReason,
+		scope.Observed.Identity = backends.False(infrav1.FingerprintChangedReason,
 			"The machine that was given keys of the cluster had another certificate than maintenanceCertFingerprint of the TalosHost names. "+
 				"If the named one is that of the machine's console then, the keys went to another machine: delete the Machine, and replace the keys of the cluster. "+
 				"A fingerprint is of one boot: one that was read later says nothing, and is to be taken away")
 		return
 	}
 	if demanded == "" {
-		scope.Observed.Identity = backends.True(infrav1.NoFingerprintReason,
+		scope.Observed.Identity = backends.Unknown(infrav1.NoFingerprintReason,
 			"The machine gets keys of the cluster without having proven which it is: maintenance mode is anonymous. Set maintenanceCertFingerprint on the TalosHost to demand a certificate")
 		return
 	}
-	scope.Observed.Identity = backends.False(infrav1.FingerprintVerifiedReason, "")
+	scope.Observed.Identity = backends.True(infrav1.FingerprintVerifiedReason, "")
 }
 
 // SetBlockMove makes clusterctl wait with a move, or not any more.

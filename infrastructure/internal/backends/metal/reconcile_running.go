@@ -62,7 +62,7 @@ func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, 
 	m.Lookout.Forget(keyOf(scope.TalosMachine))
 	scope.Observed.Running = notRunning(answer, scope.Observed.Provisioned)
 	if scope.Observed.Provisioned {
-		return m.paced(scope, infrav1.HostRunningCondition, metav1.ConditionFalse, m.ProbeInterval), nil
+		return m.paced(scope, infrav1.RunningCondition, metav1.ConditionFalse, m.ProbeInterval), nil
 	}
 
 	return m.paced(scope, infrav1.ConfigurationAppliedCondition, metav1.ConditionTrue, m.ProbeInterval/2), nil
@@ -104,14 +104,14 @@ func notRunning(answer contact.Answer, ran bool) backends.Finding {
 	case answer.Outcome == contact.WrongMachine:
 		return backends.False(infrav1.HostIdentityMismatchReason, answer.WrongMachineText()+"; nothing is sent to it")
 	case answer.Outcome == contact.WrongClock:
-		return backends.False(infrav1.HostClocksDifferReason, contact.WrongClockText)
+		return backends.False(infrav1.ClockSkewReason, contact.WrongClockText)
 	case answer.Outcome == contact.Foreign && ran:
-		return backends.False(infrav1.HostRunsForeignReason, "The machine that answers belongs to another cluster; nothing is sent to it")
+		return backends.False(infrav1.ForeignConfigurationReason, "The machine that answers belongs to another cluster; nothing is sent to it")
 	case answer.Outcome == contact.Foreign:
-		return backends.False(infrav1.HostNotAnsweringReason, "The machine answers, but not yet as a node of this cluster")
+		return backends.False(infrav1.UnreachableReason, "The machine answers, but not yet as a node of this cluster")
 	}
 
-	return backends.False(infrav1.HostNotAnsweringReason, "The machine does not answer")
+	return backends.False(infrav1.UnreachableReason, "The machine does not answer")
 }
 
 // backInMaintenance handles a machine that ought to be configured, and is not.
@@ -122,11 +122,11 @@ func (m *Machines) backInMaintenance(
 	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData, answer contact.Answer,
 ) (ctrl.Result, error) {
 	if scope.Observed.Provisioned || scope.TalosMachine.Spec.HostRef.Progress == infrav1.HostRan {
-		scope.Observed.Running = backends.False(infrav1.HostReturnedToMaintenanceReason,
+		scope.Observed.Running = backends.False(infrav1.ReturnedToMaintenanceReason,
 			"The machine is back in maintenance mode after it has run, and is not configured again by itself; delete its Machine")
 		return m.later(), nil
 	}
-	scope.Observed.Running = backends.False(infrav1.HostNotConfiguredReason, "The machine is still in maintenance mode")
+	scope.Observed.Running = backends.False(infrav1.NotConfiguredReason, "The machine is still in maintenance mode")
 	if demanded := host.Spec.MaintenanceCertFingerprint; demanded != "" && demanded != answer.Node.Fingerprint() {
 		scope.Observed.Configuration = notHandedOver(contact.Answer{Outcome: contact.WrongFingerprint})
 		return m.later(), nil
@@ -144,7 +144,7 @@ func (m *Machines) observe(
 ) (ctrl.Result, error) {
 	status, err := answer.Node.MachineStatus(ctx)
 	if err != nil {
-		scope.Observed.Running = backends.Unknown(infrav1.HostNotAnsweringReason, "The machine does not tell its stage")
+		scope.Observed.Running = backends.Unknown(infrav1.UnreachableReason, "The machine does not tell its stage")
 		return m.soon(), nil
 	}
 	scope.Observed.Running = backends.RunningFinding(status)

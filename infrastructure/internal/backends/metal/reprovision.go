@@ -52,7 +52,7 @@ func (m *Machines) configureAgain(scope *backends.Scope, host *infrav1.TalosHost
 		scope.Observed.Configuration = backends.False(infrav1.ReprovisionGoingReason, message)
 		return nil
 	}
-	scope.Observed.Reprovisioning = backends.True(infrav1.ReprovisionHandingOverReason, "The machine is proven wiped, and gets its configuration again")
+	scope.Observed.Reprovisioning = backends.True(infrav1.ApplyingConfigurationReason, "The machine is proven wiped, and gets its configuration again")
 
 	return host
 }
@@ -141,9 +141,9 @@ func observeWipe(scope *backends.Scope, host *infrav1.TalosHost) {
 	if released := conditions.Get(host, infrav1.ReleasedCondition); released != nil && released.Status == metav1.ConditionFalse {
 		message += ": " + released.Message
 	}
-	scope.Observed.Reprovisioning = backends.True(infrav1.ReprovisionWipingReason, message)
-	scope.Observed.Configuration = backends.False(infrav1.ReprovisionWipingReason, message)
-	scope.Observed.Running = backends.False(infrav1.ReprovisionWipingReason, message)
+	scope.Observed.Reprovisioning = backends.True(infrav1.WipingReason, message)
+	scope.Observed.Configuration = backends.False(infrav1.WipingReason, message)
+	scope.Observed.Running = backends.False(infrav1.WipingReason, message)
 }
 
 // finishReprovision takes the wish away, and then the record of it: a manager
