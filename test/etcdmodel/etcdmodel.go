@@ -80,6 +80,8 @@ type Cluster struct {
 	now     func() time.Time
 	leader  uint64
 	term    uint64
+	// paused is a leader that is silent, and that nobody could replace; 0 without one.
+	paused uint64
 	// events counts what happens to members.
 	events uint64
 	alarms []Alarm
@@ -122,24 +124,47 @@ func quorum(voters int) int { return voters/2 + 1 }
 func (c *Cluster) HasQuorum() bool { return c.Count().HasQuorum() }
 
 // Leader is the ID of the leader; 0 without quorum. A leader stays one until it
-// no longer answers, leaves or hands over.
+// is gone, leaves or hands over, or until others have elected one while it was silent.
 func (c *Cluster) Leader() uint64 { return c.leader }
 
 // Term counts the elections.
 func (c *Cluster) Term() uint64 { return c.term }
 
-// elect keeps the leader, or finds the voter that answers and joined first.
+// elect keeps the leader, or finds the voter that answers and joined first. A leader that
+// was silent, and goes on before others could elect another one, is the leader still: its
+// clock has stood still, and who is left cannot campaign (etcd has --pre-vote by default).
 func (c *Cluster) elect() {
 	if !c.HasQuorum() {
-		c.leader = 0
+		c.pause()
 		return
 	}
-	if i := c.index(c.leader); i < 0 || !c.members[i].Up || c.members[i].Learner {
-		i = slices.IndexFunc(c.members, func(member Member) bool { return member.Up && !member.Learner })
+	if c.leader == 0 && c.isUp(c.paused) {
+		c.leader = c.paused
+	}
+	c.paused = 0
+	if !c.isUp(c.leader) {
+		i := slices.IndexFunc(c.members, func(member Member) bool { return member.Up && !member.Learner })
 		c.leader = c.members[i].ID
 		c.term++
 	}
 	c.see()
+}
+
+// pause ends the reign of a leader that has lost its quorum, unless it does not notice.
+func (c *Cluster) pause() {
+	if c.leader != 0 {
+		c.paused, c.leader = c.leader, 0
+	}
+	if i := c.index(c.paused); i < 0 || !c.members[i].Silent {
+		c.paused = 0
+	}
+}
+
+// isUp reports whether there is a voter of that ID which answers.
+func (c *Cluster) isUp(id uint64) bool {
+	i := c.index(id)
+
+	return i >= 0 && c.members[i].Up && !c.members[i].Learner
 }
 
 // see is what a leader learns of the members: who answers keeps up with it.

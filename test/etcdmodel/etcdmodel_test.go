@@ -174,6 +174,51 @@ func TestALearnerThatNoLongerAnswers(t *testing.T) {
 	g.Expect(cluster.HasQuorum()).To(BeFalse(), "two of four")
 }
 
+// TestALeaderThatWasSilentGoesOn, unless others could elect another one meanwhile, or it
+// was ended: then the new one has not seen a learner that no longer answers.
+func TestALeaderThatWasSilentGoesOn(t *testing.T) {
+	for name, tt := range map[string]struct {
+		voters int
+		happen func(g *WithT, cluster *etcdmodel.Cluster, ids []uint64)
+		still  bool
+	}{
+		"nobody else could be elected": {2, func(*WithT, *etcdmodel.Cluster, []uint64) {}, true},
+		"the others were restarted, one at a time": {2, func(g *WithT, cluster *etcdmodel.Cluster, ids []uint64) {
+			cluster.Stop(ids[1])
+			g.Expect(cluster.Start(ids[1], "n1")).To(Succeed())
+		}, true},
+		"the others had a majority": {3, func(*WithT, *etcdmodel.Cluster, []uint64) {}, false},
+		"it was ended":              {2, func(_ *WithT, cluster *etcdmodel.Cluster, ids []uint64) { cluster.Stop(ids[0]) }, false},
+		"it found nobody": {2, func(g *WithT, cluster *etcdmodel.Cluster, ids []uint64) {
+			cluster.Stop(ids[1])
+			g.Expect(cluster.Start(ids[0], "n0")).To(Succeed())
+			g.Expect(cluster.Leader()).To(BeZero())
+			g.Expect(cluster.Start(ids[1], "n1")).To(Succeed())
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			_, cluster, ids := grown(g, tt.voters)
+			learner, err := cluster.AddLearner("https://new")
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(cluster.Start(learner, "new")).To(Succeed())
+			cluster.Stop(learner)
+			term := cluster.Term()
+			cluster.Silence(ids[0])
+			tt.happen(g, cluster, ids)
+			g.Expect(cluster.Start(ids[0], "n0")).To(Succeed())
+			if !tt.still {
+				g.Expect(cluster.Term()).To(BeNumerically(">", term))
+				g.Expect(cluster.Promote(learner)).To(MatchError(etcdmodel.ErrLearnerNotReady))
+				return
+			}
+			g.Expect(cluster.Leader()).To(Equal(ids[0]))
+			g.Expect(cluster.Term()).To(Equal(term))
+			g.Expect(cluster.Promote(learner)).To(Succeed())
+		})
+	}
+}
+
 // TestQuorumSurvivesEveryChangeThatIsAllowed does random changes: one that is
 // not refused must leave a cluster that can go on. The exception is etcd's own:
 // a learner that no longer answers may be promoted.
