@@ -172,7 +172,6 @@ func (n *neighbours) attackWithoutEffect(before tenantState) {
 	g, ctx := NewWithT(n.t), n.t.Context()
 	subnet, err := talossim.ClaimSubnet(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
-	defer func() { g.Expect(subnet.Close()).To(Succeed()) }()
 	silent := subnet.Address(1)
 	asked, listening := n.listen(subnet.Address(2))
 	defer listening.Close()

@@ -24,7 +24,6 @@ func (n *neighbours) crowd() {
 	crowd := map[string]string{"crowd": ""}
 	subnet, err := talossim.ClaimSubnet(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
-	defer func() { g.Expect(subnet.Close()).To(Succeed()) }()
 	calls := &hangingCalls{met: map[string]bool{}}
 	for i := range hosts {
 		address := subnet.Address(i + 1)

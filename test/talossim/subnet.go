@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strconv"
+	"sync"
 
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 )
@@ -14,22 +15,31 @@ import (
 // lastAddress is the address that claims a subnet.
 const lastAddress = 254
 
-// Subnet is a network of 256 loopback addresses that one process has for itself.
+// Subnet is a network of 256 loopback addresses that one fleet has for itself.
 // Its last address is not free.
 type Subnet struct {
 	prefix [3]byte
-	claim  net.Listener
 }
 
-// ClaimSubnet picks a subnet at random, and holds a port in it until Close, so
-// that two test processes do not meet.
+// claims hold a port in each subnet until the process ends: a management cluster may know
+// the machines of a fleet longer than that lives, and would take those of another fleet at
+// the same addresses for them.
+var claims struct { //nolint:gochecknoglobals // The loopback addresses of the process.
+	sync.Mutex
+	held []net.Listener
+}
+
+// ClaimSubnet picks a subnet at random that nobody has claimed, nor has before in this
+// process.
 func ClaimSubnet(ctx context.Context) (*Subnet, error) {
 	const tries, first, last = 50, 16, 215
 	for range tries {
 		s := &Subnet{prefix: [3]byte{127, byte(first + rand.IntN(last-first+1)), byte(rand.IntN(256))}} //nolint:gosec // No secret, and below 256.
 		listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(s.Address(lastAddress), strconv.Itoa(constants.ApidPort)))
 		if err == nil {
-			s.claim = listener
+			claims.Lock()
+			defer claims.Unlock()
+			claims.held = append(claims.held, listener)
 			return s, nil
 		}
 	}
@@ -44,6 +54,3 @@ func (s *Subnet) Address(last int) string {
 // Bytes are those that tell it from other subnets: no two processes have a
 // machine in common that is named after them.
 func (s *Subnet) Bytes() (second, third byte) { return s.prefix[1], s.prefix[2] }
-
-// Close gives the subnet back.
-func (s *Subnet) Close() error { return s.claim.Close() }

@@ -49,7 +49,6 @@ func newWorld(t *testing.T, options talossim.Options) *world {
 	var err error
 	w.subnet, err = talossim.ClaimSubnet(t.Context())
 	w.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() { _ = w.subnet.Close() })
 	w.endpoint = w.subnet.Address(1)
 	clusters, err := kube.New()
 	w.Expect(err).NotTo(HaveOccurred())

@@ -110,7 +110,7 @@ func Start(ctx context.Context, options Options) (_ *Host, err error) {
 	h.ctx, h.stop = context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, h.Close())
+			h.Close()
 		}
 	}()
 	if h.subnet, err = talossim.ClaimSubnet(ctx); err != nil {
@@ -166,24 +166,18 @@ func (h *Host) manager(of *rest.Config) (ctrl.Manager, error) {
 }
 
 // Close ends all Pods without telling anybody. It may be called twice.
-func (h *Host) Close() error {
+func (h *Host) Close() {
 	h.stop()
 	if h.Sim != nil {
 		h.Sim.Close()
 	}
 	h.running.Wait()
-	var failures []error
 	if h.proxy != nil {
 		h.proxy.close()
 	}
 	if h.clusters != nil {
 		h.clusters.Close()
 	}
-	if h.subnet != nil {
-		failures = append(failures, h.subnet.Close())
-		h.subnet = nil
-	}
-	return errors.Join(failures...)
 }
 
 // addNodes makes the nodes, and the default storage class.

@@ -70,7 +70,7 @@ func New(ctx context.Context, options Options) (*Fleet, error) {
 	}
 	clusters, err := kube.New()
 	if err != nil {
-		return nil, errors.Join(err, subnet.Close())
+		return nil, err
 	}
 	return &Fleet{
 		Sim:      talossim.New(talossim.Options{Clusters: clusters, Personality: options.Personality, Delays: options.Delays}),
@@ -285,7 +285,7 @@ func (f *Fleet) Close(context.Context) error {
 	if already {
 		return nil
 	}
-	failures := []error{f.subnet.Close()}
+	var failures []error
 	for _, b := range balancers {
 		failures = append(failures, b.Close())
 	}

@@ -123,11 +123,11 @@ func (w *World) equip(ctx context.Context, options Options) error {
 }
 
 func (w *World) stop(ctx context.Context) error {
-	failures := []error{w.Stack.Stop(ctx)}
+	err := w.Stack.Stop(ctx)
 	if w.Pods != nil {
-		failures = append(failures, w.Pods.Close())
+		w.Pods.Close()
 	}
-	return errors.Join(failures...)
+	return err
 }
 
 // checkLogs fails for a right that a manager lacked, and for a data race.
