@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 
 	"github.com/prometheus/client_golang/prometheus"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
@@ -23,6 +22,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/recorder"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/controllers"
@@ -30,11 +30,6 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/metrics"
 	"github.com/capi-talos/capi-talos/controlplane/internal/webhooks"
 )
-
-// Random picks numbers from 0 to n-1. It must be safe for concurrent use.
-type Random interface {
-	IntN(n int) int
-}
 
 // Options are what the provider needs from its manager.
 type Options struct {
@@ -49,7 +44,7 @@ type Options struct {
 	// Clock tells the time; nil means the real one.
 	Clock clock.PassiveClock
 	// Random is the source of names and of jitter; nil means math/rand.
-	Random Random
+	Random requeue.Random
 	// SecretCachingClient reads Secrets from the cache. It is required.
 	SecretCachingClient client.Client
 	// ClusterCache keeps connections to the API servers of clusters. It is
@@ -85,7 +80,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		options.Clock = clock.RealClock{}
 	}
 	if options.Random == nil {
-		options.Random = sharedRandom{}
+		options.Random = requeue.SharedRandom{}
 	}
 	if options.Metrics == nil {
 		options.Metrics = ctrlmetrics.Registry
@@ -131,13 +126,4 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	}
 
 	return nil
-}
-
-// sharedRandom is the source of math/rand, which is seeded by the runtime and
-// safe for concurrent use.
-type sharedRandom struct{}
-
-// IntN implements Random.
-func (sharedRandom) IntN(n int) int {
-	return rand.IntN(n) //nolint:gosec // Names and jitter are no secrets.
 }

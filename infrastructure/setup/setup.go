@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/url"
 	"time"
 
@@ -24,6 +23,7 @@ import (
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/recorder"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -34,13 +34,9 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/webhooks"
 )
-
-// Random picks numbers from 0 to n-1. It must be safe for concurrent use.
-type Random interface {
-	IntN(n int) int
-}
 
 // Options are what the provider needs from its manager.
 type Options struct {
@@ -59,7 +55,7 @@ type Options struct {
 	Clock clock.PassiveClock
 	// Random picks hosts, mints provider IDs and spreads retries; nil means
 	// math/rand.
-	Random Random
+	Random requeue.Random
 	// Metrics is where metrics are registered; nil means the registry that managers
 	// serve.
 	Metrics prometheus.Registerer
@@ -141,7 +137,7 @@ func (o *Options) setDefaults() {
 		o.Clock = clock.RealClock{}
 	}
 	if o.Random == nil {
-		o.Random = sharedRandom{}
+		o.Random = requeue.SharedRandom{}
 	}
 	if o.Metrics == nil {
 		o.Metrics = ctrlmetrics.Registry
@@ -155,6 +151,10 @@ func (o *Options) setDefaults() {
 	if o.ClusterDomain == "" {
 		o.ClusterDomain = defaultClusterDomain
 	}
+}
+
+func (o *Options) pacing() pacing.Pacing {
+	return pacing.Pacing{Interval: o.ProbeInterval, Clock: o.Clock, Random: o.Random}
 }
 
 func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) error {
@@ -180,9 +180,9 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 	}
 	hosts := &controllers.HostReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
-		Clock: options.Clock, Random: options.Random, Recorder: recorder.New(mgr, "taloshost-controller"),
+		Clock: options.Clock, Pacing: options.pacing(), Recorder: recorder.New(mgr, "taloshost-controller"),
 		Contacts: contacts, Counts: counts, Lookout: lookout.New(hostFollower, options.Clock), Changes: hostFollower.Events(),
-		ProbeInterval: options.ProbeInterval, WatchFilterValue: options.WatchFilterValue,
+		WatchFilterValue: options.WatchFilterValue,
 	}
 	if err := hosts.SetupWithManager(ctx, mgr, concurrency); err != nil {
 		return err
@@ -203,13 +203,13 @@ func machineReconciler(
 		Metal: &metal.Machines{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
 			Contacts: contacts, Counts: counts, Lookout: lookout.New(follower, options.Clock),
-			Clock: options.Clock, Random: options.Random, Recorder: events, ProbeInterval: options.ProbeInterval,
+			Clock: options.Clock, Random: options.Random, Recorder: events, Pacing: options.pacing(),
 			ImageFactory: options.ImageFactory,
 		},
 		Container: &container.Machines{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
 			Lookout: lookout.New(follower, options.Clock), ClusterDomain: options.ClusterDomain,
-			Clock: options.Clock, Random: options.Random, Recorder: events, ProbeInterval: options.ProbeInterval,
+			Clock: options.Clock, Random: options.Random, Recorder: events, Pacing: options.pacing(),
 		},
 		Changes:          follower.Events(),
 		WatchFilterValue: options.WatchFilterValue,
@@ -250,13 +250,4 @@ func whoAmI(ctx context.Context, mgr ctrl.Manager) (string, error) {
 	}
 
 	return review.Status.UserInfo.Username, nil
-}
-
-// sharedRandom is the source of math/rand, which is seeded by the runtime and
-// safe for concurrent use.
-type sharedRandom struct{}
-
-// IntN implements Random.
-func (sharedRandom) IntN(n int) int {
-	return rand.IntN(n) //nolint:gosec // Choice of hosts, provider IDs and jitter are no secrets.
 }

@@ -17,6 +17,8 @@ import (
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/clusterrecord"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 )
 
@@ -34,7 +36,7 @@ var errConflictingCA = errors.New("it holds another Kubernetes CA than the Secre
 // where it may: once, and never again (design D6).
 func (r *Reconciler) reconcileCertificates(ctx context.Context, s *scope) error {
 	if !ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false) {
-		s.certificates = isFalse(bootstrapv1.CertificatesWaitingReason, "Waiting for the infrastructure of the Cluster to be provisioned")
+		s.certificates = condition.False(bootstrapv1.CertificatesWaitingReason, "Waiting for the infrastructure of the Cluster to be provisioned")
 		return nil
 	}
 	ca, err := r.getSecret(ctx, s, secrets.CAName(s.cluster.Name))
@@ -49,7 +51,7 @@ func (r *Reconciler) reconcileCertificates(ctx context.Context, s *scope) error 
 	}
 	switch {
 	case errors.Is(err, secrets.ErrBundleInvalid):
-		s.certificates = isFalse(bootstrapv1.BundleInvalidReason, "Secret %s holds no Talos secrets bundle; restore its content, or delete it before the cluster is initialized",
+		s.certificates = condition.Falsef(bootstrapv1.BundleInvalidReason, "Secret %s holds no Talos secrets bundle; restore its content, or delete it before the cluster is initialized",
 			secrets.BundleName(s.cluster.Name))
 		return nil
 	case err != nil:
@@ -69,7 +71,7 @@ func (r *Reconciler) acceptBundle(ctx context.Context, s *scope, ca *corev1.Secr
 		case err != nil:
 			return err
 		case changed != "":
-			s.certificates = isFalse(bootstrapv1.BundleChangedReason, "Secret %s is not the one that the cluster began with: %s; restore its former content",
+			s.certificates = condition.Falsef(bootstrapv1.BundleChangedReason, "Secret %s is not the one that the cluster began with: %s; restore its former content",
 				secrets.BundleName(s.cluster.Name), changed)
 			return nil
 		}
@@ -78,9 +80,9 @@ func (r *Reconciler) acceptBundle(ctx context.Context, s *scope, ca *corev1.Secr
 		}
 		s.networkProblem = kept.NetworkProblem(s.cluster)
 	}
-	if s.certificates.status == "" {
+	if s.certificates.Status == "" {
 		s.bundle = bundle
-		s.certificates = isTrue(bootstrapv1.CertificatesAvailableReason)
+		s.certificates = condition.True(bootstrapv1.CertificatesAvailableReason, "")
 	}
 
 	return nil
@@ -116,19 +118,19 @@ func (r *Reconciler) createBundle(ctx context.Context, s *scope, ca *corev1.Secr
 		return nil, err
 	}
 	if begun.shown != "" {
-		s.certificates = isFalse(bootstrapv1.BundleMissingReason, "Secret %s is missing, and the cluster has begun with it, as %s: no other is ever made. %s",
+		s.certificates = condition.Falsef(bootstrapv1.BundleMissingReason, "Secret %s is missing, and the cluster has begun with it, as %s: no other is ever made. %s",
 			name, begun.shown, begun.wayOut)
 		// One that is restored without the label of the Cluster is not watched.
 		s.renewAfter = wait.Jitter(missingInterval, missingJitter)
 		return nil, nil
 	}
 	if !s.controlPlane && s.cluster.Spec.ControlPlaneRef.IsDefined() {
-		s.certificates = isFalse(bootstrapv1.CertificatesWaitingReason, "Waiting for Secret %s, which is made with the first control plane Machine", name)
+		s.certificates = condition.Falsef(bootstrapv1.CertificatesWaitingReason, "Waiting for Secret %s, which is made with the first control plane Machine", name)
 		return nil, nil
 	}
 	bundle, err := r.newBundle(s, ca)
 	if err != nil {
-		s.certificates = isFalse(bootstrapv1.BundleInvalidReason, "No secrets bundle can be made: %v", err)
+		s.certificates = condition.Falsef(bootstrapv1.BundleInvalidReason, "No secrets bundle can be made: %v", err)
 		return nil, nil //nolint:nilerr // Only the user can mend it; the Secret is labelled, and so watched.
 	}
 	made := &corev1.Secret{
@@ -205,10 +207,10 @@ func (r *Reconciler) recordBundle(ctx context.Context, s *scope, ca *corev1.Secr
 	}
 	certificate, _ := bundle.KubernetesCA()
 	if stored.Bundle != record.Bundle && string(ca.Data[secret.TLSCrtDataName]) != string(certificate) {
-		s.certificates = isFalse(bootstrapv1.BundleInvalidReason, "Secret %s: %v", secrets.BundleName(s.cluster.Name), errConflictingCA)
+		s.certificates = condition.Falsef(bootstrapv1.BundleInvalidReason, "Secret %s: %v", secrets.BundleName(s.cluster.Name), errConflictingCA)
 		return nil
 	}
-	if err := r.patchSecret(ctx, ca, func(ca *corev1.Secret) {
+	if err := objects.Change(ctx, r.Client, ca, func(ca *corev1.Secret) {
 		record.WriteTo(&ca.ObjectMeta)
 		metav1.SetMetaDataLabel(&ca.ObjectMeta, clusterv1.ClusterNameLabel, s.cluster.Name)
 	}); err != nil {

@@ -11,6 +11,8 @@ import (
 	"sigs.k8s.io/cluster-api/util/collections"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 )
@@ -24,27 +26,27 @@ func (r *Reconciler) reconcileClientConfig(ctx context.Context, s *scope) error 
 		return nil
 	}
 	if s.bundle == nil {
-		s.clientConfig = isFalse(bootstrapv1.ClientConfigWaitingReason, "Waiting for the secrets of the cluster; see condition CertificatesAvailable")
+		s.clientConfig = condition.False(bootstrapv1.ClientConfigWaitingReason, "Waiting for the secrets of the cluster; see condition CertificatesAvailable")
 		return nil
 	}
 	name := secrets.TalosconfigName(s.cluster.Name)
 	stored, err := r.getSecret(ctx, s, name)
 	switch {
 	case err != nil:
-		s.clientConfig = isFalse(bootstrapv1.ClientConfigErrorReason, "Secret %s cannot be read", name)
+		s.clientConfig = condition.Falsef(bootstrapv1.ClientConfigErrorReason, "Secret %s cannot be read", name)
 		return err
 	case hasTalosControlPlane(s.cluster) && stored == nil:
-		s.clientConfig = isFalse(bootstrapv1.ClientConfigWaitingReason, "Waiting for the control plane provider to make Secret %s", name)
+		s.clientConfig = condition.Falsef(bootstrapv1.ClientConfigWaitingReason, "Waiting for the control plane provider to make Secret %s", name)
 		return nil
 	case hasTalosControlPlane(s.cluster) || isUsers(stored):
-		s.clientConfig = isTrue(bootstrapv1.ClientConfigAvailableReason)
+		s.clientConfig = condition.True(bootstrapv1.ClientConfigAvailableReason, "")
 		return nil
 	}
 	if err := r.writeClientConfig(ctx, s, stored); err != nil {
-		s.clientConfig = isFalse(bootstrapv1.ClientConfigErrorReason, "Secret %s cannot be written", name)
+		s.clientConfig = condition.Falsef(bootstrapv1.ClientConfigErrorReason, "Secret %s cannot be written", name)
 		return err
 	}
-	s.clientConfig = isTrue(bootstrapv1.ClientConfigAvailableReason)
+	s.clientConfig = condition.True(bootstrapv1.ClientConfigAvailableReason, "")
 
 	return nil
 }
@@ -93,7 +95,7 @@ func (r *Reconciler) writeClientConfig(ctx context.Context, s *scope, stored *co
 			return fmt.Errorf("creating Secret %s: %w", name, err)
 		}
 	default:
-		if err := r.patchSecret(ctx, stored, func(secret *corev1.Secret) {
+		if err := objects.Change(ctx, r.Client, stored, func(secret *corev1.Secret) {
 			if secret.Data == nil {
 				secret.Data = map[string][]byte{}
 			}

@@ -15,7 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 )
 
 // dataKey is the key of the machine configuration in the bootstrap data Secret.
@@ -32,10 +34,10 @@ func (r *Reconciler) reconcileDataSecret(ctx context.Context, s *scope) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, errForeignSecret):
-		s.dataSecret = isFalse(bootstrapv1.DataSecretForeignReason, "Secret %s belongs to somebody else; delete or rename it", s.config.Name)
+		s.dataSecret = condition.Falsef(bootstrapv1.DataSecretForeignReason, "Secret %s belongs to somebody else; delete or rename it", s.config.Name)
 		return nil
 	case !apierrors.IsNotFound(err):
-		s.dataSecret = isFalse(bootstrapv1.DataSecretErrorReason, "The Secret with the machine configuration cannot be read")
+		s.dataSecret = condition.False(bootstrapv1.DataSecretErrorReason, "The Secret with the machine configuration cannot be read")
 		return fmt.Errorf("reading the bootstrap data Secret: %w", err)
 	}
 
@@ -43,7 +45,7 @@ func (r *Reconciler) reconcileDataSecret(ctx context.Context, s *scope) error {
 		s.dataSecret = refusal(err)
 		return nil
 	}
-	if s.dataSecret = waitingFor(s); s.dataSecret.status != "" {
+	if s.dataSecret = waitingFor(s); s.dataSecret.Status != "" {
 		s.waits = true
 		return nil
 	}
@@ -53,7 +55,7 @@ func (r *Reconciler) reconcileDataSecret(ctx context.Context, s *scope) error {
 		return nil
 	}
 	if s.networkProblem != "" && s.config.Spec.GenerateType != bootstrapv1.GenerateTypeNone {
-		s.dataSecret, s.waits = isFalse(bootstrapv1.ClusterNetworkChangedReason, "%s", s.networkProblem), true
+		s.dataSecret, s.waits = condition.False(bootstrapv1.ClusterNetworkChangedReason, s.networkProblem), true
 		return nil
 	}
 	if why, held := s.config.Annotations[bootstrapv1.HoldBootstrapDataAnnotation]; held {
@@ -61,7 +63,7 @@ func (r *Reconciler) reconcileDataSecret(ctx context.Context, s *scope) error {
 		return nil
 	}
 	if err := r.createDataSecret(ctx, s, configuration); err != nil {
-		s.dataSecret = isFalse(bootstrapv1.DataSecretErrorReason, "The Secret with the machine configuration cannot be created")
+		s.dataSecret = condition.False(bootstrapv1.DataSecretErrorReason, "The Secret with the machine configuration cannot be created")
 		return err
 	}
 	s.found()
@@ -75,7 +77,7 @@ const maxHoldMessage = 1024
 // heldBack is what the condition says while the owner holds the bootstrap data
 // back. It comes after the rendering, so that a configuration that cannot be
 // made is known before its turn comes.
-func heldBack(why string) finding {
+func heldBack(why string) condition.Finding {
 	why = strings.TrimSpace(why)
 	if len(why) > maxHoldMessage {
 		why = strings.ToValidUTF8(why[:maxHoldMessage], "")
@@ -84,12 +86,12 @@ func heldBack(why string) finding {
 		why = "Held back by annotation " + bootstrapv1.HoldBootstrapDataAnnotation
 	}
 
-	return isFalse(bootstrapv1.HeldByOwnerReason, "%s", why)
+	return condition.False(bootstrapv1.HeldByOwnerReason, why)
 }
 
 func (s *scope) found() {
 	s.stored = true
-	s.dataSecret = isTrue(bootstrapv1.DataSecretAvailableReason)
+	s.dataSecret = condition.True(bootstrapv1.DataSecretAvailableReason, "")
 }
 
 // findDataSecret looks for the Secret of this config. One whose owner has the
@@ -102,7 +104,7 @@ func (r *Reconciler) findDataSecret(ctx context.Context, s *scope) error {
 	}
 	owner := metav1.GetControllerOf(stored)
 	if owner == nil && s.isNamed(stored) {
-		if err := r.patchSecret(ctx, stored, func(secret *corev1.Secret) {
+		if err := objects.Change(ctx, r.Client, stored, func(secret *corev1.Secret) {
 			secret.OwnerReferences = append(secret.OwnerReferences, controllerOwner(s.config))
 		}); err != nil {
 			return fmt.Errorf("owning Secret %s again: %w", stored.Name, err)
@@ -113,7 +115,7 @@ func (r *Reconciler) findDataSecret(ctx context.Context, s *scope) error {
 		return errForeignSecret
 	}
 	if wanted := controllerOwner(s.config); owner.UID != wanted.UID || owner.APIVersion != wanted.APIVersion {
-		if err := r.patchSecret(ctx, stored, func(secret *corev1.Secret) {
+		if err := objects.Change(ctx, r.Client, stored, func(secret *corev1.Secret) {
 			for i := range secret.OwnerReferences {
 				if secret.OwnerReferences[i].UID == owner.UID {
 					secret.OwnerReferences[i] = controllerOwner(s.config)
@@ -166,11 +168,11 @@ func (r *Reconciler) createDataSecret(ctx context.Context, s *scope, configurati
 }
 
 // refusal is what the condition says about a configuration that cannot be made.
-func refusal(err error) finding {
+func refusal(err error) condition.Finding {
 	message := strings.TrimSpace(err.Error())
 	if _, isPatch := errors.AsType[*configgen.PatchError](err); isPatch {
-		return isFalse(bootstrapv1.PatchFailedReason, "%s", message)
+		return condition.False(bootstrapv1.PatchFailedReason, message)
 	}
 
-	return isFalse(bootstrapv1.InvalidConfigurationReason, "%s", message)
+	return condition.False(bootstrapv1.InvalidConfigurationReason, message)
 }

@@ -3,7 +3,6 @@ package controllers
 import (
 	"context"
 	"fmt"
-	"reflect"
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
@@ -11,9 +10,9 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/cluster-api/util"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 )
 
@@ -35,7 +34,7 @@ func (r *Reconciler) reconcileOwnership(ctx context.Context, s *scope) error {
 		if stored == nil {
 			continue
 		}
-		if err := r.patchSecret(ctx, stored, func(secret *corev1.Secret) { bind(s, secret) }); err != nil {
+		if err := objects.Change(ctx, r.Client, stored, func(secret *corev1.Secret) { bind(s, secret) }); err != nil {
 			return fmt.Errorf("keeping Secret %s with its cluster: %w", name, err)
 		}
 	}
@@ -61,16 +60,4 @@ func (s *scope) leadsToCluster(owner metav1.OwnerReference) bool {
 	isCluster := owner.Kind == clusterv1.ClusterKind && owner.Name == s.cluster.Name && groupOf(&owner) == clusterv1.GroupVersion.Group
 
 	return isCluster || owner.Kind == controlPlane.Kind && owner.Name == controlPlane.Name && groupOf(&owner) == controlPlane.APIGroup
-}
-
-// patchSecret writes what change makes of a Secret, if anything, unless somebody
-// else has changed it in between.
-func (r *Reconciler) patchSecret(ctx context.Context, secret *corev1.Secret, change func(*corev1.Secret)) error {
-	before := secret.DeepCopy()
-	change(secret)
-	if reflect.DeepEqual(before, secret) {
-		return nil
-	}
-
-	return r.Client.Patch(ctx, secret, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }

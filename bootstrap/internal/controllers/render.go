@@ -7,24 +7,25 @@ import (
 	"k8s.io/utils/ptr"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 )
 
 // waitingFor says what a configuration still lacks; a finding without status
 // when nothing.
-func waitingFor(s *scope) finding {
+func waitingFor(s *scope) condition.Finding {
 	switch {
 	case !ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false):
-		return isFalse(bootstrapv1.WaitingForClusterInfrastructureReason, "Waiting for the infrastructure of the Cluster to be provisioned")
+		return condition.False(bootstrapv1.WaitingForClusterInfrastructureReason, "Waiting for the infrastructure of the Cluster to be provisioned")
 	case !s.cluster.Spec.ControlPlaneEndpoint.IsValid():
-		return isFalse(bootstrapv1.WaitingForControlPlaneEndpointReason, "Waiting for the control plane endpoint of the Cluster to be set")
+		return condition.False(bootstrapv1.WaitingForControlPlaneEndpointReason, "Waiting for the control plane endpoint of the Cluster to be set")
 	case s.bundle == nil && s.config.Spec.GenerateType != bootstrapv1.GenerateTypeNone,
 		s.bundle == nil && s.controlPlane:
-		return isFalse(bootstrapv1.WaitingForCertificatesReason, "Waiting for the secrets of the cluster; see condition CertificatesAvailable")
+		return condition.False(bootstrapv1.WaitingForCertificatesReason, "Waiting for the secrets of the cluster; see condition CertificatesAvailable")
 	}
 
-	return finding{}
+	return condition.Finding{}
 }
 
 // render makes the machine configuration without what only its host knows.

@@ -1,13 +1,13 @@
 package controllers
 
 import (
-	"fmt"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 )
 
@@ -33,22 +33,7 @@ type scope struct {
 
 	// certificates, dataSecret and clientConfig are what the conditions say. A
 	// finding without status was not made.
-	certificates, dataSecret, clientConfig finding
-}
-
-// finding is the content of a condition.
-type finding struct {
-	status  metav1.ConditionStatus
-	reason  string
-	message string
-}
-
-func isTrue(reason string) finding {
-	return finding{status: metav1.ConditionTrue, reason: reason}
-}
-
-func isFalse(reason, format string, args ...any) finding {
-	return finding{status: metav1.ConditionFalse, reason: reason, message: fmt.Sprintf(format, args...)}
+	certificates, dataSecret, clientConfig condition.Finding
 }
 
 func objectMeta(namespace, name string) metav1.ObjectMeta {

@@ -4,13 +4,12 @@ import (
 	"context"
 	"fmt"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/cluster-api/util/patch"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 )
 
 // reconcileStatus derives the status from what the pass has found, and writes
@@ -20,11 +19,11 @@ func (r *Reconciler) reconcileStatus(ctx context.Context, s *scope, helper *patc
 		s.config.Status.DataSecretName = s.config.Name
 		s.config.Status.Initialization.DataSecretCreated = ptr.To(true)
 	}
-	setCondition(s, bootstrapv1.TalosConfigCertificatesAvailableCondition, s.certificates)
-	setCondition(s, bootstrapv1.TalosConfigDataSecretAvailableCondition, s.dataSecret)
-	setCondition(s, bootstrapv1.TalosConfigClientConfigAvailableCondition, s.clientConfig)
+	condition.Set(s.config, bootstrapv1.TalosConfigCertificatesAvailableCondition, s.certificates)
+	condition.Set(s.config, bootstrapv1.TalosConfigDataSecretAvailableCondition, s.dataSecret)
+	condition.Set(s.config, bootstrapv1.TalosConfigClientConfigAvailableCondition, s.clientConfig)
 	// Only what the Machine needs of the config decides whether it is ready.
-	setCondition(s, bootstrapv1.TalosConfigReadyCondition, s.dataSecret)
+	condition.Set(s.config, bootstrapv1.TalosConfigReadyCondition, s.dataSecret)
 
 	options := []patch.Option{patch.WithOwnedConditions{Conditions: []string{
 		clusterv1.PausedCondition,
@@ -41,11 +40,4 @@ func (r *Reconciler) reconcileStatus(ctx context.Context, s *scope, helper *patc
 	}
 
 	return nil
-}
-
-func setCondition(s *scope, conditionType string, found finding) {
-	if found.status == "" {
-		return
-	}
-	conditions.Set(s.config, metav1.Condition{Type: conditionType, Status: found.status, Reason: found.reason, Message: found.message})
 }

@@ -3,7 +3,6 @@ package talosclient
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 	"time"
@@ -13,6 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"k8s.io/utils/clock"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/collectors"
 )
 
 // Metrics count the calls of the Talos API and time them, and the connections. It is a
@@ -55,16 +56,7 @@ func NewMetrics(passiveClock clock.PassiveClock) *Metrics {
 // Register registers the Metrics, in place of those that a former manager of the
 // same process has left.
 func (m *Metrics) Register(registry prometheus.Registerer) error {
-	err := registry.Register(m)
-	if former := (prometheus.AlreadyRegisteredError{}); errors.As(err, &former) {
-		registry.Unregister(former.ExistingCollector)
-		err = registry.Register(m)
-	}
-	if err != nil {
-		return fmt.Errorf("registering the metrics of the Talos API: %w", err)
-	}
-
-	return nil
+	return collectors.Register(registry, m, "the Talos API")
 }
 
 // Describe implements prometheus.Collector.

@@ -6,7 +6,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"reflect"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -97,14 +96,4 @@ func toApply(object client.Object, gvk schema.GroupVersionKind) (*unstructured.U
 	unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
 
 	return u, nil
-}
-
-// patchIfChanged writes the difference of two versions of an object, if there
-// is one, unless somebody else has changed the object in between.
-func patchIfChanged(ctx context.Context, c client.Client, before, after client.Object) error {
-	if reflect.DeepEqual(before, after) {
-		return nil
-	}
-
-	return c.Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }

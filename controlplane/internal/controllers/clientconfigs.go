@@ -7,11 +7,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 )
@@ -87,7 +87,7 @@ func (r *Reconciler) reconcileClientConfig(ctx context.Context, s *scope, c clie
 	}
 	switch {
 	case err == nil:
-	case exists && isRefused(err):
+	case exists && objects.IsRefused(err):
 		// The control plane needs care all the same, and what is there may be
 		// of use for half of a life. A person's wish has had its answer.
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to update a client configuration", "Secret", c.name)
@@ -109,11 +109,6 @@ func (r *Reconciler) reconcileClientConfig(ctx context.Context, s *scope, c clie
 	return desired.Content, nil
 }
 
-// isRefused tells that the API server will refuse the same again.
-func isRefused(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
-}
-
 func (r *Reconciler) updateClientConfig(ctx context.Context, c clientConfigSecret, stored *corev1.Secret, content []byte) error {
 	updated := stored.DeepCopy()
 	c.bind(updated)
@@ -124,7 +119,7 @@ func (r *Reconciler) updateClientConfig(ctx context.Context, c clientConfigSecre
 		updated.Data[c.key] = content
 	}
 
-	return patchIfChanged(ctx, r.Client, stored, updated)
+	return objects.Patch(ctx, r.Client, stored, updated)
 }
 
 // confirmRenewal finds out whether a person wants new certificates. It looks

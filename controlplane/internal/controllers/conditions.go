@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
@@ -27,7 +28,7 @@ import (
 
 func setInitializedCondition(s *scope) {
 	if ptr.Deref(s.controlPlane.Status.Initialization.ControlPlaneInitialized, false) {
-		set(s, controlplanev1.InitializedCondition, metav1.ConditionTrue, controlplanev1.InitializedReason, "")
+		condition.Set(s.controlPlane, controlplanev1.InitializedCondition, condition.True(controlplanev1.InitializedReason, ""))
 		return
 	}
 	reason, message := controlplanev1.NotInitializedReason, "The control plane was not looked at yet"
@@ -42,7 +43,7 @@ func setInitializedCondition(s *scope) {
 	if explained := explain(s.effectErr); explained != "" {
 		message += "; it failed: " + explained
 	}
-	set(s, controlplanev1.InitializedCondition, metav1.ConditionFalse, reason, message)
+	condition.Set(s.controlPlane, controlplanev1.InitializedCondition, condition.False(reason, message))
 }
 
 // explain says why a step failed, if the words stay the same from pass to
@@ -83,26 +84,26 @@ func setCertificatesCondition(s *scope) {
 	switch {
 	case s.deleting() && s.decision.Action == "":
 		if !conditions.Has(s.controlPlane, conditionType) {
-			set(s, conditionType, metav1.ConditionUnknown, controlplanev1.CertificatesInternalErrorReason, "The control plane is being deleted")
+			condition.Set(s.controlPlane, conditionType, condition.Unknown(controlplanev1.CertificatesInternalErrorReason, "The control plane is being deleted"))
 		}
 	case s.certificatesErr != nil:
-		set(s, conditionType, metav1.ConditionUnknown, controlplanev1.CertificatesInternalErrorReason, "The Secrets of the cluster cannot be read, see the log of the manager")
+		condition.Set(s.controlPlane, conditionType, condition.Unknown(controlplanev1.CertificatesInternalErrorReason, "The Secrets of the cluster cannot be read, see the log of the manager"))
 	case s.invalidBundle:
-		set(s, conditionType, metav1.ConditionFalse, controlplanev1.CertificatesNotAvailableReason,
-			"Secret "+secrets.BundleName(s.cluster.Name)+" holds no valid secrets bundle; correct it")
+		condition.Set(s.controlPlane, conditionType, condition.False(controlplanev1.CertificatesNotAvailableReason,
+			"Secret "+secrets.BundleName(s.cluster.Name)+" holds no valid secrets bundle; correct it"))
 	case s.certificates == rollout.CertificatesChanged:
-		set(s, conditionType, metav1.ConditionFalse, controlplanev1.CertificatesChangedReason,
-			"The secrets bundle is not the one with which the cluster was bootstrapped; restore the original")
+		condition.Set(s.controlPlane, conditionType, condition.False(controlplanev1.CertificatesChangedReason,
+			"The secrets bundle is not the one with which the cluster was bootstrapped; restore the original"))
 	case len(s.missingSecrets) > 0 && begun:
-		set(s, conditionType, metav1.ConditionFalse, controlplanev1.CertificatesNotAvailableReason, "Secrets of the cluster were lost: "+missing+"; restore them")
+		condition.Set(s.controlPlane, conditionType, condition.False(controlplanev1.CertificatesNotAvailableReason, "Secrets of the cluster were lost: "+missing+"; restore them"))
 	case s.certificates == rollout.CertificatesMissing || len(s.missingSecrets) > 0:
 		message := "Waiting for the bootstrap provider to create the Secrets of the cluster"
 		if missing != "" {
 			message += ": " + missing
 		}
-		set(s, conditionType, metav1.ConditionFalse, controlplanev1.CertificatesNotAvailableReason, message)
+		condition.Set(s.controlPlane, conditionType, condition.False(controlplanev1.CertificatesNotAvailableReason, message))
 	default:
-		set(s, conditionType, metav1.ConditionTrue, controlplanev1.CertificatesAvailableReason, "")
+		condition.Set(s.controlPlane, conditionType, condition.True(controlplanev1.CertificatesAvailableReason, ""))
 	}
 }
 
@@ -110,19 +111,18 @@ func setEtcdCondition(s *scope) {
 	const conditionType = controlplanev1.EtcdClusterHealthyCondition
 	views := s.views()
 	if len(views) == 0 {
-		status, reason, message := machineSummary(s, []string{controlplanev1.MachineEtcdMemberHealthyCondition})
-		if status == metav1.ConditionTrue {
-			status, reason, message = metav1.ConditionUnknown, controlplanev1.EtcdClusterHealthUnknownReason, "No etcd member answers"
+		found := machineSummary(s, []string{controlplanev1.MachineEtcdMemberHealthyCondition})
+		if found.Status == metav1.ConditionTrue {
+			found = condition.Unknown(controlplanev1.EtcdClusterHealthUnknownReason, "No etcd member answers")
 		}
-		set(s, conditionType, status, reason, message)
+		condition.Set(s.controlPlane, conditionType, found)
 		return
 	}
 	if problems := slices.Concat(etcdProblems(s), learnersForEver(s), almostFull(s)); len(problems) > 0 {
-		set(s, conditionType, metav1.ConditionFalse, controlplanev1.EtcdClusterNotHealthyReason, bullets(problems))
+		condition.Set(s.controlPlane, conditionType, condition.False(controlplanev1.EtcdClusterNotHealthyReason, bullets(problems)))
 		return
 	}
-	status, reason, message := machineSummary(s, []string{controlplanev1.MachineEtcdMemberHealthyCondition})
-	set(s, conditionType, status, reason, message)
+	condition.Set(s.controlPlane, conditionType, machineSummary(s, []string{controlplanev1.MachineEtcdMemberHealthyCondition}))
 }
 
 // etcdProblems is what is wrong with etcd as a whole, as far as nodes answer.
@@ -150,38 +150,37 @@ func almostFull(s *scope) []string {
 }
 
 func setComponentsCondition(s *scope) {
-	status, reason, message := machineSummary(s, health.ComponentConditionTypes())
-	set(s, controlplanev1.ControlPlaneComponentsHealthyCondition, status, reason, message)
+	condition.Set(s.controlPlane, controlplanev1.ControlPlaneComponentsHealthyCondition, machineSummary(s, health.ComponentConditionTypes()))
 }
 
 // machineSummary sums up conditions of all Machines: False if any is false, else
 // Unknown if any is unknown. The reasons are those that the conditions
 // EtcdClusterHealthy and ControlPlaneComponentsHealthy have in common.
-func machineSummary(s *scope, types []string) (metav1.ConditionStatus, string, string) {
+func machineSummary(s *scope, types []string) condition.Finding {
 	if len(s.machines) == 0 {
-		return metav1.ConditionUnknown, controlplanev1.EtcdClusterHealthUnknownReason, "There are no control plane Machines"
+		return condition.Unknown(controlplanev1.EtcdClusterHealthUnknownReason, "There are no control plane Machines")
 	}
 	var bad, unknown []string
 	for _, machine := range s.machines {
 		for _, conditionType := range types {
-			condition := conditions.Get(machine, conditionType)
+			found := conditions.Get(machine, conditionType)
 			switch {
-			case condition == nil:
+			case found == nil:
 				unknown = append(unknown, "Machine "+machine.Name+": "+conditionType+" is not known yet")
-			case condition.Status == metav1.ConditionFalse:
-				bad = append(bad, "Machine "+machine.Name+": "+condition.Message)
-			case condition.Status == metav1.ConditionUnknown:
-				unknown = append(unknown, "Machine "+machine.Name+": "+condition.Message)
+			case found.Status == metav1.ConditionFalse:
+				bad = append(bad, "Machine "+machine.Name+": "+found.Message)
+			case found.Status == metav1.ConditionUnknown:
+				unknown = append(unknown, "Machine "+machine.Name+": "+found.Message)
 			}
 		}
 	}
 	switch {
 	case len(bad) > 0:
-		return metav1.ConditionFalse, controlplanev1.EtcdClusterNotHealthyReason, bullets(bad)
+		return condition.False(controlplanev1.EtcdClusterNotHealthyReason, bullets(bad))
 	case len(unknown) > 0:
-		return metav1.ConditionUnknown, controlplanev1.EtcdClusterHealthUnknownReason, bullets(unknown)
+		return condition.Unknown(controlplanev1.EtcdClusterHealthUnknownReason, bullets(unknown))
 	default:
-		return metav1.ConditionTrue, controlplanev1.EtcdClusterHealthyReason, ""
+		return condition.True(controlplanev1.EtcdClusterHealthyReason, "")
 	}
 }
 
@@ -200,7 +199,7 @@ func bullets(sentences []string) string {
 
 func setMachinesReadyCondition(ctx context.Context, s *scope) {
 	if len(s.machines) == 0 {
-		set(s, controlplanev1.MachinesReadyCondition, metav1.ConditionTrue, controlplanev1.MachinesReadyNoReplicasReason, "")
+		condition.Set(s.controlPlane, controlplanev1.MachinesReadyCondition, condition.True(controlplanev1.MachinesReadyNoReplicasReason, ""))
 		return
 	}
 	aggregate(ctx, s, clusterv1.MachineReadyCondition, controlplanev1.MachinesReadyCondition,
@@ -209,7 +208,7 @@ func setMachinesReadyCondition(ctx context.Context, s *scope) {
 
 func setMachinesUpToDateCondition(ctx context.Context, s *scope) {
 	if len(s.machines) == 0 {
-		set(s, controlplanev1.MachinesUpToDateCondition, metav1.ConditionTrue, controlplanev1.MachinesUpToDateNoReplicasReason, "")
+		condition.Set(s.controlPlane, controlplanev1.MachinesUpToDateCondition, condition.True(controlplanev1.MachinesUpToDateNoReplicasReason, ""))
 		return
 	}
 	aggregate(ctx, s, clusterv1.MachineUpToDateCondition, controlplanev1.MachinesUpToDateCondition,
@@ -218,7 +217,7 @@ func setMachinesUpToDateCondition(ctx context.Context, s *scope) {
 
 // aggregate sums up one condition of all Machines as core Cluster API does.
 func aggregate(ctx context.Context, s *scope, from, to, issueReason, unknownReason, goodReason string) {
-	condition, err := conditions.NewAggregateCondition(s.machines, from,
+	aggregated, err := conditions.NewAggregateCondition(s.machines, from,
 		conditions.TargetConditionType(to),
 		conditions.CustomMergeStrategy{MergeStrategy: conditions.DefaultMergeStrategy(
 			conditions.ComputeReasonFunc(conditions.GetDefaultComputeMergeReasonFunc(issueReason, unknownReason, goodReason)),
@@ -226,10 +225,10 @@ func aggregate(ctx context.Context, s *scope, from, to, issueReason, unknownReas
 	)
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to sum up a condition of the Machines", "condition", from)
-		set(s, to, metav1.ConditionUnknown, clusterv1.InternalErrorReason, "The condition could not be summed up, see the log of the manager")
+		condition.Set(s.controlPlane, to, condition.Unknown(clusterv1.InternalErrorReason, "The condition could not be summed up, see the log of the manager"))
 		return
 	}
-	conditions.Set(s.controlPlane, *condition)
+	conditions.Set(s.controlPlane, *aggregated)
 }
 
 func setRollingOutCondition(s *scope) {
@@ -240,7 +239,7 @@ func setRollingOutCondition(s *scope) {
 		}
 	}
 	if len(outdated) == 0 {
-		set(s, controlplanev1.RollingOutCondition, metav1.ConditionFalse, controlplanev1.NotRollingOutReason, "")
+		condition.Set(s.controlPlane, controlplanev1.RollingOutCondition, condition.False(controlplanev1.NotRollingOutReason, ""))
 		return
 	}
 	reason := controlplanev1.RollingOutReason
@@ -248,7 +247,7 @@ func setRollingOutCondition(s *scope) {
 		reason = controlplanev1.NoSpareHostReason
 		outdated = append(outdated, "Machine "+replacement+" finds no host; add one, or set maxSurge to 0 with three or more replicas")
 	}
-	set(s, controlplanev1.RollingOutCondition, metav1.ConditionTrue, reason, bullets(outdated)+waiting(s))
+	condition.Set(s.controlPlane, controlplanev1.RollingOutCondition, condition.True(reason, bullets(outdated)+waiting(s)))
 }
 
 // withoutHost names a Machine that is up to date and for which there is no host;
@@ -275,7 +274,7 @@ func waiting(s *scope) string {
 func setScalingConditions(s *scope) {
 	if s.controlPlane.Spec.Replicas == nil {
 		for _, conditionType := range []string{controlplanev1.ScalingUpCondition, controlplanev1.ScalingDownCondition} {
-			set(s, conditionType, metav1.ConditionUnknown, controlplanev1.WaitingForReplicasSetReason, "Waiting for spec.replicas to be set")
+			condition.Set(s.controlPlane, conditionType, condition.Unknown(controlplanev1.WaitingForReplicasSetReason, "Waiting for spec.replicas to be set"))
 		}
 		return
 	}
@@ -284,14 +283,14 @@ func setScalingConditions(s *scope) {
 		wanted = 0
 	}
 	if present < wanted || (!s.deleting() && slices.ContainsFunc(s.machines, func(m *clusterv1.Machine) bool { return s.parts[m.Name].held() })) {
-		set(s, controlplanev1.ScalingUpCondition, metav1.ConditionTrue, controlplanev1.ScalingUpReason, s.decision.Message)
+		condition.Set(s.controlPlane, controlplanev1.ScalingUpCondition, condition.True(controlplanev1.ScalingUpReason, s.decision.Message))
 	} else {
-		set(s, controlplanev1.ScalingUpCondition, metav1.ConditionFalse, controlplanev1.NotScalingUpReason, "")
+		condition.Set(s.controlPlane, controlplanev1.ScalingUpCondition, condition.False(controlplanev1.NotScalingUpReason, ""))
 	}
 	if present > wanted {
-		set(s, controlplanev1.ScalingDownCondition, metav1.ConditionTrue, controlplanev1.ScalingDownReason, s.decision.Message)
+		condition.Set(s.controlPlane, controlplanev1.ScalingDownCondition, condition.True(controlplanev1.ScalingDownReason, s.decision.Message))
 	} else {
-		set(s, controlplanev1.ScalingDownCondition, metav1.ConditionFalse, controlplanev1.NotScalingDownReason, "")
+		condition.Set(s.controlPlane, controlplanev1.ScalingDownCondition, condition.False(controlplanev1.NotScalingDownReason, ""))
 	}
 }
 
@@ -303,21 +302,21 @@ func setRemediatingCondition(s *scope) {
 		}
 	}
 	if len(unhealthy) == 0 {
-		set(s, controlplanev1.RemediatingCondition, metav1.ConditionFalse, controlplanev1.NotRemediatingReason, "")
+		condition.Set(s.controlPlane, controlplanev1.RemediatingCondition, condition.False(controlplanev1.NotRemediatingReason, ""))
 		return
 	}
-	set(s, controlplanev1.RemediatingCondition, metav1.ConditionTrue, controlplanev1.RemediatingReason, bullets(unhealthy))
+	condition.Set(s.controlPlane, controlplanev1.RemediatingCondition, condition.True(controlplanev1.RemediatingReason, bullets(unhealthy)))
 }
 
 func setDeletingCondition(s *scope, reconcileErr error) {
 	const conditionType = controlplanev1.DeletingCondition
 	switch {
 	case s.controlPlane.DeletionTimestamp.IsZero():
-		set(s, conditionType, metav1.ConditionFalse, controlplanev1.NotDeletingReason, "")
+		condition.Set(s.controlPlane, conditionType, condition.False(controlplanev1.NotDeletingReason, ""))
 	case s.deletion.Action == "" || (reconcileErr != nil && s.effectErr == nil):
-		set(s, conditionType, metav1.ConditionTrue, controlplanev1.DeletingInternalErrorReason, "The deletion is tried again, see the log of the manager")
+		condition.Set(s.controlPlane, conditionType, condition.True(controlplanev1.DeletingInternalErrorReason, "The deletion is tried again, see the log of the manager"))
 	default:
-		set(s, conditionType, metav1.ConditionTrue, s.deletion.Reason, s.deletion.Message)
+		condition.Set(s.controlPlane, conditionType, condition.True(s.deletion.Reason, s.deletion.Message))
 	}
 }
 
@@ -327,11 +326,11 @@ func setAvailableCondition(s *scope) {
 	const conditionType = controlplanev1.AvailableCondition
 	switch {
 	case !s.controlPlane.DeletionTimestamp.IsZero():
-		set(s, conditionType, metav1.ConditionFalse, controlplanev1.NotAvailableReason, "* The control plane is being deleted")
+		condition.Set(s.controlPlane, conditionType, condition.False(controlplanev1.NotAvailableReason, "* The control plane is being deleted"))
 		return
 	case !ptr.Deref(s.controlPlane.Status.Initialization.ControlPlaneInitialized, false):
-		set(s, conditionType, metav1.ConditionFalse, controlplanev1.NotAvailableReason,
-			"* The control plane is not initialized: "+conditions.GetMessage(s.controlPlane, controlplanev1.InitializedCondition))
+		condition.Set(s.controlPlane, conditionType, condition.False(controlplanev1.NotAvailableReason,
+			"* The control plane is not initialized: "+conditions.GetMessage(s.controlPlane, controlplanev1.InitializedCondition)))
 		return
 	}
 
@@ -345,19 +344,19 @@ func setAvailableCondition(s *scope) {
 		case metav1.ConditionTrue:
 		}
 	}
-	if condition := conditions.Get(s.controlPlane, controlplanev1.CertificatesAvailableCondition); condition != nil {
-		note(condition.Status, condition.Message)
+	if found := conditions.Get(s.controlPlane, controlplanev1.CertificatesAvailableCondition); found != nil {
+		note(found.Status, found.Message)
 	}
 	note(apiServerStatus(s))
 	note(quorumStatus(s))
 	note(healthyMachineStatus(s))
 	switch {
 	case len(bad) > 0:
-		set(s, conditionType, metav1.ConditionFalse, controlplanev1.NotAvailableReason, bullets(append(bad, unknown...)))
+		condition.Set(s.controlPlane, conditionType, condition.False(controlplanev1.NotAvailableReason, bullets(append(bad, unknown...))))
 	case len(unknown) > 0:
-		set(s, conditionType, metav1.ConditionUnknown, controlplanev1.AvailableUnknownReason, bullets(unknown))
+		condition.Set(s.controlPlane, conditionType, condition.Unknown(controlplanev1.AvailableUnknownReason, bullets(unknown)))
 	default:
-		set(s, conditionType, metav1.ConditionTrue, controlplanev1.AvailableReason, "")
+		condition.Set(s.controlPlane, conditionType, condition.True(controlplanev1.AvailableReason, ""))
 	}
 }
 
@@ -420,8 +419,8 @@ func worstStatus(machine *clusterv1.Machine) metav1.ConditionStatus {
 }
 
 func conditionStatus(s *scope, conditionType string) metav1.ConditionStatus {
-	if condition := conditions.Get(s.controlPlane, conditionType); condition != nil {
-		return condition.Status
+	if found := conditions.Get(s.controlPlane, conditionType); found != nil {
+		return found.Status
 	}
 
 	return metav1.ConditionUnknown

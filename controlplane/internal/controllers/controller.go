@@ -29,11 +29,11 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/pass"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/metrics"
-	"github.com/capi-talos/capi-talos/controlplane/internal/naming"
 	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
 )
 
@@ -64,7 +64,7 @@ type Reconciler struct {
 	// Clock tells the time.
 	Clock clock.PassiveClock
 	// Random is the source of names and of jitter.
-	Random naming.Random
+	Random requeue.Random
 	// Recorder records events.
 	Recorder events.EventRecorder
 	// Snapshots has snapshots of etcd taken; nil when nobody can.

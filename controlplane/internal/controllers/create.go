@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/naming"
 )
@@ -87,7 +88,7 @@ func (r *Reconciler) bind(ctx context.Context, s *scope, machine *unstructured.U
 		if err := controllerutil.SetControllerReference(machine, object, r.Client.Scheme()); err != nil {
 			return fmt.Errorf("binding %s %s to its Machine: %w", ref.Kind, ref.Name, err)
 		}
-		if err := patchIfChanged(ctx, r.Client, before, object); err != nil && !apierrors.IsConflict(err) {
+		if err := objects.Patch(ctx, r.Client, before, object); err != nil && !apierrors.IsConflict(err) {
 			return fmt.Errorf("binding %s %s to its Machine: %w", ref.Kind, ref.Name, err)
 		}
 	}
@@ -117,7 +118,7 @@ func (r *Reconciler) handOver(ctx context.Context, s *scope) error {
 	}
 	before := config.DeepCopy()
 	delete(config.Annotations, bootstrapv1.HoldBootstrapDataAnnotation)
-	if err := patchIfChanged(ctx, r.Client, before, config); err != nil {
+	if err := objects.Patch(ctx, r.Client, before, config); err != nil {
 		return fmt.Errorf("letting Machine %s have its configuration: %w", name, err)
 	}
 	ctrl.LoggerFrom(ctx).Info("Letting a control plane Machine join", "Machine", logMachine(s, name))

@@ -13,6 +13,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
@@ -33,9 +35,6 @@ const (
 	// healthyInterval is for healthy control planes.
 	healthyInterval = 5 * time.Minute
 )
-
-// jitterPercent is by how much an interval is lengthened at most.
-const jitterPercent = 20
 
 // Event types.
 const (
@@ -65,7 +64,7 @@ func (r *Reconciler) reconcileDecision(ctx context.Context, s *scope) (ctrl.Resu
 		return r.reconcileNormal(ctx, s)
 	}
 
-	return ctrl.Result{RequeueAfter: r.untilRollout(s, r.jitter(r.interval(s)))}, nil
+	return ctrl.Result{RequeueAfter: r.untilRollout(s, requeue.Jitter(r.Random, r.interval(s)))}, nil
 }
 
 // untilRollout is an interval, or the time until spec.rollout.after when that is
@@ -169,14 +168,6 @@ func isHealthyNode(facts health.Facts) bool {
 	return true
 }
 
-func (r *Reconciler) jitter(d time.Duration) time.Duration {
-	if d == 0 {
-		return 0
-	}
-
-	return d + d*time.Duration(r.Random.IntN(jitterPercent))/100
-}
-
 // annotate writes annotations of the control plane at once, unless somebody has
 // changed the control plane since it was read. An empty value removes one.
 func (r *Reconciler) annotate(ctx context.Context, s *scope, annotations map[string]string) error {
@@ -186,7 +177,7 @@ func (r *Reconciler) annotate(ctx context.Context, s *scope, annotations map[str
 	}
 	after := before.DeepCopy()
 	setAnnotations(after, annotations)
-	if err := patchIfChanged(ctx, r.Client, before, after); err != nil {
+	if err := objects.Patch(ctx, r.Client, before, after); err != nil {
 		return err
 	}
 	// The object in hand keeps its resource version, because the patch at the

@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
 )
@@ -43,14 +44,14 @@ func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (ctrl.Result
 		if s.effectErr != nil {
 			return ctrl.Result{}, s.effectErr
 		}
-		return ctrl.Result{RequeueAfter: r.jitter(unhealthyInterval)}, nil
+		return requeue.After(r.Random, unhealthyInterval), nil
 	case rollout.RemoveFinalizer:
 		controllerutil.RemoveFinalizer(s.controlPlane, controlplanev1.TalosControlPlaneFinalizer)
 		r.credentials.forget(s.clusterKey())
 		return ctrl.Result{}, nil
 	default:
 		// Workers are not watched: there may be many, and they take a while.
-		return ctrl.Result{RequeueAfter: r.jitter(bringUpInterval)}, nil
+		return requeue.After(r.Random, bringUpInterval), nil
 	}
 }
 

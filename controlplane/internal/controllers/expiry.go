@@ -8,6 +8,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/metrics"
 )
@@ -101,32 +102,32 @@ func (r *Reconciler) setExpiringCondition(s *scope) {
 	before := conditions.Get(s.controlPlane, conditionType)
 	if s.expiries == nil {
 		if before == nil || s.decision.Action != "" {
-			set(s, conditionType, metav1.ConditionUnknown, controlplanev1.CertificatesExpiryUnknownReason,
-				"The CAs of the cluster cannot be read; see condition "+controlplanev1.CertificatesAvailableCondition)
+			condition.Set(s.controlPlane, conditionType, condition.Unknown(controlplanev1.CertificatesExpiryUnknownReason,
+				"The CAs of the cluster cannot be read; see condition "+controlplanev1.CertificatesAvailableCondition))
 		}
 		return
 	}
-	status, reason, message := judgeExpiries(s.expiries, r.Clock.Now())
-	set(s, conditionType, status, reason, message)
-	if status == metav1.ConditionTrue && (before == nil || before.Reason != reason || before.Message != message) {
-		r.event(s, warning, "Certificates"+reason, "Observe", "%s", message)
+	found := judgeExpiries(s.expiries, r.Clock.Now())
+	condition.Set(s.controlPlane, conditionType, found)
+	if found.Status == metav1.ConditionTrue && (before == nil || before.Reason != found.Reason || before.Message != found.Message) {
+		r.event(s, warning, "Certificates"+found.Reason, "Observe", "%s", found.Message)
 	}
 }
 
 // judgeExpiries words the condition CertificatesExpiring. Its message has dates,
 // which change only with the certificates.
-func judgeExpiries(expiries []expiry, now time.Time) (metav1.ConditionStatus, string, string) {
-	status, reason := metav1.ConditionFalse, controlplanev1.CertificatesNotExpiringReason
+func judgeExpiries(expiries []expiry, now time.Time) condition.Finding {
+	found := condition.False(controlplanev1.CertificatesNotExpiringReason, "")
 	var urgent, other []string
 	for _, expiry := range expiries {
 		sentence := fmt.Sprintf("%s: %s", expiry.at.UTC().Format(time.RFC3339), expiry.name)
 		switch {
 		case !now.Before(expiry.at):
-			status, reason = metav1.ConditionTrue, controlplanev1.CertificatesExpiredReason
+			found = condition.True(controlplanev1.CertificatesExpiredReason, "")
 			urgent = append(urgent, sentence+" has expired; "+expiry.cure)
 		case !now.Before(expiry.at.Add(-expiry.warning)):
-			if status == metav1.ConditionFalse {
-				status, reason = metav1.ConditionTrue, controlplanev1.CertificatesExpiringReason
+			if found.Status == metav1.ConditionFalse {
+				found = condition.True(controlplanev1.CertificatesExpiringReason, "")
 			}
 			urgent = append(urgent, sentence+" expires soon; "+expiry.cure)
 		default:
@@ -134,5 +135,7 @@ func judgeExpiries(expiries []expiry, now time.Time) (metav1.ConditionStatus, st
 		}
 	}
 
-	return status, reason, bullets(append(urgent, other...))
+	found.Message = bullets(append(urgent, other...))
+
+	return found
 }

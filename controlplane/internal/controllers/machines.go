@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 )
@@ -90,7 +91,7 @@ func (r *Reconciler) reconcileInfrastructureTemplate(ctx context.Context, s *sco
 		Name:       s.cluster.Name,
 		UID:        s.cluster.UID,
 	}))
-	if err := patchIfChanged(ctx, r.Client, template, updated); err != nil {
+	if err := objects.Patch(ctx, r.Client, template, updated); err != nil {
 		return fmt.Errorf("setting the owner of the infrastructure machine template: %w", err)
 	}
 
@@ -134,7 +135,7 @@ func (r *Reconciler) syncDeletingMachine(ctx context.Context, s *scope, machine 
 		delete(machine.Annotations, controlplanev1.EtcdPreTerminateHookAnnotation)
 	}
 	// The Machine may be gone by now.
-	if err := patchIfChanged(ctx, r.Client, before, machine); client.IgnoreNotFound(err) != nil {
+	if err := objects.Patch(ctx, r.Client, before, machine); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("updating Machine %s, which is being deleted: %w", machine.Name, err)
 	}
 

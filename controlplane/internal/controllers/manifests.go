@@ -15,6 +15,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
@@ -216,14 +217,14 @@ func setManifestsCondition(s *scope) {
 	version, recorded := s.controlPlane.Annotations[controlplanev1.ManifestsAnnotation]
 	switch {
 	case keepsManifests(s):
-		set(s, conditionType, metav1.ConditionUnknown, controlplanev1.ManifestsSkippedReason, "The annotation "+controlplanev1.SkipManifestsAnnotation+" is set")
+		condition.Set(s.controlPlane, conditionType, condition.Unknown(controlplanev1.ManifestsSkippedReason, "The annotation "+controlplanev1.SkipManifestsAnnotation+" is set"))
 	case !recorded:
-		set(s, conditionType, metav1.ConditionUnknown, controlplanev1.ManifestsUnknownReason, "The API server has never answered")
+		condition.Set(s.controlPlane, conditionType, condition.Unknown(controlplanev1.ManifestsUnknownReason, "The API server has never answered"))
 	case version == wanted:
-		set(s, conditionType, metav1.ConditionTrue, controlplanev1.ManifestsUpToDateReason, "")
+		condition.Set(s.controlPlane, conditionType, condition.True(controlplanev1.ManifestsUpToDateReason, ""))
 	case s.decision.Action == rollout.ApplyManifests && s.effectErr != nil:
-		set(s, conditionType, metav1.ConditionFalse, controlplanev1.ManifestsNotAppliedReason, "kube-proxy, CoreDNS and the like could not be brought from "+version+" to "+wanted+": "+explain(s.effectErr))
+		condition.Set(s.controlPlane, conditionType, condition.False(controlplanev1.ManifestsNotAppliedReason, "kube-proxy, CoreDNS and the like could not be brought from "+version+" to "+wanted+": "+explain(s.effectErr)))
 	default:
-		set(s, conditionType, metav1.ConditionFalse, controlplanev1.ManifestsWaitingReason, "kube-proxy, CoreDNS and the like of "+version+" follow once all control plane Machines run "+wanted)
+		condition.Set(s.controlPlane, conditionType, condition.False(controlplanev1.ManifestsWaitingReason, "kube-proxy, CoreDNS and the like of "+version+" follow once all control plane Machines run "+wanted))
 	}
 }

@@ -12,6 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
@@ -55,7 +56,7 @@ func (r *Reconciler) remediate(ctx context.Context, s *scope) error {
 		before := machine.DeepCopy()
 		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, clusterv1.ExcludeNodeDrainingAnnotation, "")
 		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, clusterv1.ExcludeWaitForNodeVolumeDetachAnnotation, "")
-		if err := patchIfChanged(ctx, r.Client, before, machine); err != nil {
+		if err := objects.Patch(ctx, r.Client, before, machine); err != nil {
 			return fmt.Errorf("having Machine %s deleted without a drain: %w", machine.Name, err)
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/collections"
@@ -149,9 +148,4 @@ func setConditions(ctx context.Context, s *scope, reconcileErr error) {
 	setRemediatingCondition(s)
 	setDeletingCondition(s, reconcileErr)
 	setAvailableCondition(s)
-}
-
-// set writes a condition, with the message only when the status needs one.
-func set(s *scope, conditionType string, status metav1.ConditionStatus, reason, message string) {
-	conditions.Set(s.controlPlane, metav1.Condition{Type: conditionType, Status: status, Reason: reason, Message: message})
 }

@@ -7,14 +7,14 @@
 package metrics
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/collectors"
 )
 
 // Names of the families.
@@ -193,16 +193,7 @@ func New() *Recorder {
 // Register registers the Recorder, in place of one that a former manager of the
 // same process has left.
 func (r *Recorder) Register(registry prometheus.Registerer) error {
-	err := registry.Register(r)
-	if former := (prometheus.AlreadyRegisteredError{}); errors.As(err, &former) {
-		registry.Unregister(former.ExistingCollector)
-		err = registry.Register(r)
-	}
-	if err != nil {
-		return fmt.Errorf("registering the metrics of control planes: %w", err)
-	}
-
-	return nil
+	return collectors.Register(registry, r, "control planes")
 }
 
 // SetCertificates shows when certificates expire, by the value of the label

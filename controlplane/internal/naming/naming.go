@@ -10,6 +10,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 )
 
@@ -22,11 +23,6 @@ const (
 	// look alike.
 	alphabet = "bcdfghjklmnpqrstvwxz2456789"
 )
-
-// Random picks numbers from 0 to n-1.
-type Random interface {
-	IntN(n int) int
-}
 
 // UnfitError says that a naming template gives names that no node can have. Its
 // words stay the same from pass to pass.
@@ -44,7 +40,7 @@ func (e *UnfitError) Error() string {
 
 // MachineName makes a name by a naming template; an empty one means the
 // default. Its errors are those of Check.
-func MachineName(naming, cluster, controlPlane string, random Random) (string, error) {
+func MachineName(naming, cluster, controlPlane string, random requeue.Random) (string, error) {
 	if err := Check(naming, cluster, controlPlane); err != nil {
 		return "", err
 	}
@@ -66,7 +62,7 @@ func Check(naming, cluster, controlPlane string) error {
 	return nil
 }
 
-func compose(naming, cluster, controlPlane string, random Random) (string, error) {
+func compose(naming, cluster, controlPlane string, random requeue.Random) (string, error) {
 	name, err := execute(naming, cluster, controlPlane, randomString(random))
 	if err != nil {
 		return "", err
@@ -81,7 +77,7 @@ func compose(naming, cluster, controlPlane string, random Random) (string, error
 // first always picks the first.
 type first struct{}
 
-// IntN implements Random.
+// IntN implements requeue.Random.
 func (first) IntN(int) int { return 0 }
 
 func execute(naming, cluster, controlPlane, random string) (string, error) {
@@ -104,7 +100,7 @@ func execute(naming, cluster, controlPlane, random string) (string, error) {
 	return name.String(), nil
 }
 
-func randomString(random Random) string {
+func randomString(random requeue.Random) string {
 	var b strings.Builder
 	for range randomLength {
 		b.WriteByte(alphabet[random.IntN(len(alphabet))])

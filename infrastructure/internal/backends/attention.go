@@ -5,6 +5,7 @@ import (
 	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/cluster-api/util/conditions"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
@@ -28,7 +29,7 @@ func needsAttention(reason string) bool {
 func CallForAttention(recorder events.EventRecorder, scope *Scope) {
 	for _, found := range []struct {
 		kind string
-		now  Finding
+		now  condition.Finding
 	}{
 		{infrav1.AllocatedCondition, scope.Observed.Claim},
 		{infrav1.ConfigurationAppliedCondition, scope.Observed.Configuration},

@@ -5,11 +5,11 @@ package backends
 import (
 	"context"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
@@ -50,35 +50,13 @@ type Scope struct {
 	Observed Observed
 }
 
-// Finding is the content of a condition.
-type Finding struct {
-	Status  metav1.ConditionStatus
-	Reason  string
-	Message string
-}
-
-// True is a finding of status True.
-func True(reason, message string) Finding {
-	return Finding{Status: metav1.ConditionTrue, Reason: reason, Message: message}
-}
-
-// False is a finding of status False.
-func False(reason, message string) Finding {
-	return Finding{Status: metav1.ConditionFalse, Reason: reason, Message: message}
-}
-
-// Unknown is a finding of status Unknown.
-func Unknown(reason, message string) Finding {
-	return Finding{Status: metav1.ConditionUnknown, Reason: reason, Message: message}
-}
-
 // Observed is what a pass has found about a machine.
 type Observed struct {
 	// Claim, Configuration, Running, Identity, Reprovisioning and Deleting are the
 	// conditions Allocated, ConfigurationApplied, Running,
 	// IdentityVerified, Reprovisioning and Deleting. One without status was not
 	// observed in this pass.
-	Claim, Configuration, Running, Identity, Reprovisioning, Deleting Finding
+	Claim, Configuration, Running, Identity, Reprovisioning, Deleting condition.Finding
 	// Released tells that nothing holds a TalosMachine that is being deleted.
 	Released bool
 	// Provisioned tells that the machine has run with its configuration.

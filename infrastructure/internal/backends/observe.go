@@ -8,23 +8,24 @@ import (
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
 // RunningFinding is what the stage of a machine says of whether it runs.
-func RunningFinding(status talosclient.MachineStatus) Finding {
+func RunningFinding(status talosclient.MachineStatus) condition.Finding {
 	unmet := "waiting for: " + strings.Join(status.Unmet, "; ")
 	switch {
 	case status.Stage == talosclient.StageRunning && status.Ready:
-		return True(infrav1.RunningReason, "")
+		return condition.True(infrav1.RunningReason, "")
 	case status.Stage == talosclient.StageRunning:
-		return True(infrav1.RunningReason, "The machine runs, "+unmet)
+		return condition.True(infrav1.RunningReason, "The machine runs, "+unmet)
 	case status.Stage == talosclient.StageBooting:
-		return False(infrav1.BootingReason, "The machine boots, "+unmet)
+		return condition.False(infrav1.BootingReason, "The machine boots, "+unmet)
 	}
 
-	return False(infrav1.UnexpectedStageReason, "The machine is in stage "+status.Stage)
+	return condition.False(infrav1.UnexpectedStageReason, "The machine is in stage "+status.Stage)
 }
 
 // maxAddresses bounds the addresses of a machine: each of them may be tried when it

@@ -8,6 +8,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
@@ -19,7 +20,7 @@ const bootstrapDataKey = "value"
 func Record(ctx context.Context, c client.Client, machine *infrav1.TalosMachine, change func(*infrav1.TalosMachineSpec)) error {
 	before := machine.DeepCopy()
 	change(&machine.Spec)
-	if err := c.Patch(ctx, machine, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := objects.Patch(ctx, c, before, machine); err != nil {
 		return fmt.Errorf("recording on TalosMachine %s what must not be lost: %w", before.Name, err)
 	}
 

@@ -3,14 +3,17 @@ package backends
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/quorum"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
@@ -38,4 +41,18 @@ func RefuseForEtcd(ctx context.Context, live client.Reader, dialer talosclient.D
 	}
 
 	return reprovision.RefuseForEtcd(others), nil
+}
+
+// RemoveReprovisionAnnotation takes ReprovisionAnnotation off a TalosMachine: what it asks
+// for has been done.
+func RemoveReprovisionAnnotation(ctx context.Context, c client.Client, machine *infrav1.TalosMachine) error {
+	if !reprovision.IsWanted(machine) {
+		return nil
+	}
+	err := objects.Change(ctx, c, machine, func(m *infrav1.TalosMachine) { delete(m.Annotations, infrav1.ReprovisionAnnotation) })
+	if err != nil {
+		return fmt.Errorf("removing the annotation of TalosMachine %s: %w", machine.Name, err)
+	}
+
+	return nil
 }

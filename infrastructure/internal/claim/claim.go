@@ -14,15 +14,11 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/versions"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/installdisk"
 )
-
-// Random picks numbers from 0 to n-1.
-type Random interface {
-	IntN(n int) int
-}
 
 // Request is what a TalosMachine wants.
 type Request struct {
@@ -245,7 +241,7 @@ type Result struct {
 
 // Choose picks a host, random among equals. Better ones go first: those without
 // a history of failure, then those of the wished failure domain.
-func Choose(hosts []*infrav1.TalosHost, request Request, random Random) Result {
+func Choose(hosts []*infrav1.TalosHost, request Request, random requeue.Random) Result {
 	result := Result{Rejected: map[Rejection][]*infrav1.TalosHost{}}
 	const tiers = 4
 	var fitting [tiers][]*infrav1.TalosHost

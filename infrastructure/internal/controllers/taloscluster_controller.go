@@ -16,7 +16,6 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/annotations"
-	"sigs.k8s.io/cluster-api/util/conditions"
 	capicontroller "sigs.k8s.io/cluster-api/util/controller"
 	capilabels "sigs.k8s.io/cluster-api/util/labels"
 	"sigs.k8s.io/cluster-api/util/patch"
@@ -28,9 +27,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/pass"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
 )
 
 // ClusterReconciler reconciles TalosClusters. Client, APIReader and ClusterDomain are
@@ -140,7 +140,7 @@ func writeCluster(ctx context.Context, helper *patch.Helper, talosCluster *infra
 }
 
 func (r *ClusterReconciler) reconcileNormal(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (ctrl.Result, error) {
-	setCondition(talosCluster, infrav1.DeletingCondition, isFalse(infrav1.NotDeletingReason, ""))
+	condition.Set(talosCluster, infrav1.DeletingCondition, condition.False(infrav1.NotDeletingReason, ""))
 	if talosCluster.Spec.Container != nil {
 		return r.reconcileContainer(ctx, cluster, talosCluster)
 	}
@@ -150,12 +150,12 @@ func (r *ClusterReconciler) reconcileNormal(ctx context.Context, cluster *cluste
 	}
 	// The user gives the endpoint, here or on the Cluster.
 	if !talosCluster.Spec.ControlPlaneEndpoint.IsValid() && !cluster.Spec.ControlPlaneEndpoint.IsValid() {
-		setCondition(talosCluster, infrav1.ReadyCondition, isFalse(infrav1.WaitingForControlPlaneEndpointReason,
+		condition.Set(talosCluster, infrav1.ReadyCondition, condition.False(infrav1.WaitingForControlPlaneEndpointReason,
 			"Set spec.controlPlaneEndpoint to the load balancer, DNS name or Talos virtual IP of the cluster"))
 		return ctrl.Result{}, nil
 	}
 	talosCluster.Status.Initialization.Provisioned = ptr.To(true)
-	setCondition(talosCluster, infrav1.ReadyCondition, backends.True(infrav1.ClusterReadyReason, ""))
+	condition.Set(talosCluster, infrav1.ReadyCondition, condition.True(infrav1.ClusterReadyReason, ""))
 
 	return ctrl.Result{}, nil
 }
@@ -187,19 +187,19 @@ func (r *ClusterReconciler) reconcileContainer(ctx context.Context, cluster *clu
 		if err != nil {
 			return ctrl.Result{}, err
 		}
-		found = backends.True(infrav1.ClusterReadyReason, unreached)
+		found = condition.True(infrav1.ClusterReadyReason, unreached)
 	}
-	setCondition(talosCluster, infrav1.ReadyCondition, found)
+	condition.Set(talosCluster, infrav1.ReadyCondition, found)
 
 	return retryRefused(found), budgetErr
 }
 
 // retryRefused asks again for what was refused: nothing tells when an address, a
 // quota or a name becomes free.
-func retryRefused(found backends.Finding) ctrl.Result {
+func retryRefused(found condition.Finding) ctrl.Result {
 	switch found.Reason {
 	case infrav1.ServiceRefusedReason, infrav1.ServiceNameConflictReason, infrav1.BudgetMissingReason:
-		return ctrl.Result{RequeueAfter: backends.RefusedInterval}
+		return ctrl.Result{RequeueAfter: pacing.RefusedInterval}
 	}
 
 	return ctrl.Result{}
@@ -251,7 +251,7 @@ func isFree(host *infrav1.TalosHost) bool {
 // may be gone before it.
 func (r *ClusterReconciler) reconcileDelete(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) error {
 	if metav1.HasAnnotation(talosCluster.ObjectMeta, infrav1.DeleteForMoveAnnotation) {
-		setCondition(talosCluster, infrav1.DeletingCondition, backends.True(infrav1.DeletedForMoveReason, "The TalosCluster was moved to another management cluster"))
+		condition.Set(talosCluster, infrav1.DeletingCondition, condition.True(infrav1.DeletedForMoveReason, "The TalosCluster was moved to another management cluster"))
 		return nil
 	}
 	machines := &infrav1.TalosMachineList{}
@@ -288,8 +288,8 @@ func (r *ClusterReconciler) reconcileDelete(ctx context.Context, cluster *cluste
 
 // setWaiting says what the deletion of a TalosCluster waits for.
 func setWaiting(talosCluster *infrav1.TalosCluster, reason, message string) {
-	setCondition(talosCluster, infrav1.DeletingCondition, backends.True(reason, message))
-	setCondition(talosCluster, infrav1.ReadyCondition, backends.False(infrav1.DeletingReason, message))
+	condition.Set(talosCluster, infrav1.DeletingCondition, condition.True(reason, message))
+	condition.Set(talosCluster, infrav1.ReadyCondition, condition.False(infrav1.DeletingReason, message))
 }
 
 // hostToClusters maps a host to the TalosClusters of its namespace, whose
@@ -344,8 +344,4 @@ func (r *ClusterReconciler) list(ctx context.Context, wanted func(*infrav1.Talos
 	}
 
 	return requests
-}
-
-func setCondition(object conditions.Setter, kind string, found backends.Finding) {
-	conditions.Set(object, metav1.Condition{Type: kind, Status: found.Status, Reason: found.Reason, Message: found.Message})
 }

@@ -17,8 +17,8 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/endpoint"
 )
 
@@ -29,13 +29,13 @@ import (
 // cluster: a node inside could not reach the other one then. Where the Cluster names
 // none, Talos' own are judged, which are those of kind too. A cluster that has its
 // endpoint already is not judged.
-func (r *ClusterReconciler) overlap(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (backends.Finding, error) {
+func (r *ClusterReconciler) overlap(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (condition.Finding, error) {
 	if metav1.HasAnnotation(talosCluster.ObjectMeta, infrav1.NetworkOverlapAllowedAnnotation) || talosCluster.Spec.ControlPlaneEndpoint.IsValid() {
-		return backends.Finding{}, nil
+		return condition.Finding{}, nil
 	}
 	theirs, err := r.managementNetworks(ctx)
 	if err != nil {
-		return backends.Finding{}, err
+		return condition.Finding{}, err
 	}
 	network := cluster.Spec.ClusterNetwork
 	for _, ours := range []struct {
@@ -50,14 +50,14 @@ func (r *ClusterReconciler) overlap(ctx context.Context, cluster *clusterv1.Clus
 		}
 		for _, block := range ours.blocks {
 			if other := overlapping(block, theirs); other != "" {
-				return isFalse(infrav1.NetworkOverlapReason,
+				return condition.Falsef(infrav1.NetworkOverlapReason,
 					"clusterNetwork.%s of the Cluster, %s, overlaps %s of the management cluster, so that Pods inside would not reach it: choose another one, or put annotation %s on the TalosCluster if that does no harm",
 					ours.name, block, other, infrav1.NetworkOverlapAllowedAnnotation), nil
 			}
 		}
 	}
 
-	return backends.Finding{}, nil
+	return condition.Finding{}, nil
 }
 
 // overlapping is the first network that overlaps block; empty for none.

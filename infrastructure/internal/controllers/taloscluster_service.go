@@ -17,8 +17,9 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/endpoint"
 )
 
@@ -30,7 +31,7 @@ const apiServerPort = int32(6443)
 
 // reconcileService makes the Service of a control plane in Pods as it is to be, and
 // sets the endpoint from it. It finds nothing, the zero Finding, when all is well.
-func (r *ClusterReconciler) reconcileService(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (backends.Finding, error) {
+func (r *ClusterReconciler) reconcileService(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (condition.Finding, error) {
 	service, found, err := r.ensureService(ctx, cluster, talosCluster)
 	if err != nil || found.Status != "" {
 		return found, err
@@ -39,19 +40,19 @@ func (r *ClusterReconciler) reconcileService(ctx context.Context, cluster *clust
 	wanted := talosCluster.Spec.ControlPlaneEndpoint
 	switch {
 	case address == "":
-		return isFalse(infrav1.WaitingForServiceReason, "Waiting for Service %s to get the address of a load balancer", service.Name), nil
+		return condition.Falsef(infrav1.WaitingForServiceReason, "Waiting for Service %s to get the address of a load balancer", service.Name), nil
 	case !wanted.IsValid():
-		return backends.Finding{}, r.setEndpoint(ctx, talosCluster, clusterv1.APIEndpoint{Host: address, Port: servicePort(talosCluster)})
+		return condition.Finding{}, r.setEndpoint(ctx, talosCluster, clusterv1.APIEndpoint{Host: address, Port: servicePort(talosCluster)})
 	case !slices.Contains(endpoint.Names(service, nil, r.ClusterDomain), wanted.Host):
 		cure := "give the Service that address back"
 		if service.Spec.Type != corev1.ServiceTypeLoadBalancer {
 			cure = "delete the Service, which is made again at that address if it is a cluster IP, or give it its former type back"
 		}
-		return isFalse(infrav1.ServiceAddressLostReason,
+		return condition.Falsef(infrav1.ServiceAddressLostReason,
 			"Service %s is reached at %q, but the endpoint of the cluster is %s, which cannot be changed: %s", service.Name, address, wanted.Host, cure), nil
 	}
 
-	return backends.Finding{}, nil
+	return condition.Finding{}, nil
 }
 
 // setEndpoint writes the endpoint at once: whoever sees the status of this pass, that
@@ -59,7 +60,7 @@ func (r *ClusterReconciler) reconcileService(ctx context.Context, cluster *clust
 func (r *ClusterReconciler) setEndpoint(ctx context.Context, talosCluster *infrav1.TalosCluster, found clusterv1.APIEndpoint) error {
 	changed := talosCluster.DeepCopy()
 	changed.Spec.ControlPlaneEndpoint = found
-	if err := r.Client.Patch(ctx, changed, client.MergeFromWithOptions(talosCluster, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := objects.Patch(ctx, r.Client, talosCluster, changed); err != nil {
 		return fmt.Errorf("writing the endpoint of TalosCluster %s: %w", talosCluster.Name, err)
 	}
 	// The patch at the end of the pass knows the old version, and reads the new one.
@@ -70,13 +71,13 @@ func (r *ClusterReconciler) setEndpoint(ctx context.Context, talosCluster *infra
 
 // ensureService creates the Service, or mends it. One that was deleted gets its
 // address back. The cache is believed where it shows that all is well.
-func (r *ClusterReconciler) ensureService(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (*corev1.Service, backends.Finding, error) {
+func (r *ClusterReconciler) ensureService(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (*corev1.Service, condition.Finding, error) {
 	wanted := desiredService(cluster, talosCluster)
 	cached := &corev1.Service{}
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(wanted), cached)
 	if err == nil && metav1.IsControlledBy(cached, talosCluster) && cached.DeletionTimestamp.IsZero() {
 		if _, differs := endpoint.Mended(cached, wanted); !differs {
-			return cached, backends.Finding{}, nil
+			return cached, condition.Finding{}, nil
 		}
 	}
 	service := &corev1.Service{}
@@ -85,29 +86,29 @@ func (r *ClusterReconciler) ensureService(ctx context.Context, cluster *clusterv
 	case apierrors.IsNotFound(err):
 		return r.createService(ctx, cluster, talosCluster)
 	case err != nil:
-		return nil, backends.Finding{}, fmt.Errorf("reading Service %s: %w", wanted.Name, err)
+		return nil, condition.Finding{}, fmt.Errorf("reading Service %s: %w", wanted.Name, err)
 	case !metav1.IsControlledBy(service, talosCluster):
-		return nil, isFalse(infrav1.ServiceNameConflictReason, "Service %s exists, and does not belong to this TalosCluster; nothing is done to it. Delete it to go on", wanted.Name), nil
+		return nil, condition.Falsef(infrav1.ServiceNameConflictReason, "Service %s exists, and does not belong to this TalosCluster; nothing is done to it. Delete it to go on", wanted.Name), nil
 	case !service.DeletionTimestamp.IsZero():
-		return nil, isFalse(infrav1.WaitingForServiceReason, "Service %s is being deleted; it is made again with its address", wanted.Name), nil
+		return nil, condition.Falsef(infrav1.WaitingForServiceReason, "Service %s is being deleted; it is made again with its address", wanted.Name), nil
 	}
 	mended, differs := endpoint.Mended(service, wanted)
 	if !differs {
-		return service, backends.Finding{}, nil
+		return service, condition.Finding{}, nil
 	}
-	if err := r.Client.Patch(ctx, mended, client.MergeFromWithOptions(service, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := objects.Patch(ctx, r.Client, service, mended); err != nil {
 		return nil, refusedService(wanted.Name, err), clientError(err)
 	}
 
-	return mended, backends.Finding{}, nil
+	return mended, condition.Finding{}, nil
 }
 
 // createService creates the Service at the endpoint that is recorded now: the cache may
 // not have it yet, and at another address nobody would find the cluster.
-func (r *ClusterReconciler) createService(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (*corev1.Service, backends.Finding, error) {
+func (r *ClusterReconciler) createService(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (*corev1.Service, condition.Finding, error) {
 	current := &infrav1.TalosCluster{}
 	if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(talosCluster), current); err != nil {
-		return nil, backends.Finding{}, fmt.Errorf("reading TalosCluster %s: %w", talosCluster.Name, err)
+		return nil, condition.Finding{}, fmt.Errorf("reading TalosCluster %s: %w", talosCluster.Name, err)
 	}
 	talosCluster.Spec.ControlPlaneEndpoint = current.Spec.ControlPlaneEndpoint
 	service := desiredService(cluster, talosCluster)
@@ -115,7 +116,7 @@ func (r *ClusterReconciler) createService(ctx context.Context, cluster *clusterv
 		return nil, refusedService(service.Name, err), clientError(err)
 	}
 	if current.Spec.ControlPlaneEndpoint.IsValid() {
-		return service, backends.Finding{}, nil
+		return service, condition.Finding{}, nil
 	}
 
 	return r.keepOrTakeBack(ctx, talosCluster, service)
@@ -124,20 +125,20 @@ func (r *ClusterReconciler) createService(ctx context.Context, cluster *clusterv
 // keepOrTakeBack takes a Service back that was made while no endpoint was known, when
 // one is by now, and is another one: a second manager has made the first Service, and
 // somebody has deleted that before our request arrived.
-func (r *ClusterReconciler) keepOrTakeBack(ctx context.Context, talosCluster *infrav1.TalosCluster, service *corev1.Service) (*corev1.Service, backends.Finding, error) {
+func (r *ClusterReconciler) keepOrTakeBack(ctx context.Context, talosCluster *infrav1.TalosCluster, service *corev1.Service) (*corev1.Service, condition.Finding, error) {
 	current := &infrav1.TalosCluster{}
 	if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(talosCluster), current); err != nil {
-		return nil, backends.Finding{}, fmt.Errorf("reading TalosCluster %s: %w", talosCluster.Name, err)
+		return nil, condition.Finding{}, fmt.Errorf("reading TalosCluster %s: %w", talosCluster.Name, err)
 	}
 	known := current.Spec.ControlPlaneEndpoint
 	if !known.IsValid() || slices.Contains(endpoint.Names(service, nil, r.ClusterDomain), known.Host) {
-		return service, backends.Finding{}, nil
+		return service, condition.Finding{}, nil
 	}
 	if err := r.Client.Delete(ctx, service, client.Preconditions{UID: &service.UID}); client.IgnoreNotFound(err) != nil {
-		return nil, backends.Finding{}, fmt.Errorf("deleting Service %s, which has another address than the endpoint: %w", service.Name, err)
+		return nil, condition.Finding{}, fmt.Errorf("deleting Service %s, which has another address than the endpoint: %w", service.Name, err)
 	}
 
-	return nil, isFalse(infrav1.WaitingForServiceReason, "Service %s is made again at %s, the endpoint of the cluster", service.Name, known.Host), nil
+	return nil, condition.Falsef(infrav1.WaitingForServiceReason, "Service %s is made again at %s, the endpoint of the cluster", service.Name, known.Host), nil
 }
 
 // desiredService is the Service as it is to be. With an endpoint that is known it
@@ -199,40 +200,36 @@ func servicePort(talosCluster *infrav1.TalosCluster) int32 {
 
 // refusedService says that the API server has refused the Service; the zero Finding
 // for errors that pass by themselves.
-func refusedService(name string, err error) backends.Finding {
-	if !isRefusal(err) {
-		return backends.Finding{}
+func refusedService(name string, err error) condition.Finding {
+	if !objects.IsRefused(err) {
+		return condition.Finding{}
 	}
 
-	return isFalse(infrav1.ServiceRefusedReason, "The API server refuses Service %s as it is to be; it is tried again. Its address may be in use by another Service, a quota used up, or its type not changeable: %v", name, err)
+	return condition.Falsef(infrav1.ServiceRefusedReason, "The API server refuses Service %s as it is to be; it is tried again. Its address may be in use by another Service, a quota used up, or its type not changeable: %v", name, err)
 }
 
 // clientError is an error to try again at once; nil for a refusal, which is a
 // condition.
 func clientError(err error) error {
-	if isRefusal(err) {
+	if objects.IsRefused(err) {
 		return nil
 	}
 
 	return fmt.Errorf("writing the Service of the control plane: %w", err)
 }
 
-func isRefusal(err error) bool {
-	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
-}
-
 // reconcileBudget keeps evictions from taking more than one control plane machine
 // at a time, and the only one at all: with its Pod its etcd may be gone. It finds
 // nothing, the zero Finding, when all is well.
-func (r *ClusterReconciler) reconcileBudget(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (backends.Finding, error) {
+func (r *ClusterReconciler) reconcileBudget(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (condition.Finding, error) {
 	machines, err := r.controlPlaneMachines(ctx, cluster)
 	if err != nil {
-		return backends.Finding{}, err
+		return condition.Finding{}, err
 	}
 	wanted := desiredBudget(cluster, talosCluster, int32(len(machines))) //nolint:gosec // G115: there are few.
 	key, budget := client.ObjectKeyFromObject(wanted), &policyv1.PodDisruptionBudget{}
 	if err := r.Client.Get(ctx, key, budget); err == nil && metav1.IsControlledBy(budget, talosCluster) && !differs(budget, wanted) {
-		return backends.Finding{}, nil
+		return condition.Finding{}, nil
 	}
 	// The cache has none that others have made.
 	budget = &policyv1.PodDisruptionBudget{}
@@ -246,22 +243,22 @@ func (r *ClusterReconciler) reconcileBudget(ctx context.Context, cluster *cluste
 	case budget.DeletionTimestamp.IsZero() && differs(budget, wanted):
 		before := budget.DeepCopy()
 		mendBudget(budget, wanted)
-		err = r.Client.Patch(ctx, budget, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+		err = objects.Patch(ctx, r.Client, before, budget)
 	}
-	if isRefusal(err) {
+	if objects.IsRefused(err) {
 		return budgetMissing("The API server refuses PodDisruptionBudget %s, so that drains may evict more control plane machines at once than etcd can lose; it is tried again. Its words: %v", wanted.Name, err), nil
 	}
 	if err != nil {
-		return backends.Finding{}, fmt.Errorf("writing PodDisruptionBudget %s: %w", wanted.Name, err)
+		return condition.Finding{}, fmt.Errorf("writing PodDisruptionBudget %s: %w", wanted.Name, err)
 	}
 
-	return backends.Finding{}, nil
+	return condition.Finding{}, nil
 }
 
 // budgetMissing says so. The cluster is ready all the same: while it is not, the
 // MachineHealthChecks of its Cluster do nothing.
-func budgetMissing(format string, args ...any) backends.Finding {
-	return backends.True(infrav1.BudgetMissingReason, fmt.Sprintf(format, args...))
+func budgetMissing(format string, args ...any) condition.Finding {
+	return condition.True(infrav1.BudgetMissingReason, fmt.Sprintf(format, args...))
 }
 
 // controlPlaneMachines are the control plane machines of a cluster that are neither
@@ -325,12 +322,12 @@ func (r *ClusterReconciler) deleteMade(ctx context.Context, talosCluster *infrav
 		&policyv1.PodDisruptionBudget{ObjectMeta: meta(talosCluster.Name + infrav1.ControlPlaneBudgetSuffix)},
 		&corev1.Service{ObjectMeta: meta(endpoint.ServiceName(talosCluster))},
 	} {
-		there, err := backends.DeleteOwned(ctx, r.Client, r.APIReader, talosCluster, made)
+		there, err := objects.DeleteOwned(ctx, r.Client, r.APIReader, talosCluster, made)
 		if err != nil {
 			return nil, err
 		}
 		if there {
-			left = append(left, backends.KindOf(made)+" "+made.GetName())
+			left = append(left, objects.KindOf(made)+" "+made.GetName())
 		}
 	}
 

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -27,16 +26,16 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/pass"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/twins"
 )
 
@@ -55,8 +54,6 @@ type HostReconciler struct {
 	Credentials *credentials.Store
 	// Clock tells the time.
 	Clock clock.PassiveClock
-	// Random spreads retries.
-	Random claim.Random
 	// Recorder records events.
 	Recorder events.EventRecorder
 	// Contacts remembers when machines have answered.
@@ -67,10 +64,9 @@ type HostReconciler struct {
 	Lookout *lookout.Lookout
 	// Changes wake the hosts whose free machine has changed.
 	Changes <-chan event.GenericEvent
-	// ProbeInterval is how often a machine is looked at that cannot be watched;
-	// three times as often while it is being wiped, and less and less while it
-	// does not answer.
-	ProbeInterval time.Duration
+	// Pacing says when a machine is asked again; three times as often while it is being
+	// wiped.
+	Pacing pacing.Pacing
 	// WatchFilterValue restricts the controller to objects with this value of
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
@@ -86,8 +82,8 @@ type HostReconciler struct {
 
 // SetupWithManager registers the controller with mgr.
 func (r *HostReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
-	if r.Client == nil || r.APIReader == nil || r.Dialer == nil || r.Credentials == nil || r.Clock == nil || r.Random == nil ||
-		r.Recorder == nil || r.Contacts == nil || r.Counts == nil || r.Lookout == nil || r.Changes == nil || r.ProbeInterval <= 0 {
+	if r.Client == nil || r.APIReader == nil || r.Dialer == nil || r.Credentials == nil || r.Clock == nil ||
+		r.Recorder == nil || r.Contacts == nil || r.Counts == nil || r.Lookout == nil || r.Changes == nil || r.Pacing.Interval <= 0 {
 		return errors.New("setting up the TalosHost controller: a required field is not set")
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", "taloshost")
@@ -148,12 +144,12 @@ func (r *HostReconciler) reconcileHost(ctx context.Context, s *hostScope) (ctrl.
 	}
 	switch {
 	case metav1.HasAnnotation(s.host.ObjectMeta, infrav1.DeleteForMoveAnnotation):
-		s.available = isFalse(infrav1.DeletedForMoveReason, "The host was moved to another management cluster")
-		s.deletion = backends.True(infrav1.DeletedForMoveReason, "The host was moved to another management cluster; its machine is left alone here")
+		s.available = condition.False(infrav1.DeletedForMoveReason, "The host was moved to another management cluster")
+		s.deletion = condition.True(infrav1.DeletedForMoveReason, "The host was moved to another management cluster; its machine is left alone here")
 		return ctrl.Result{}, nil
 	case spec.Release.Policy != "" && !deleting && s.consumerMovedOrMissing():
 		s.claimed()
-		s.available = isFalse(infrav1.HostReleasingReason, "TalosMachine %s, for which the machine is re-provisioned, is missing, or was moved to another management cluster; the machine is left alone", spec.ConsumerRef.Name)
+		s.available = condition.Falsef(infrav1.HostReleasingReason, "TalosMachine %s, for which the machine is re-provisioned, is missing, or was moved to another management cluster; the machine is left alone", spec.ConsumerRef.Name)
 		return ctrl.Result{}, nil
 	case spec.Release.Policy != "":
 		return r.reconcileRelease(ctx, s)
@@ -181,7 +177,7 @@ func (r *HostReconciler) reconcileDelete(ctx context.Context, s *hostScope) erro
 		return r.letGo(ctx, s, s.host.Spec.Handover.ProviderID != "")
 	}
 	s.claimed()
-	s.deletion = backends.True(infrav1.DeletingReason, "Waiting for TalosMachine "+s.consumer.Name+" to give the host back")
+	s.deletion = condition.True(infrav1.DeletingReason, "Waiting for TalosMachine "+s.consumer.Name+" to give the host back")
 
 	return nil
 }
@@ -234,22 +230,6 @@ func (r *HostReconciler) findConsumer(ctx context.Context, s *hostScope, reader 
 	s.cluster = cluster
 
 	return nil
-}
-
-// after is a requeue after about d: the probes of many machines are spread.
-func (r *HostReconciler) after(d time.Duration) ctrl.Result {
-	return ctrl.Result{RequeueAfter: backends.Jitter(r.Random, d)}
-}
-
-// paced looks again at what has not come about for a while: every least at first,
-// then less and less.
-func (r *HostReconciler) paced(since time.Time, least time.Duration, factor int) ctrl.Result {
-	waited := time.Duration(0)
-	if !since.IsZero() {
-		waited = r.Clock.Since(since)
-	}
-
-	return r.after(lookout.Pace(waited, least, time.Duration(factor)*r.ProbeInterval))
 }
 
 // HostOf is the TalosHost of a key, for the events of a Follower.

@@ -13,22 +13,16 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/hardware"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
-)
-
-const (
-	// silentFactor makes the longest interval for machines that do not answer
-	// out of ProbeInterval, and errorFactor for those that only a person can mend.
-	silentFactor, errorFactor = 6, 30
 )
 
 // reconcileFree looks at a machine that nobody has claimed.
@@ -42,7 +36,7 @@ func (r *HostReconciler) reconcileFree(ctx context.Context, s *hostScope) (ctrl.
 	}
 	// A machine that another host stands for is not even asked.
 	if r.isTwin(ctx, s, identity.Told(s.host), hosts.Items) {
-		return r.paced(s.errorSince(), r.ProbeInterval, errorFactor), nil
+		return r.Pacing.Wrong(s.errorSince(), r.Pacing.Interval), nil
 	}
 	if _, calm := r.Lookout.Calm(client.ObjectKeyFromObject(s.host), r.targetText(s)); calm && s.isKnown() {
 		return r.judge(s), nil
@@ -64,19 +58,19 @@ func (r *HostReconciler) reconcileFree(ctx context.Context, s *hostScope) (ctrl.
 	switch answer.Outcome {
 	case contact.InMaintenance:
 		if r.isTwin(ctx, s, identity.Of(answer.Hardware), hosts.Items) {
-			return r.paced(s.errorSince(), r.ProbeInterval, errorFactor), nil
+			return r.Pacing.Wrong(s.errorSince(), r.Pacing.Interval), nil
 		}
 		return r.observeMaintenance(ctx, s, answer)
 	case contact.Foreign:
 		return r.reconcileForeign(ctx, s, hosts.Items)
 	case contact.WrongMachine:
 		s.error(infrav1.HostIdentityReason, wrongMachine(answer))
-		return r.paced(s.errorSince(), r.ProbeInterval, errorFactor), nil
+		return r.Pacing.Wrong(s.errorSince(), r.Pacing.Interval), nil
 	default:
 		s.silent()
 	}
 
-	return r.paced(s.silentSince(), r.ProbeInterval, silentFactor), nil
+	return r.Pacing.Silent(s.silentSince(), r.Pacing.Interval), nil
 }
 
 func wrongMachine(answer contact.Answer) string {
@@ -101,7 +95,7 @@ func (r *HostReconciler) observeMaintenance(ctx context.Context, s *hostScope, a
 	if err != nil {
 		ctrl.LoggerFrom(ctx).V(3).Info("The machine was lost while it was looked at", "reason", err.Error())
 		s.silent()
-		return r.paced(s.silentSince(), r.ProbeInterval, silentFactor), nil
+		return r.Pacing.Silent(s.silentSince(), r.Pacing.Interval), nil
 	}
 	fingerprint := answer.Node.Fingerprint()
 	s.host.Status.Address = answer.Address
@@ -118,7 +112,7 @@ func (r *HostReconciler) observeMaintenance(ctx context.Context, s *hostScope, a
 		return result, nil
 	}
 
-	return r.after(r.ProbeInterval), nil
+	return r.Pacing.Next(), nil
 }
 
 // judge says whether a machine that waits in maintenance mode may be claimed, and
@@ -131,13 +125,13 @@ func (r *HostReconciler) judge(s *hostScope) ctrl.Result {
 		s.error(infrav1.HostFingerprintReason, "The maintenance certificate of the machine is not the one that maintenanceCertFingerprint demands; nothing is sent to it. "+
 			"Talos makes a new one at each boot: compare with the machine's console")
 	case ptr.Deref(s.host.Spec.Unschedulable, false):
-		s.available = isFalse(infrav1.HostUnschedulableReason, "spec.unschedulable is set")
+		s.available = condition.False(infrav1.HostUnschedulableReason, "spec.unschedulable is set")
 	case r.Clock.Now().Before(ends):
-		s.available = isFalse(infrav1.HostQuarantinedReason, "An unhealthy Machine has given the host back; it is not claimed before %s. The annotation %s ends that",
+		s.available = condition.Falsef(infrav1.HostQuarantinedReason, "An unhealthy Machine has given the host back; it is not claimed before %s. The annotation %s ends that",
 			ends.UTC().Format(time.RFC3339), infrav1.HostRetryAnnotation)
 		return ctrl.Result{RequeueAfter: ends.Sub(r.Clock.Now())}
 	default:
-		s.available = backends.True(infrav1.HostAvailableReason, hardware.Omitted(s.host.Status.Hardware))
+		s.available = condition.True(infrav1.HostAvailableReason, hardware.Omitted(s.host.Status.Hardware))
 	}
 
 	return ctrl.Result{}
@@ -167,7 +161,7 @@ func (r *HostReconciler) startAfresh(ctx context.Context, s *hostScope) error {
 // reconcileForeign handles a machine that somebody else has configured. It is
 // wiped only when the user says so, and gives the credentials for it.
 func (r *HostReconciler) reconcileForeign(ctx context.Context, s *hostScope, hosts []infrav1.TalosHost) (ctrl.Result, error) {
-	wait := r.paced(s.errorSince(), r.ProbeInterval, silentFactor)
+	wait := r.Pacing.Silent(s.errorSince(), r.Pacing.Interval)
 	if s.host.Spec.AdoptionPolicy != infrav1.AdoptionWipeForeign {
 		s.error(infrav1.HostForeignReason, "The machine was configured by somebody else, and is left alone. Reset it to maintenance mode, or set adoptionPolicy WipeForeign with its talosconfig")
 		return wait, nil
@@ -222,7 +216,7 @@ func (r *HostReconciler) adopt(ctx context.Context, s *hostScope, answer contact
 		s.host.Status.Hardware = hardware.Of(answer.Hardware, "", s.host.Spec.Install)
 	}
 	s.state = infrav1.HostReleasing
-	s.available = isFalse(infrav1.HostReleasingReason, "The machine was configured by somebody else, and is wiped as adoptionPolicy says")
+	s.available = condition.False(infrav1.HostReleasingReason, "The machine was configured by somebody else, and is wiped as adoptionPolicy says")
 	if err := r.update(ctx, s, func(host *infrav1.TalosHost) {
 		host.Spec.Release = infrav1.HostRelease{Policy: infrav1.ReleaseWipeSystem, RequestedAt: metav1.NewTime(r.Clock.Now())}
 		if !hardware.IsContainer(answer.Hardware) {

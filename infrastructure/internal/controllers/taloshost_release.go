@@ -14,9 +14,9 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
@@ -116,13 +116,13 @@ func (r *HostReconciler) nextLook(s *hostScope, decision wipe.Decision, overdue 
 	if at := s.host.Spec.Release.ResetAt.Time; at.After(since) {
 		since = at
 	}
-	least := r.ProbeInterval / releaseFactor
+	least := r.Pacing.Interval / releaseFactor
 	if overdue || decision.Failed {
-		least = r.ProbeInterval
+		least = r.Pacing.Interval
 	}
-	result := r.paced(since, least, silentFactor)
+	result := r.Pacing.Silent(since, least)
 	if decision.Next > 0 && decision.Next < result.RequeueAfter {
-		return r.after(max(decision.Next, least))
+		return r.Pacing.After(max(decision.Next, least))
 	}
 
 	return result
@@ -201,8 +201,8 @@ func (r *HostReconciler) releaseFacts(ctx context.Context, s *hostScope, answer 
 
 // reportRelease says how far the release is.
 func (r *HostReconciler) reportRelease(s *hostScope, decision wipe.Decision) {
-	s.released = isFalse(decision.Reason, "%s", decision.Message)
-	s.available = isFalse(infrav1.HostReleasingReason, "%s", decision.Message)
+	s.released = condition.False(decision.Reason, decision.Message)
+	s.available = condition.False(infrav1.HostReleasingReason, decision.Message)
 	s.state = infrav1.HostReleasing
 	overdue := r.Clock.Since(s.host.Spec.Release.RequestedAt.Time) >= metal.ReleaseTimeout(s.host.Spec.Release)
 	if decision.Failed || overdue {
@@ -215,7 +215,7 @@ func (r *HostReconciler) reportRelease(s *hostScope, decision wipe.Decision) {
 		s.available.Message = "The machine is wiped, to be given the configuration of TalosMachine " + s.host.Spec.ConsumerRef.Name + " again: " + decision.Message
 	}
 	if !s.host.DeletionTimestamp.IsZero() {
-		s.deletion = backends.True(infrav1.DeletingReason, "Waiting for the machine to be wiped")
+		s.deletion = condition.True(infrav1.DeletingReason, "Waiting for the machine to be wiped")
 	}
 }
 
@@ -246,14 +246,14 @@ func (r *HostReconciler) reset(ctx context.Context, s *hostScope, answer contact
 		r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventReset, "Reset", "Told the machine to wipe itself")
 	}
 
-	return r.after(r.ProbeInterval / releaseFactor), r.letMove(ctx, s)
+	return r.Pacing.After(r.Pacing.Interval / releaseFactor), r.letMove(ctx, s)
 }
 
 // refused says that the machine does not wipe what it was told to, in Talos' words.
 func (r *HostReconciler) refused(ctx context.Context, s *hostScope, refusal error) {
 	ctrl.LoggerFrom(ctx).Info("The machine does not wipe itself", "reason", refusal.Error())
 	message := "The machine does not wipe what it was told to: " + refusal.Error() + ". It is told again; if that does not help, mend what it names, or wipe it by hand"
-	s.released = isFalse(infrav1.ReleaseFailedReason, "%s", message)
+	s.released = condition.False(infrav1.ReleaseFailedReason, message)
 	s.available.Message = message
 	r.Recorder.Eventf(s.host, nil, corev1.EventTypeWarning, infrav1.EventResetFailed, "Reset", "%s", message)
 }
@@ -277,7 +277,7 @@ func (r *HostReconciler) wipePartitions(ctx context.Context, s *hostScope, answe
 		r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventReset, "Reset", "Wiped what the machine still had: %s", strings.Join(decision.Partitions, ", "))
 	}
 
-	return r.after(r.ProbeInterval / releaseFactor), nil
+	return r.Pacing.After(r.Pacing.Interval / releaseFactor), nil
 }
 
 // letMove lets a host be moved for which no TalosMachine waits: its release may never
@@ -324,12 +324,12 @@ func (r *HostReconciler) endRelease(ctx context.Context, s *hostScope) error {
 	if err != nil {
 		return fmt.Errorf("ending the release: %w", err)
 	}
-	s.released = backends.True(infrav1.NothingToReleaseReason, "")
+	s.released = condition.True(infrav1.NothingToReleaseReason, "")
 	s.state = infrav1.HostUnknown
-	s.available = isFalse(infrav1.HostUnreachableReason, "The machine is proven wiped, and is looked at next")
+	s.available = condition.False(infrav1.HostUnreachableReason, "The machine is proven wiped, and is looked at next")
 	if again {
 		s.state = infrav1.HostClaimed
-		s.available = isFalse(infrav1.HostClaimedByReason, "%s", s.claimedText(true))
+		s.available = condition.False(infrav1.HostClaimedByReason, s.claimedText(true))
 	} else {
 		r.Counts.Release(s.host.Namespace, metrics.ReleaseWiped)
 	}

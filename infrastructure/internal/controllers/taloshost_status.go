@@ -12,8 +12,8 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/cluster-api/util/patch"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
@@ -35,21 +35,13 @@ type hostScope struct {
 	gone bool
 
 	state                                              infrav1.HostState
-	available, reachable, identity, released, deletion backends.Finding
-}
-
-func isFalse(reason, format string, args ...any) backends.Finding {
-	return backends.False(reason, fmt.Sprintf(format, args...))
-}
-
-func unknown(reason, format string, args ...any) backends.Finding {
-	return backends.Unknown(reason, fmt.Sprintf(format, args...))
+	available, reachable, identity, released, deletion condition.Finding
 }
 
 // error says that the host needs attention.
 func (s *hostScope) error(reason, message string) {
 	s.state = infrav1.HostError
-	s.available = isFalse(reason, "%s", message)
+	s.available = condition.False(reason, message)
 }
 
 // claimed says that a TalosMachine has the host, and follows the machine.
@@ -62,8 +54,8 @@ func (s *hostScope) claimed() {
 	case infrav1.HandoverRan:
 		s.state = infrav1.HostProvisioned
 	}
-	s.available = isFalse(infrav1.HostClaimedByReason, "%s", s.claimedText(reprovision.IsConfiguredAgain(s.host)))
-	s.reachable = unknown(infrav1.FollowedByConsumerReason, "The conditions of TalosMachine %s tell", spec.ConsumerRef.Name)
+	s.available = condition.False(infrav1.HostClaimedByReason, s.claimedText(reprovision.IsConfiguredAgain(s.host)))
+	s.reachable = condition.Unknownf(infrav1.FollowedByConsumerReason, "The conditions of TalosMachine %s tell", spec.ConsumerRef.Name)
 	s.consumerFindsStranger()
 }
 
@@ -96,11 +88,11 @@ func (s *hostScope) consumerFindsStranger() {
 		}
 		switch found.Reason {
 		case infrav1.HostIdentityMismatchReason:
-			s.identity = isFalse(infrav1.IdentityMismatchReason, "%s", found.Message)
+			s.identity = condition.False(infrav1.IdentityMismatchReason, found.Message)
 			s.error(infrav1.HostIdentityReason, found.Message)
 			return
 		case infrav1.HostDuplicateReason:
-			s.identity = isFalse(infrav1.IdentityDuplicateReason, "%s", found.Message)
+			s.identity = condition.False(infrav1.IdentityDuplicateReason, found.Message)
 			s.error(infrav1.HostIdentityReason, found.Message)
 			return
 		case infrav1.ForeignConfigurationReason:
@@ -123,7 +115,7 @@ func (s *hostScope) identityReason() string {
 // silent says that no address answers.
 func (s *hostScope) silent() {
 	s.state = infrav1.HostUnknown
-	s.available = isFalse(infrav1.HostUnreachableReason, "No address of the host answers")
+	s.available = condition.False(infrav1.HostUnreachableReason, "No address of the host answers")
 	s.setReachable(contact.Silent)
 	s.setVerdict("")
 }
@@ -132,15 +124,15 @@ func (s *hostScope) silent() {
 func (s *hostScope) setReachable(outcome contact.Outcome) {
 	switch outcome {
 	case contact.InMaintenance, contact.WrongFingerprint:
-		s.reachable = backends.True(infrav1.AnswersInMaintenanceReason, "")
+		s.reachable = condition.True(infrav1.AnswersInMaintenanceReason, "")
 	case contact.Configured, contact.Foreign:
-		s.reachable = backends.True(infrav1.AnswersConfiguredReason, "")
+		s.reachable = condition.True(infrav1.AnswersConfiguredReason, "")
 	case contact.WrongClock:
-		s.reachable = isFalse(infrav1.ReachableClockSkewReason, "%s", contact.WrongClockText)
+		s.reachable = condition.False(infrav1.ReachableClockSkewReason, contact.WrongClockText)
 	case contact.WrongMachine:
-		s.reachable = isFalse(infrav1.IdentityMismatchReason, "Another machine answers at the addresses of the host")
+		s.reachable = condition.False(infrav1.IdentityMismatchReason, "Another machine answers at the addresses of the host")
 	case contact.Silent:
-		s.reachable = isFalse(infrav1.NoAddressAnswersReason, "No address of the host answers")
+		s.reachable = condition.False(infrav1.NoAddressAnswersReason, "No address of the host answers")
 	}
 }
 
@@ -148,19 +140,19 @@ func (s *hostScope) setReachable(outcome contact.Outcome) {
 func (s *hostScope) setVerdict(verdict identity.Verdict) {
 	switch verdict {
 	case identity.Matches:
-		s.identity = backends.True(infrav1.IdentityMatchesReason, "")
+		s.identity = condition.True(infrav1.IdentityMatchesReason, "")
 		if wanted := identity.Wanted(s.host); wanted.UUID == "" && len(wanted.MACAddresses) == 0 {
 			// It is the machine that has answered before; nobody has named it.
-			s.identity = backends.True(infrav1.IdentityDiscoveredReason, "")
+			s.identity = condition.True(infrav1.IdentityDiscoveredReason, "")
 		}
 	case identity.Discovered:
-		s.identity = backends.True(infrav1.IdentityDiscoveredReason, "")
+		s.identity = condition.True(infrav1.IdentityDiscoveredReason, "")
 	case identity.Mismatch:
-		s.identity = isFalse(infrav1.IdentityMismatchReason, "The machine that answers does not have the identity of the host")
+		s.identity = condition.False(infrav1.IdentityMismatchReason, "The machine that answers does not have the identity of the host")
 	case identity.Unusable:
-		s.identity = isFalse(infrav1.IdentityUnusableReason, "The machine cannot be told from others: it has neither a usable SMBIOS UUID nor hardware addresses, or several machines tell the UUID that spec.identity names")
+		s.identity = condition.False(infrav1.IdentityUnusableReason, "The machine cannot be told from others: it has neither a usable SMBIOS UUID nor hardware addresses, or several machines tell the UUID that spec.identity names")
 	default:
-		s.identity = unknown(infrav1.IdentityNotObservedReason, "The machine has not told its identity")
+		s.identity = condition.Unknown(infrav1.IdentityNotObservedReason, "The machine has not told its identity")
 	}
 }
 
@@ -185,15 +177,15 @@ func (r *HostReconciler) reconcileStatus(ctx context.Context, s *hostScope, help
 		s.setVerdict("")
 	}
 	if s.reachable.Status == "" && conditions.Get(s.host, infrav1.ReachableCondition) == nil {
-		s.reachable = unknown(infrav1.IdentityNotObservedReason, "The machine was not seen")
+		s.reachable = condition.Unknown(infrav1.IdentityNotObservedReason, "The machine was not seen")
 	}
 	if s.host.Spec.Release.Policy == "" {
-		s.released = backends.True(infrav1.NothingToReleaseReason, "")
+		s.released = condition.True(infrav1.NothingToReleaseReason, "")
 	}
 	if s.deletion.Status == "" && s.host.DeletionTimestamp.IsZero() {
-		s.deletion = isFalse(infrav1.NotDeletingReason, "")
+		s.deletion = condition.False(infrav1.NotDeletingReason, "")
 	}
-	for conditionType, found := range map[string]backends.Finding{
+	for conditionType, found := range map[string]condition.Finding{
 		infrav1.AvailableCondition:        s.available,
 		infrav1.ReachableCondition:        s.reachable,
 		infrav1.IdentityVerifiedCondition: s.identity,
@@ -235,16 +227,16 @@ func (r *HostReconciler) recordTransition(s *hostScope) {
 	}
 }
 
-func consumerFinding(s *hostScope) backends.Finding {
+func consumerFinding(s *hostScope) condition.Finding {
 	name := s.host.Spec.ConsumerRef.Name
 	switch {
 	case name == "":
-		return isFalse(infrav1.NoConsumerReason, "")
+		return condition.False(infrav1.NoConsumerReason, "")
 	case s.consumer != nil:
-		return backends.True(infrav1.ConsumerPresentReason, "")
+		return condition.True(infrav1.ConsumerPresentReason, "")
 	case s.otherConsumer:
-		return isFalse(infrav1.ConsumerOtherReason, "TalosMachine %s has another provider ID than the one that has claimed the host", name)
+		return condition.Falsef(infrav1.ConsumerOtherReason, "TalosMachine %s has another provider ID than the one that has claimed the host", name)
 	}
 
-	return isFalse(infrav1.ConsumerMissingReason, "TalosMachine %s does not exist. That alone never starts a release: create it again, or delete the host", name)
+	return condition.Falsef(infrav1.ConsumerMissingReason, "TalosMachine %s does not exist. That alone never starts a release: create it again, or delete the host", name)
 }

@@ -6,6 +6,7 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
@@ -29,8 +30,8 @@ func (r *HostReconciler) isTwin(ctx context.Context, s *hostScope, told infrav1.
 
 // duplicate says that the machine is left to another host.
 func (s *hostScope) duplicate(message string) {
-	s.identity = isFalse(infrav1.IdentityDuplicateReason, "%s", message)
-	s.reachable = unknown(infrav1.IdentityNotObservedReason, "The machine is left to the other TalosHost")
+	s.identity = condition.False(infrav1.IdentityDuplicateReason, message)
+	s.reachable = condition.Unknown(infrav1.IdentityNotObservedReason, "The machine is left to the other TalosHost")
 	s.error(infrav1.HostIdentityReason, message)
 }
 

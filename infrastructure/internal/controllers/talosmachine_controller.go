@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/pass"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
@@ -119,7 +120,7 @@ func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 		ctrl.LoggerFrom(ctx).Info("Waiting for the Machine controller to set the owner reference")
 		return ctrl.Result{}, nil
 	case !ptr.Deref(scope.Cluster.Status.Initialization.InfrastructureProvisioned, false):
-		scope.Observed.Claim = backends.False(infrav1.WaitingForClusterInfrastructureReason, "Waiting for the infrastructure of the Cluster to be provisioned")
+		scope.Observed.Claim = condition.False(infrav1.WaitingForClusterInfrastructureReason, "Waiting for the infrastructure of the Cluster to be provisioned")
 		return ctrl.Result{}, nil
 	}
 	if refused := refusal(scope); refused.Reason != "" {
@@ -142,20 +143,20 @@ func (r *MachineReconciler) backend(machine *infrav1.TalosMachine) backends.Mach
 // refusal says why a TalosMachine gets no machine; it is zero when it does. A second
 // machine of one name would, on the control plane, push the etcd member of the first one
 // out, as Talos does it: past all care for the quorum.
-func refusal(scope *backends.Scope) backends.Finding {
+func refusal(scope *backends.Scope) condition.Finding {
 	if scope.Machine.Spec.ProviderID != "" && scope.TalosMachine.Spec.ProviderID == "" {
 		reason := infrav1.HostLostReason
 		if scope.TalosMachine.Spec.Container != nil {
 			reason = infrav1.PodLostReason
 		}
-		return backends.False(reason, "The Machine had another TalosMachine of this name, which is gone, and gets no second machine: "+
+		return condition.False(reason, "The Machine had another TalosMachine of this name, which is gone, and gets no second machine: "+
 			"delete the Machine, or let a MachineHealthCheck replace it")
 	}
 	if mismatch := clusterMismatch(scope); mismatch != "" {
-		return backends.False(infrav1.ClusterMismatchReason, mismatch)
+		return condition.False(infrav1.ClusterMismatchReason, mismatch)
 	}
 
-	return backends.Finding{}
+	return condition.Finding{}
 }
 
 // clusterMismatch says why a control plane machine cannot be one of its Cluster;
@@ -244,7 +245,7 @@ func (r *MachineReconciler) reconcileDelete(ctx context.Context, scope *backends
 		return ctrl.Result{}, nil
 	}
 	if metav1.HasAnnotation(talosMachine.ObjectMeta, infrav1.DeleteForMoveAnnotation) {
-		scope.Observed.Deleting = backends.True(infrav1.DeletedForMoveReason, "The TalosMachine was moved to another management cluster")
+		scope.Observed.Deleting = condition.True(infrav1.DeletedForMoveReason, "The TalosMachine was moved to another management cluster")
 		return ctrl.Result{}, nil
 	}
 	deletion, result, err := r.backend(talosMachine).Delete(ctx, scope)

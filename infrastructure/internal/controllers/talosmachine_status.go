@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/patch"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 )
@@ -72,9 +73,9 @@ func (r *MachineReconciler) reconcileStatus(ctx context.Context, scope *backends
 // for what comes before it; what was observed before stays.
 func setMachineConditions(machine *infrav1.TalosMachine, observed backends.Observed) {
 	if observed.Deleting.Status == "" {
-		observed.Deleting = backends.False(infrav1.NotDeletingReason, "")
+		observed.Deleting = condition.False(infrav1.NotDeletingReason, "")
 		if !machine.DeletionTimestamp.IsZero() {
-			observed.Deleting = backends.True(infrav1.DeletingReason, "")
+			observed.Deleting = condition.True(infrav1.DeletingReason, "")
 		}
 	}
 	waitsFor := "Waiting for a host"
@@ -83,15 +84,15 @@ func setMachineConditions(machine *infrav1.TalosMachine, observed backends.Obser
 	}
 	for _, condition := range []struct {
 		kind    string
-		found   backends.Finding
-		initial backends.Finding
+		found   condition.Finding
+		initial condition.Finding
 	}{
-		{infrav1.AllocatedCondition, observed.Claim, backends.False(infrav1.WaitingForClusterInfrastructureReason, "Waiting for the Machine and its Cluster")},
-		{infrav1.ConfigurationAppliedCondition, observed.Configuration, backends.False(infrav1.WaitingForHostReason, waitsFor)},
-		{infrav1.RunningCondition, observed.Running, backends.False(infrav1.NotConfiguredReason, "The machine has no configuration yet")},
-		{infrav1.IdentityVerifiedCondition, observed.Identity, backends.Unknown(infrav1.NotConfiguredReason, "The machine has no configuration yet")},
-		{infrav1.ReprovisioningCondition, observed.Reprovisioning, backends.False(infrav1.NotReprovisioningReason, "")},
-		{infrav1.DeletingCondition, observed.Deleting, backends.Finding{}},
+		{infrav1.AllocatedCondition, observed.Claim, condition.False(infrav1.WaitingForClusterInfrastructureReason, "Waiting for the Machine and its Cluster")},
+		{infrav1.ConfigurationAppliedCondition, observed.Configuration, condition.False(infrav1.WaitingForHostReason, waitsFor)},
+		{infrav1.RunningCondition, observed.Running, condition.False(infrav1.NotConfiguredReason, "The machine has no configuration yet")},
+		{infrav1.IdentityVerifiedCondition, observed.Identity, condition.Unknown(infrav1.NotConfiguredReason, "The machine has no configuration yet")},
+		{infrav1.ReprovisioningCondition, observed.Reprovisioning, condition.False(infrav1.NotReprovisioningReason, "")},
+		{infrav1.DeletingCondition, observed.Deleting, condition.Finding{}},
 	} {
 		found := condition.found
 		if found.Status == "" && conditions.Get(machine, condition.kind) == nil {

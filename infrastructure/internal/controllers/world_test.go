@@ -34,6 +34,7 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
 	"github.com/capi-talos/capi-talos/test/mortal"
 )
 
@@ -321,8 +322,8 @@ type manager struct {
 }
 
 func (w *world) manager() *manager {
-	const probeInterval = 10 * time.Second
 	m, c := &manager{}, w.life.Client(w.client)
+	pace := pacing.Pacing{Interval: 10 * time.Second, Clock: w.clock, Random: w.random}
 	dialer := mortalDialer{Dialer: w.dialer, world: w}
 	watches := watchDialer{Dialer: w.dialer, world: w, open: &m.openWatches}
 	live := liveReader{Reader: c, world: w}
@@ -335,16 +336,16 @@ func (w *world) manager() *manager {
 		Client: c, APIReader: live, Changes: m.machineFollower.Events(),
 		Metal: &metal.Machines{
 			Client: c, APIReader: live, Dialer: dialer, Credentials: store, Contacts: m.contacts, Counts: m.counts, Lookout: lookout.New(m.machineFollower, w.clock),
-			Clock: w.clock, Random: w.random, Recorder: w.events, ProbeInterval: probeInterval,
+			Clock: w.clock, Random: w.random, Recorder: w.events, Pacing: pace,
 		},
 		Container: &container.Machines{
 			Client: c, APIReader: live, Dialer: dialer, Credentials: store, Lookout: lookout.New(m.machineFollower, w.clock), ClusterDomain: "example.local",
-			Clock: w.clock, Random: w.random, Recorder: w.events, ProbeInterval: probeInterval,
+			Clock: w.clock, Random: w.random, Recorder: w.events, Pacing: pace,
 		},
 	}
 	m.hosts = &HostReconciler{
 		Client: c, APIReader: live, Dialer: dialer, Credentials: store,
-		Clock: w.clock, Random: w.random, Recorder: w.events, ProbeInterval: probeInterval,
+		Clock: w.clock, Recorder: w.events, Pacing: pace,
 		Contacts: m.contacts, Counts: m.counts, Lookout: lookout.New(m.hostFollower, w.clock), Changes: m.hostFollower.Events(),
 	}
 

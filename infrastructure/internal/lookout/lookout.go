@@ -93,12 +93,3 @@ func (l *Lookout) Forget(key client.ObjectKey) {
 	defer l.mu.Unlock()
 	delete(l.views, key)
 }
-
-// Pace is how long to wait until something is tried again that has not come
-// about since a while: a sixth of that while, but never less than least nor more
-// than most.
-func Pace(since, least, most time.Duration) time.Duration {
-	const part = 6
-
-	return max(least, min(since/part, most))
-}

@@ -78,12 +78,3 @@ func TestAWatchThatBreaksAtOnceIsNotOpenedForEver(t *testing.T) {
 	machine.SetSilent(false)
 	g.Expect(l.Seen(key, "t", waiting, "disks", watch)).To(BeTrue())
 }
-
-func TestPace(t *testing.T) {
-	g := NewWithT(t)
-	const least, most = 10 * time.Second, time.Minute
-	g.Expect(Pace(-time.Hour, least, most)).To(Equal(least), "clocks differ")
-	g.Expect(Pace(30*time.Second, least, most)).To(Equal(least))
-	g.Expect(Pace(2*time.Minute, least, most)).To(Equal(20 * time.Second))
-	g.Expect(Pace(time.Hour, least, most)).To(Equal(most))
-}

@@ -3,12 +3,11 @@
 package metrics
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/collectors"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
@@ -47,16 +46,7 @@ func NewHosts(list func() []infrav1.TalosHost, answered func(*infrav1.TalosHost)
 // Register registers the collector, in place of one that a former manager of the
 // same process has left.
 func (h *Hosts) Register(registry prometheus.Registerer) error {
-	err := registry.Register(h)
-	if old := (prometheus.AlreadyRegisteredError{}); errors.As(err, &old) {
-		registry.Unregister(old.ExistingCollector)
-		err = registry.Register(h)
-	}
-	if err != nil {
-		return fmt.Errorf("registering the metrics of TalosHosts: %w", err)
-	}
-
-	return nil
+	return collectors.Register(registry, h, "TalosHosts")
 }
 
 // Describe implements prometheus.Collector.

@@ -14,6 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/versions"
@@ -82,8 +83,8 @@ func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, w wish, 
 		return nil, ctrl.Result{}, err
 	}
 	if missing != "" {
-		scope.Observed.Configuration = backends.False(infrav1.WaitingForBootstrapDataReason, missing)
-		return nil, m.later(), nil
+		scope.Observed.Configuration = condition.False(infrav1.WaitingForBootstrapDataReason, missing)
+		return nil, m.Pacing.Later(), nil
 	}
 	overlay := overlayOf(scope.TalosMachine)
 	overlay.EtcdAddress = etcdAddress(scope.TalosMachine)
@@ -97,7 +98,7 @@ func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, w wish, 
 			return nil, ctrl.Result{}, err
 		}
 		if !found {
-			scope.Observed.Configuration = backends.False(infrav1.WaitingForServiceReason, "Waiting for the Service of the control plane, whose names belong into the configuration")
+			scope.Observed.Configuration = condition.False(infrav1.WaitingForServiceReason, "Waiting for the Service of the control plane, whose names belong into the configuration")
 			return nil, m.soon(), nil
 		}
 		overlay.EndpointNames = names
@@ -108,8 +109,8 @@ func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, w wish, 
 		err = tooLong(userData, 0)
 	}
 	if err != nil {
-		scope.Observed.Configuration = backends.False(infrav1.OverlayFailedReason, fmt.Sprintf("The machine configuration does not fit a Pod: %v", err))
-		return nil, m.later(), nil //nolint:nilerr // It is the user's, and in the condition.
+		scope.Observed.Configuration = condition.False(infrav1.OverlayFailedReason, fmt.Sprintf("The machine configuration does not fit a Pod: %v", err))
+		return nil, m.Pacing.Later(), nil //nolint:nilerr // It is the user's, and in the condition.
 	}
 
 	return userData, ctrl.Result{}, nil
@@ -229,7 +230,7 @@ func reservedText(kept corev1.ResourceList) string {
 
 // running is what the stage of a machine says of whether it runs, and whether what it
 // keeps back was computed for another node than the one that it is on.
-func running(machine *infrav1.TalosMachine, node *corev1.Node, status talosclient.MachineStatus) backends.Finding {
+func running(machine *infrav1.TalosMachine, node *corev1.Node, status talosclient.MachineStatus) condition.Finding {
 	found := backends.RunningFinding(status)
 	recorded := machine.Spec.Pod.SystemReserved
 	if recorded == "" || node == nil {

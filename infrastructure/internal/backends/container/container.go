@@ -23,21 +23,23 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
 )
 
 const (
 	// startPatience is how long Talos may take from the start of its container until
 	// it answers.
 	startPatience = time.Minute
-	// lostContactFactor and silentFactor make the interval for what only a person
-	// can mend, and the longest one for machines that do not answer, out of
-	// ProbeInterval.
-	lostContactFactor, silentFactor = 3, 6
+	// startPart of the interval is for machines that are coming up.
+	startPart = 6
 )
 
 // Machines is the container backend. All fields are required.
@@ -54,12 +56,12 @@ type Machines struct {
 	Lookout *lookout.Lookout
 	// Clock tells the time.
 	Clock clock.PassiveClock
-	// Random mints provider IDs, and spreads retries.
-	Random backends.Random
+	// Random mints provider IDs.
+	Random requeue.Random
 	// Recorder records events.
 	Recorder events.EventRecorder
-	// ProbeInterval is about how often a machine is asked that cannot be watched.
-	ProbeInterval time.Duration
+	// Pacing says when a machine is asked again.
+	Pacing pacing.Pacing
 	// ClusterDomain is the DNS domain of the management cluster.
 	ClusterDomain string
 
@@ -81,9 +83,9 @@ func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.R
 
 	progress := scope.TalosMachine.Spec.Pod.Progress
 	scope.Observed.Provisioned = progress == infrav1.PodRan
-	scope.Observed.Identity = backends.True(infrav1.ManagedPodReason, "")
+	scope.Observed.Identity = condition.True(infrav1.ManagedPodReason, "")
 	if progress == "" && scope.Machine.Spec.Bootstrap.DataSecretName == nil {
-		scope.Observed.Claim = backends.False(infrav1.WaitingForBootstrapDataReason, noConfigurationYet)
+		scope.Observed.Claim = condition.False(infrav1.WaitingForBootstrapDataReason, noConfigurationYet)
 		return ctrl.Result{}, nil
 	}
 	again, err := m.reconcileReprovision(ctx, scope)
@@ -125,7 +127,7 @@ func (m *Machines) reconcilePod(ctx context.Context, scope *backends.Scope) (ctr
 		return m.followPod(ctx, scope, now.pod)
 	case stepRefuse:
 		scope.Observed.Claim = taken("Pod", scope.TalosMachine.Name)
-		return m.later(), nil
+		return m.Pacing.Later(), nil
 	case stepLose, stepLost:
 		return m.losePod(ctx, scope, now)
 	case stepReplace, stepAwait, stepLetGo:
@@ -223,12 +225,12 @@ func (m *Machines) losePod(ctx context.Context, scope *backends.Scope, now life)
 		text = before.Message
 	}
 	m.forget(client.ObjectKeyFromObject(machine))
-	scope.Observed.Claim = backends.False(infrav1.PodLostReason, text)
-	scope.Observed.Running = backends.False(infrav1.PodLostReason, "The Pod of the machine is gone")
+	scope.Observed.Claim = condition.False(infrav1.PodLostReason, text)
+	scope.Observed.Running = condition.False(infrav1.PodLostReason, "The Pod of the machine is gone")
 	if now.pod != nil && metav1.IsControlledBy(now.pod, machine) {
-		return m.later(), m.deletePod(ctx, now)
+		return m.Pacing.Later(), m.deletePod(ctx, now)
 	}
-	_, err := backends.DeleteOwned(ctx, m.Client, m.APIReader, machine,
+	_, err := objects.DeleteOwned(ctx, m.Client, m.APIReader, machine,
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: machine.Namespace, Name: machine.Name + infrav1.UserDataSecretSuffix}})
 
 	return ctrl.Result{}, err
@@ -263,11 +265,11 @@ func (m *Machines) replacePod(ctx context.Context, scope *backends.Scope, now li
 	if now.nodeSilent {
 		reason = infrav1.NodeNotReadyReason
 	}
-	scope.Observed.Claim = backends.False(reason, message)
-	scope.Observed.Running = backends.False(reason, message)
+	scope.Observed.Claim = condition.False(reason, message)
+	scope.Observed.Running = condition.False(reason, message)
 
 	// The end of its node does not wake us.
-	return m.later(), m.deletePod(ctx, now)
+	return m.Pacing.Later(), m.deletePod(ctx, now)
 }
 
 // deletePod deletes a Pod of ours, and lets it go once nothing of it runs.
@@ -288,19 +290,9 @@ func (m *Machines) deletePod(ctx context.Context, now life) error {
 	return m.letPodGo(ctx, pod)
 }
 
-// later asks again about what only a person can mend.
-func (m *Machines) later() ctrl.Result {
-	return ctrl.Result{RequeueAfter: backends.Jitter(m.Random, lostContactFactor*m.ProbeInterval)}
-}
-
-// soon asks again a machine that is coming up.
+// soon asks again a machine that is coming up: a Pod does so faster than a machine.
 func (m *Machines) soon() ctrl.Result {
-	return ctrl.Result{RequeueAfter: backends.Jitter(m.Random, m.ProbeInterval/silentFactor)}
-}
-
-// refused asks again for what the API server has refused.
-func (m *Machines) refused() ctrl.Result {
-	return ctrl.Result{RequeueAfter: backends.Jitter(m.Random, backends.RefusedInterval)}
+	return m.Pacing.After(m.Pacing.Interval / startPart)
 }
 
 // Gone implements backends.Machines. A Pod whose TalosMachine somebody has stripped

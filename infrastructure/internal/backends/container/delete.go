@@ -13,6 +13,8 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/wipe"
@@ -23,7 +25,7 @@ func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.
 	defer backends.CallForAttention(m.Recorder, scope)
 
 	m.forget(client.ObjectKeyFromObject(scope.TalosMachine))
-	scope.Observed.Reprovisioning = backends.False(infrav1.NotReprovisioningReason, "")
+	scope.Observed.Reprovisioning = condition.False(infrav1.NotReprovisioningReason, "")
 	now, err := m.life(ctx, scope.TalosMachine)
 	if err != nil {
 		return "", ctrl.Result{}, err
@@ -37,9 +39,9 @@ func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.
 		if now.nodeSilent {
 			reason = infrav1.NodeNotReadyReason
 		}
-		scope.Observed.Deleting = backends.True(reason, "Waiting to be gone: "+strings.Join(left, ", "))
+		scope.Observed.Deleting = condition.True(reason, "Waiting to be gone: "+strings.Join(left, ", "))
 		// The end of a node does not wake us.
-		return backends.Releasing, m.later(), nil
+		return backends.Releasing, m.Pacing.Later(), nil
 	}
 	if err := m.rememberGone(ctx, scope); err != nil {
 		return "", ctrl.Result{}, err
@@ -71,7 +73,7 @@ func (m *Machines) rememberGone(ctx context.Context, scope *backends.Scope) erro
 	if !wipe.RememberGone(cluster, machine.Spec.ProviderID) {
 		return nil
 	}
-	if err := m.Client.Patch(ctx, cluster, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := objects.Patch(ctx, m.Client, before, cluster); err != nil {
 		return fmt.Errorf("recording on TalosCluster %s that nothing is left of TalosMachine %s: %w", key.Name, machine.Name, err)
 	}
 
@@ -106,12 +108,12 @@ func (m *Machines) deleteAll(ctx context.Context, w wish, now life, names bool) 
 	}
 	var left []string
 	for _, belonging := range belongings {
-		there, err := backends.DeleteOwned(ctx, m.Client, m.APIReader, w.machine, belonging)
+		there, err := objects.DeleteOwned(ctx, m.Client, m.APIReader, w.machine, belonging)
 		if err != nil {
 			return nil, err
 		}
 		if there {
-			left = append(left, backends.KindOf(belonging)+" "+belonging.GetName())
+			left = append(left, objects.KindOf(belonging)+" "+belonging.GetName())
 		}
 	}
 

@@ -9,6 +9,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 )
@@ -22,38 +23,38 @@ func (m *Machines) judge(scope *backends.Scope, err error) (ctrl.Result, error) 
 	switch {
 	case errors.As(err, &other):
 		scope.Observed.Claim = taken(other.kind, other.name)
-		return m.later(), nil
+		return m.Pacing.Later(), nil
 	case errors.As(err, &address):
-		scope.Observed.Claim = backends.False(infrav1.EtcdAddressLostReason, address.Error())
-		return m.later(), nil
+		scope.Observed.Claim = condition.False(infrav1.EtcdAddressLostReason, address.Error())
+		return m.Pacing.Later(), nil
 	case errors.As(err, &going):
-		scope.Observed.Claim = backends.False(infrav1.PodPreparingReason, going.Error()+", which is waited for")
-		return m.later(), nil
+		scope.Observed.Claim = condition.False(infrav1.PodPreparingReason, going.Error()+", which is waited for")
+		return m.Pacing.Later(), nil
 	case apierrors.IsForbidden(err):
-		scope.Observed.Claim = backends.False(infrav1.PodRefusedReason, fmt.Sprintf(
+		scope.Observed.Claim = condition.False(infrav1.PodRefusedReason, fmt.Sprintf(
 			"The API server refuses what the machine needs; it is tried again. The namespace must allow privileged Pods (label pod-security.kubernetes.io/enforce: privileged) and have quota left. Its words: %s", err))
-		return m.refused(), nil
+		return m.Pacing.Refused(), nil
 	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
-		scope.Observed.Claim = backends.False(infrav1.PodRefusedReason, fmt.Sprintf(
+		scope.Observed.Claim = condition.False(infrav1.PodRefusedReason, fmt.Sprintf(
 			"The API server refuses what the machine needs; it is tried again. Free what is in use, or mend what it names in a new template. Its words: %s", err))
-		return m.refused(), nil
+		return m.Pacing.Refused(), nil
 	}
 
 	return ctrl.Result{}, err
 }
 
 // scheduling is what is known of the node of a Pod.
-func scheduling(pod *corev1.Pod) backends.Finding {
+func scheduling(pod *corev1.Pod) condition.Finding {
 	if pod.Spec.NodeName != "" {
-		return backends.True(infrav1.PodScheduledReason, "")
+		return condition.True(infrav1.PodScheduledReason, "")
 	}
-	for _, condition := range pod.Status.Conditions {
-		if condition.Type == corev1.PodScheduled && condition.Status == corev1.ConditionFalse && condition.Message != "" {
-			return backends.False(infrav1.PodNotScheduledReason, "The Pod has no node; it gets one as soon as one fits: "+condition.Message)
+	for _, found := range pod.Status.Conditions {
+		if found.Type == corev1.PodScheduled && found.Status == corev1.ConditionFalse && found.Message != "" {
+			return condition.False(infrav1.PodNotScheduledReason, "The Pod has no node; it gets one as soon as one fits: "+found.Message)
 		}
 	}
 
-	return backends.False(infrav1.PodNotScheduledReason, "Waiting for the Pod to get a node")
+	return condition.False(infrav1.PodNotScheduledReason, "Waiting for the Pod to get a node")
 }
 
 // hasUserData tells that the configuration of a Pod is in its environment.
@@ -68,33 +69,33 @@ var imageReasons = []string{"ErrImagePull", "ImagePullBackOff", "InvalidImageNam
 
 // starting says why the container of a Pod does not run; the zero Finding when it
 // does.
-func starting(pod *corev1.Pod) backends.Finding {
+func starting(pod *corev1.Pod) condition.Finding {
 	for i := range pod.Status.ContainerStatuses {
 		status := &pod.Status.ContainerStatuses[i]
 		switch {
 		case status.Name != containerName:
 		case status.State.Running != nil:
-			return backends.Finding{}
+			return condition.Finding{}
 		case status.State.Terminated != nil:
-			return backends.False(infrav1.ContainerRestartingReason, "The container has ended, and is started again: "+terminatedText(status.State.Terminated))
+			return condition.False(infrav1.ContainerRestartingReason, "The container has ended, and is started again: "+terminatedText(status.State.Terminated))
 		case status.State.Waiting != nil && slices.Contains(imageReasons, status.State.Waiting.Reason):
-			return backends.False(infrav1.ImageUnavailableReason, fmt.Sprintf(
+			return condition.False(infrav1.ImageUnavailableReason, fmt.Sprintf(
 				"The image %s is not to be had; it is tried again. Make it available, or name another one in a new template. The kubelet says: %s: %s",
 				status.Image, status.State.Waiting.Reason, status.State.Waiting.Message))
 		case status.State.Waiting != nil && status.LastTerminationState.Terminated != nil:
-			return backends.False(infrav1.ContainerRestartingReason, fmt.Sprintf("The container has ended, and is started again (%s): %s",
+			return condition.False(infrav1.ContainerRestartingReason, fmt.Sprintf("The container has ended, and is started again (%s): %s",
 				status.State.Waiting.Reason, terminatedText(status.LastTerminationState.Terminated)))
 		case status.State.Waiting != nil && status.State.Waiting.Message != "":
-			return backends.False(infrav1.ContainerNotStartedReason, fmt.Sprintf("The container does not start. The kubelet says: %s: %s",
+			return condition.False(infrav1.ContainerNotStartedReason, fmt.Sprintf("The container does not start. The kubelet says: %s: %s",
 				status.State.Waiting.Reason, status.State.Waiting.Message))
 		}
 	}
 
 	if isRunning(pod) {
-		return backends.Finding{}
+		return condition.Finding{}
 	}
 
-	return backends.False(infrav1.ContainerNotStartedReason, "Waiting for the kubelet to start the container; if that lasts, the events of the Pod say why")
+	return condition.False(infrav1.ContainerNotStartedReason, "Waiting for the kubelet to start the container; if that lasts, the events of the Pod say why")
 }
 
 func terminatedText(ended *corev1.ContainerStateTerminated) string {

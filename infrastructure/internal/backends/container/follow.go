@@ -16,14 +16,15 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/endpoint"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
 )
 
 // followPod brings a Pod from its node to Talos that runs in it, and follows that.
@@ -50,7 +51,7 @@ func (m *Machines) keepLabels(ctx context.Context, w wish, pod *corev1.Pod) erro
 	}
 	before := pod.DeepCopy()
 	pod.Labels = labels
-	if err := m.Client.Patch(ctx, pod, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
+	if err := objects.Patch(ctx, m.Client, before, pod); err != nil {
 		return fmt.Errorf("mending the labels of Pod %s: %w", pod.Name, err)
 	}
 
@@ -59,7 +60,7 @@ func (m *Machines) keepLabels(ctx context.Context, w wish, pod *corev1.Pod) erro
 
 func (m *Machines) followContainer(ctx context.Context, scope *backends.Scope, w wish, pod *corev1.Pod) (ctrl.Result, error) {
 	if pod.Spec.NodeName == "" {
-		scope.Observed.Running = backends.False(infrav1.NotConfiguredReason, "The Pod has no node yet")
+		scope.Observed.Running = condition.False(infrav1.NotConfiguredReason, "The Pod has no node yet")
 		return m.observeStorage(ctx, scope)
 	}
 	node, err := m.node(ctx, pod)
@@ -107,9 +108,9 @@ func (m *Machines) observeStorage(ctx context.Context, scope *backends.Scope) (c
 	if err != nil || problem == "" {
 		return ctrl.Result{}, err
 	}
-	scope.Observed.Claim = backends.False(infrav1.VolumeNotBoundReason, problem)
+	scope.Observed.Claim = condition.False(infrav1.VolumeNotBoundReason, problem)
 
-	return m.later(), nil
+	return m.Pacing.Later(), nil
 }
 
 // keepEtcdService makes the Service of etcd again when somebody has deleted it, with
@@ -144,11 +145,11 @@ func (m *Machines) reconcileUserData(ctx context.Context, scope *backends.Scope,
 	err := m.Client.Get(ctx, key, stored)
 	switch {
 	case err == nil && metav1.IsControlledBy(stored, w.machine):
-		scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
+		scope.Observed.Configuration = condition.True(infrav1.ConfigurationAppliedReason, "")
 		return true, ctrl.Result{}, nil
 	case err == nil:
 		scope.Observed.Configuration = taken("Secret", key.Name)
-		return false, m.later(), nil
+		return false, m.Pacing.Later(), nil
 	case !apierrors.IsNotFound(err):
 		return false, ctrl.Result{}, fmt.Errorf("reading Secret %s: %w", key.Name, err)
 	}
@@ -163,7 +164,7 @@ func (m *Machines) reconcileUserData(ctx context.Context, scope *backends.Scope,
 		result, err := m.judge(scope, fmt.Errorf("creating Secret %s: %w", key.Name, err))
 		return false, result, err
 	}
-	scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
+	scope.Observed.Configuration = condition.True(infrav1.ConfigurationAppliedReason, "")
 
 	return true, ctrl.Result{}, nil
 }
@@ -172,7 +173,7 @@ func (m *Machines) reconcileUserData(ctx context.Context, scope *backends.Scope,
 func (m *Machines) followTalos(ctx context.Context, scope *backends.Scope, w wish, pod *corev1.Pod, node *corev1.Node) (ctrl.Result, error) {
 	key := client.ObjectKeyFromObject(scope.TalosMachine)
 	if status, calm := m.Lookout.Calm(key, targetText(pod)); calm && scope.Observed.Provisioned && len(scope.TalosMachine.Status.Addresses) > 0 {
-		scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
+		scope.Observed.Configuration = condition.True(infrav1.ConfigurationAppliedReason, "")
 		scope.Observed.Running = running(scope.TalosMachine, node, status)
 		return ctrl.Result{}, nil
 	}
@@ -181,8 +182,8 @@ func (m *Machines) followTalos(ctx context.Context, scope *backends.Scope, w wis
 	}
 	creds, err := m.Credentials.OfCluster(ctx, client.ObjectKeyFromObject(scope.Cluster))
 	if errors.Is(err, secrets.ErrBundleMissing) || errors.Is(err, secrets.ErrBundleInvalid) {
-		scope.Observed.Running = backends.Unknown(infrav1.WaitingForCredentialsReason, "There is no client certificate to ask the machine with; restore the secrets of the cluster")
-		return m.later(), nil
+		scope.Observed.Running = condition.Unknown(infrav1.WaitingForCredentialsReason, "There is no client certificate to ask the machine with; restore the secrets of the cluster")
+		return m.Pacing.Later(), nil
 	}
 	if err != nil {
 		return ctrl.Result{}, err
@@ -190,7 +191,7 @@ func (m *Machines) followTalos(ctx context.Context, scope *backends.Scope, w wis
 	talos, err := m.Dialer.Secure(ctx, pod.Status.PodIP, creds)
 	if err == nil {
 		defer func() { _ = talos.Close() }()
-		scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
+		scope.Observed.Configuration = condition.True(infrav1.ConfigurationAppliedReason, "")
 		return m.observe(ctx, scope, pod, node, talos, creds)
 	}
 	m.Lookout.Forget(key)
@@ -198,8 +199,8 @@ func (m *Machines) followTalos(ctx context.Context, scope *backends.Scope, w wis
 	case errors.Is(err, talosclient.ErrUntrusted):
 		return m.untrusted(scope, w, pod, node), nil
 	case errors.Is(err, talosclient.ErrClock):
-		scope.Observed.Running = backends.False(infrav1.ClockSkewReason, contact.WrongClockText)
-		return m.later(), nil
+		scope.Observed.Running = condition.False(infrav1.ClockSkewReason, contact.WrongClockText)
+		return m.Pacing.Later(), nil
 	}
 
 	return m.silent(scope, w, pod, node), nil
@@ -207,42 +208,40 @@ func (m *Machines) followTalos(ctx context.Context, scope *backends.Scope, w wis
 
 // silent says that Talos does not answer, and asks again less and less.
 func (m *Machines) silent(scope *backends.Scope, w wish, pod *corev1.Pod, node *corev1.Node) ctrl.Result {
-	since := m.Clock.Since(runningSince(pod).StartedAt.Time)
 	switch {
 	case isSilent(node):
-		scope.Observed.Running = backends.False(infrav1.NodeNotReadyReason, fmt.Sprintf(
+		scope.Observed.Running = condition.False(infrav1.NodeNotReadyReason, fmt.Sprintf(
 			"The machine does not answer, and its node %s is not ready either: bring that back, or delete the Machine", node.Name))
-	case since <= startPatience:
-		scope.Observed.Running = backends.False(infrav1.BootingReason, "The container has just started; Talos does not answer in it yet")
+	case m.Clock.Since(runningSince(pod).StartedAt.Time) <= startPatience:
+		scope.Observed.Running = condition.False(infrav1.BootingReason, "The container has just started; Talos does not answer in it yet")
 	case scope.Observed.Provisioned:
-		scope.Observed.Running = backends.False(infrav1.UnreachableReason, "The machine does not answer; the log of its Pod may say why")
+		scope.Observed.Running = condition.False(infrav1.UnreachableReason, "The machine does not answer; the log of its Pod may say why")
 	case !w.controlPlane && !ptr.Deref(scope.Cluster.Status.Initialization.ControlPlaneInitialized, false):
 		// Its certificate comes from there.
-		scope.Observed.Running = backends.False(infrav1.BootingReason, "The machine does not answer; it does not before the control plane of the cluster runs")
+		scope.Observed.Running = condition.False(infrav1.BootingReason, "The machine does not answer; it does not before the control plane of the cluster runs")
 	default:
-		scope.Observed.Running = backends.False(infrav1.NotTalosReason, fmt.Sprintf(
+		scope.Observed.Running = condition.False(infrav1.NotTalosReason, fmt.Sprintf(
 			"The container has run for more than a minute, but Talos does not answer in it: is %s an image of Talos? If not, name another one in a new template", imageOf(pod)))
 	}
-	quiet := since
+	quiet := runningSince(pod).StartedAt.Time
 	if before := conditions.Get(scope.TalosMachine, infrav1.RunningCondition); scope.Observed.Provisioned && before != nil && before.Status == metav1.ConditionFalse {
-		quiet = m.Clock.Since(before.LastTransitionTime.Time)
+		quiet = before.LastTransitionTime.Time
 	}
-	pace := lookout.Pace(quiet, m.ProbeInterval/silentFactor, silentFactor*m.ProbeInterval)
 
-	return ctrl.Result{RequeueAfter: backends.Jitter(m.Random, pace)}
+	return m.Pacing.Silent(quiet, m.Pacing.Interval/startPart)
 }
 
 // untrusted says that Talos answers, but not with a certificate of the cluster. A Pod
 // is never given a configuration through the Talos API: it has it from its environment.
 func (m *Machines) untrusted(scope *backends.Scope, w wish, pod *corev1.Pod, node *corev1.Node) ctrl.Result {
 	if scope.Observed.Provisioned {
-		scope.Observed.Running = backends.False(infrav1.ReturnedToMaintenanceReason,
+		scope.Observed.Running = condition.False(infrav1.ReturnedToMaintenanceReason,
 			"The machine does not run as a node of this cluster any more after it has, and is not configured again by itself; delete its Machine")
-		return m.later()
+		return m.Pacing.Later()
 	}
 	result := m.silent(scope, w, pod, node)
 	if scope.Observed.Running.Reason == infrav1.NotTalosReason {
-		scope.Observed.Running = backends.False(infrav1.UnreachableReason, "Talos answers in the container, but does not know the certificates of this cluster: its configuration is another one, or was not taken")
+		scope.Observed.Running = condition.False(infrav1.UnreachableReason, "Talos answers in the container, but does not know the certificates of this cluster: its configuration is another one, or was not taken")
 	}
 
 	return result
@@ -254,7 +253,7 @@ func (m *Machines) observe(
 ) (ctrl.Result, error) {
 	status, err := talos.MachineStatus(ctx)
 	if err != nil {
-		scope.Observed.Running = backends.Unknown(infrav1.UnreachableReason, "The machine does not tell its stage")
+		scope.Observed.Running = condition.Unknown(infrav1.UnreachableReason, "The machine does not tell its stage")
 		return m.soon(), nil
 	}
 	version, err := talos.Version(ctx)
@@ -263,9 +262,9 @@ func (m *Machines) observe(
 	}
 	scope.Observed.TalosVersion = version
 	if wanted := scope.TalosMachine.Spec.Container.Talos.Version; version != wanted {
-		scope.Observed.Running = backends.False(infrav1.WrongReleaseReason, fmt.Sprintf(
+		scope.Observed.Running = condition.False(infrav1.WrongReleaseReason, fmt.Sprintf(
 			"The image %s is Talos %s, but %s was asked for: name both as they are in a new template", imageOf(pod), version, wanted))
-		return m.later(), nil
+		return m.Pacing.Later(), nil
 	}
 	scope.Observed.Running = running(scope.TalosMachine, node, status)
 	if status.Stage == talosclient.StageRunning || status.Stage == talosclient.StageBooting {
@@ -285,7 +284,7 @@ func (m *Machines) observe(
 		return ctrl.Result{}, nil
 	}
 
-	return m.later(), nil
+	return m.Pacing.Later(), nil
 }
 
 // recordRan writes down that the machine runs: from then on it is never configured
@@ -295,14 +294,14 @@ func (m *Machines) recordRan(ctx context.Context, scope *backends.Scope, pod *co
 		return nil
 	}
 	// What is recorded to run and still wished for would be wiped once more.
-	if err := m.useUpWish(ctx, scope.TalosMachine); err != nil {
+	if err := backends.RemoveReprovisionAnnotation(ctx, m.Client, scope.TalosMachine); err != nil {
 		return err
 	}
 	if err := backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.Pod.Progress = infrav1.PodRan }); err != nil {
 		return err
 	}
 	scope.Observed.Provisioned = true
-	scope.Observed.Reprovisioning = backends.False(infrav1.NotReprovisioningReason, "")
+	scope.Observed.Reprovisioning = condition.False(infrav1.NotReprovisioningReason, "")
 	ctrl.LoggerFrom(ctx).Info("The machine runs with its configuration", "Pod", pod.Name)
 	m.Recorder.Eventf(scope.TalosMachine, pod, corev1.EventTypeNormal, infrav1.EventProvisioned, "Observe", "Pod %s runs with its configuration", pod.Name)
 

@@ -13,6 +13,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/endpoint"
@@ -25,8 +27,8 @@ type errTaken struct{ kind, name string }
 func (e errTaken) Error() string { return e.kind + " " + e.name + " belongs to somebody else" }
 
 // taken says so in a condition.
-func taken(kind, name string) backends.Finding {
-	return backends.False(infrav1.NameConflictReason, fmt.Sprintf(
+func taken(kind, name string) condition.Finding {
+	return condition.False(infrav1.NameConflictReason, fmt.Sprintf(
 		"%s %s exists, and does not belong to this TalosMachine; nothing is done to it. Delete it, or the Machine, to go on", kind, name))
 }
 
@@ -39,8 +41,8 @@ func (e errGoing) Error() string { return e.kind + " " + e.name + " is being del
 // createPod makes what the Pod needs, and then the Pod. That it may exist is
 // recorded before.
 func (m *Machines) createPod(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
-	scope.Observed.Claim = backends.False(infrav1.PodPreparingReason, "Making what the Pod needs")
-	scope.Observed.Running = backends.False(infrav1.NotConfiguredReason, "The machine has no Pod yet")
+	scope.Observed.Claim = condition.False(infrav1.PodPreparingReason, "Making what the Pod needs")
+	scope.Observed.Running = condition.False(infrav1.NotConfiguredReason, "The machine has no Pod yet")
 	configuration, missing, err := m.configuration(ctx, scope)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -48,18 +50,18 @@ func (m *Machines) createPod(ctx context.Context, scope *backends.Scope) (ctrl.R
 	// A machine that ran has its configuration on its volume.
 	if !scope.Observed.Provisioned {
 		if missing != "" {
-			scope.Observed.Claim = backends.False(infrav1.WaitingForBootstrapDataReason, missing)
-			return m.later(), nil
+			scope.Observed.Claim = condition.False(infrav1.WaitingForBootstrapDataReason, missing)
+			return m.Pacing.Later(), nil
 		}
 		if unfit := m.unfit(scope, configuration); unfit != "" {
-			scope.Observed.Claim = backends.False(infrav1.OverlayFailedReason, unfit)
-			return m.later(), nil
+			scope.Observed.Claim = condition.False(infrav1.OverlayFailedReason, unfit)
+			return m.Pacing.Later(), nil
 		}
 	}
 	if allowed, err := m.allowsPods(ctx, scope.TalosMachine.Namespace); err != nil || !allowed {
-		scope.Observed.Claim = backends.False(infrav1.PodsNotAllowedReason, "The namespace does not ask for privileged Pods, which run as root on the nodes of the management cluster: "+
+		scope.Observed.Claim = condition.False(infrav1.PodsNotAllowedReason, "The namespace does not ask for privileged Pods, which run as root on the nodes of the management cluster: "+
 			"an administrator allows machines in Pods there with the label "+infrav1.PodSecurityLabel+": "+infrav1.PodSecurityPrivileged+"; it is looked at again")
-		return m.refused(), err
+		return m.Pacing.Refused(), err
 	}
 	if err := m.intend(ctx, scope); err != nil {
 		return ctrl.Result{}, err
@@ -108,7 +110,7 @@ func (m *Machines) welcome(ctx context.Context, scope *backends.Scope, pod *core
 		return err
 	}
 	m.Recorder.Eventf(machine, pod, corev1.EventTypeNormal, event, "Create", note, pod.Name)
-	scope.Observed.Claim = backends.False(infrav1.PodNotScheduledReason, "Waiting for the Pod to get a node")
+	scope.Observed.Claim = condition.False(infrav1.PodNotScheduledReason, "Waiting for the Pod to get a node")
 
 	return nil
 }
@@ -177,7 +179,7 @@ func (m *Machines) ensureEtcdService(ctx context.Context, scope *backends.Scope,
 		return err
 	}
 	if mended, differs := endpoint.Mended(service, wanted); differs {
-		if err := m.Client.Patch(ctx, mended, client.MergeFromWithOptions(service, client.MergeFromWithOptimisticLock{})); err != nil {
+		if err := objects.Patch(ctx, m.Client, service, mended); err != nil {
 			return fmt.Errorf("mending Service %s: %w", service.Name, err)
 		}
 		service = mended
@@ -212,7 +214,7 @@ func (e errAddressLost) Error() string {
 // refuses a second Service that asks for an address before it says that the name is
 // in use.
 func ensure[T client.Object](ctx context.Context, m *Machines, machine *infrav1.TalosMachine, wanted, found T) (T, error) {
-	kind, name := backends.KindOf(wanted), wanted.GetName()
+	kind, name := objects.KindOf(wanted), wanted.GetName()
 	err := m.APIReader.Get(ctx, client.ObjectKeyFromObject(wanted), found)
 	switch {
 	case apierrors.IsNotFound(err):
@@ -237,7 +239,7 @@ func (m *Machines) letPodGo(ctx context.Context, pod *corev1.Pod) error {
 	if !controllerutil.RemoveFinalizer(pod, infrav1.TalosPodFinalizer) {
 		return nil
 	}
-	if err := m.Client.Patch(ctx, pod, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); client.IgnoreNotFound(err) != nil {
+	if err := objects.Patch(ctx, m.Client, before, pod); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("letting Pod %s go: %w", pod.Name, err)
 	}
 

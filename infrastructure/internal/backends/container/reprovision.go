@@ -12,6 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
@@ -24,12 +25,12 @@ import (
 func (m *Machines) reconcileReprovision(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
 	machine := scope.TalosMachine
 	progress := machine.Spec.Pod.Progress
-	scope.Observed.Reprovisioning = backends.False(infrav1.NotReprovisioningReason, "")
+	scope.Observed.Reprovisioning = condition.False(infrav1.NotReprovisioningReason, "")
 	switch {
 	case progress == infrav1.PodCreating || progress == infrav1.PodCreated:
 		// It gets its configuration anyway; one that has run before gets it again.
 		if ptr.Deref(machine.Status.Initialization.Provisioned, false) {
-			scope.Observed.Reprovisioning = backends.True(infrav1.ApplyingConfigurationReason, "The Pod and its data are gone, and are made again")
+			scope.Observed.Reprovisioning = condition.True(infrav1.ApplyingConfigurationReason, "The Pod and its data are gone, and are made again")
 		}
 		return ctrl.Result{}, nil
 	case progress == infrav1.PodReprovisioning, progress == "", !reprovision.IsWanted(machine):
@@ -68,8 +69,8 @@ func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) 
 		}
 	}
 	if refusal.Reason != "" {
-		scope.Observed.Reprovisioning = backends.False(refusal.Reason, refusal.Message)
-		return m.later(), nil
+		scope.Observed.Reprovisioning = condition.False(refusal.Reason, refusal.Message)
+		return m.Pacing.Later(), nil
 	}
 	err = backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.Pod.Progress = infrav1.PodReprovisioning })
 	if err != nil {
@@ -93,10 +94,10 @@ func (m *Machines) wipePod(ctx context.Context, scope *backends.Scope, now life)
 	message := "The Pod and its data are being deleted, to be made again with the same configuration"
 	if len(left) > 0 {
 		message += "; waiting to be gone: " + strings.Join(left, ", ")
-		scope.Observed.Reprovisioning = backends.True(infrav1.WipingReason, message)
-		scope.Observed.Configuration = backends.False(infrav1.WipingReason, message)
-		scope.Observed.Running = backends.False(infrav1.WipingReason, message)
-		return m.later(), nil
+		scope.Observed.Reprovisioning = condition.True(infrav1.WipingReason, message)
+		scope.Observed.Configuration = condition.False(infrav1.WipingReason, message)
+		scope.Observed.Running = condition.False(infrav1.WipingReason, message)
+		return m.Pacing.Later(), nil
 	}
 	err = backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) {
 		spec.Pod.Progress, spec.Pod.UID = infrav1.PodCreating, ""
@@ -104,22 +105,8 @@ func (m *Machines) wipePod(ctx context.Context, scope *backends.Scope, now life)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	scope.Observed.Reprovisioning = backends.True(infrav1.ApplyingConfigurationReason, "The Pod and its data are gone, and are made again")
+	scope.Observed.Reprovisioning = condition.True(infrav1.ApplyingConfigurationReason, "The Pod and its data are gone, and are made again")
 	scope.Observed.Provisioned = false
 
 	return m.soon(), nil
-}
-
-// useUpWish takes the annotation away.
-func (m *Machines) useUpWish(ctx context.Context, machine *infrav1.TalosMachine) error {
-	if !reprovision.IsWanted(machine) {
-		return nil
-	}
-	before := machine.DeepCopy()
-	delete(machine.Annotations, infrav1.ReprovisionAnnotation)
-	if err := m.Client.Patch(ctx, machine, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("removing the annotation of TalosMachine %s: %w", before.Name, err)
-	}
-
-	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
@@ -34,7 +35,7 @@ func (m *Machines) reconcileBootstrapData(ctx context.Context, scope *backends.S
 		return &bootstrapData{}, ctrl.Result{}, nil
 	}
 	if secretName == nil {
-		scope.Observed.Claim = backends.False(infrav1.WaitingForBootstrapDataReason, "Waiting for the bootstrap provider to make the machine configuration")
+		scope.Observed.Claim = condition.False(infrav1.WaitingForBootstrapDataReason, "Waiting for the bootstrap provider to make the machine configuration")
 
 		return nil, ctrl.Result{}, nil
 	}
@@ -43,13 +44,13 @@ func (m *Machines) reconcileBootstrapData(ctx context.Context, scope *backends.S
 		return nil, ctrl.Result{}, err
 	}
 	if configuration == nil {
-		scope.Observed.Claim = backends.False(infrav1.WaitingForBootstrapDataReason, fmt.Sprintf("Secret %s with the machine configuration is missing", *secretName))
+		scope.Observed.Claim = condition.False(infrav1.WaitingForBootstrapDataReason, fmt.Sprintf("Secret %s with the machine configuration is missing", *secretName))
 
-		return nil, m.later(), nil
+		return nil, m.Pacing.Later(), nil
 	}
 	data := &bootstrapData{configuration: configuration}
 	if invalid, err := m.fillRequest(ctx, scope, data); err != nil || invalid != "" {
-		scope.Observed.Claim = backends.False(infrav1.InvalidSelectorReason, invalid)
+		scope.Observed.Claim = condition.False(infrav1.InvalidSelectorReason, invalid)
 
 		return nil, ctrl.Result{}, err
 	}

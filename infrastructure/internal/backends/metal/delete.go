@@ -14,6 +14,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
@@ -27,7 +28,7 @@ import (
 func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.Deletion, ctrl.Result, error) {
 	machine := scope.TalosMachine
 	m.forget(keyOf(machine))
-	scope.Observed.Reprovisioning = backends.False(infrav1.NotReprovisioningReason, "")
+	scope.Observed.Reprovisioning = condition.False(infrav1.NotReprovisioningReason, "")
 	if machine.Spec.HostRef.Name == "" {
 		return backends.Released, ctrl.Result{}, nil
 	}
@@ -39,7 +40,7 @@ func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.
 	case host == nil || !isOurs(host, machine):
 		return backends.Released, ctrl.Result{}, nil
 	case metav1.HasAnnotation(host.ObjectMeta, infrav1.DeleteForMoveAnnotation):
-		scope.Observed.Deleting = backends.True(infrav1.DeletedForMoveReason, "The host was moved to another management cluster; it is not released here")
+		scope.Observed.Deleting = condition.True(infrav1.DeletedForMoveReason, "The host was moved to another management cluster; it is not released here")
 		return backends.Releasing, ctrl.Result{}, nil
 	case recordLost(machine, host):
 		return backends.Released, ctrl.Result{}, m.leave(ctx, host)
@@ -169,7 +170,7 @@ func (m *Machines) awaitRelease(ctx context.Context, scope *backends.Scope, host
 	if released != nil && released.Status == metav1.ConditionFalse {
 		message += ": " + released.Message
 	}
-	scope.Observed.Deleting = backends.True(infrav1.WaitingForReleaseReason, message)
+	scope.Observed.Deleting = condition.True(infrav1.WaitingForReleaseReason, message)
 
 	return backends.Releasing, ctrl.Result{RequeueAfter: left}, nil
 }

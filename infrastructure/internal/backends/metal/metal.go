@@ -21,15 +21,17 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
 )
 
@@ -43,12 +45,6 @@ const (
 	// handoverSettle is how long a machine that has taken its configuration may
 	// stay in maintenance mode before it is given it again.
 	handoverSettle = 30 * time.Second
-	// lostContactFactor makes the interval for what only a person can mend out of
-	// ProbeInterval.
-	lostContactFactor = 3
-	// silentFactor makes the longest interval for machines that do not answer,
-	// and errorFactor for those that are not the right ones.
-	silentFactor, errorFactor = 6, 30
 )
 
 // Machines is the metal backend. All exported fields but ImageFactory are required.
@@ -69,14 +65,12 @@ type Machines struct {
 	Lookout *lookout.Lookout
 	// Clock tells the time.
 	Clock clock.PassiveClock
-	// Random picks hosts, and spreads retries.
-	Random claim.Random
+	// Random picks hosts.
+	Random requeue.Random
 	// Recorder records events.
 	Recorder events.EventRecorder
-	// ProbeInterval is about how often a machine is asked that cannot be
-	// watched; twice as often while it is being configured, and less and less
-	// while it does not answer.
-	ProbeInterval time.Duration
+	// Pacing says when a machine is asked again.
+	Pacing pacing.Pacing
 	// ImageFactory is the host of the Image Factory from which installer images come;
 	// empty means the one that has made what a machine has booted, else
 	// DefaultImageFactory.
@@ -114,7 +108,7 @@ func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.R
 	}
 	if recordLost(scope.TalosMachine, host) {
 		observeLostRecord(scope, host)
-		return m.later(), nil
+		return m.Pacing.Later(), nil
 	}
 	if host.Spec.Handover.ProviderID == "" {
 		result, err = m.reconcileHandover(ctx, scope, host, data)
@@ -129,33 +123,17 @@ func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.R
 // least at first, then less and less. Another machine than the right one is
 // somebody's to mend, and asked seldom.
 func (m *Machines) paced(scope *backends.Scope, kind string, status metav1.ConditionStatus, least time.Duration) ctrl.Result {
-	since := time.Duration(0)
+	since := m.Clock.Now()
 	if found := conditions.Get(scope.TalosMachine, kind); found != nil && found.Status == status {
-		since = m.Clock.Since(found.LastTransitionTime.Time)
+		since = found.LastTransitionTime.Time
 	}
-	factor := time.Duration(silentFactor)
-	for _, found := range []backends.Finding{scope.Observed.Configuration, scope.Observed.Running} {
+	for _, found := range []condition.Finding{scope.Observed.Configuration, scope.Observed.Running} {
 		if found.Reason == infrav1.HostIdentityMismatchReason || found.Reason == infrav1.ForeignConfigurationReason {
-			factor = errorFactor
+			return m.Pacing.Wrong(since, least)
 		}
 	}
 
-	return m.after(lookout.Pace(since, least, factor*m.ProbeInterval))
-}
-
-// soon asks again a machine that is being configured.
-func (m *Machines) soon() ctrl.Result {
-	return m.after(m.ProbeInterval / 2)
-}
-
-// later asks again a machine that has run, or what only a person can mend.
-func (m *Machines) later() ctrl.Result {
-	return m.after(lostContactFactor * m.ProbeInterval)
-}
-
-// after is a requeue after about d: the retries of many machines are spread.
-func (m *Machines) after(d time.Duration) ctrl.Result {
-	return ctrl.Result{RequeueAfter: backends.Jitter(m.Random, d)}
+	return m.Pacing.Silent(since, least)
 }
 
 // runningHost is the host of a TalosMachine that has run, out of the cache; nil
@@ -210,7 +188,7 @@ func recordLost(machine *infrav1.TalosMachine, host *infrav1.TalosHost) bool {
 func observeLostRecord(scope *backends.Scope, host *infrav1.TalosHost) {
 	scope.Observed.Provisioned = true
 	scope.Observed.Configuration = takenFinding(scope)
-	scope.Observed.Running = backends.False(infrav1.HostRecordLostReason, "The machine has run, and TalosHost "+host.Name+
+	scope.Observed.Running = condition.False(infrav1.HostRecordLostReason, "The machine has run, and TalosHost "+host.Name+
 		" does not record what it was given: it was made anew, or restored from an old backup. Nothing is sent to whoever answers there; restore the TalosHost as it was, or delete the Machine")
 }
 

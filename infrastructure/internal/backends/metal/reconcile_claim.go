@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
@@ -37,7 +38,7 @@ func (m *Machines) reconcileClaim(ctx context.Context, scope *backends.Scope, da
 	case host != nil && isOurs(host, scope.TalosMachine):
 		return m.bind(ctx, scope, host)
 	case ref.Claim == infrav1.HostClaimBound:
-		scope.Observed.Claim = backends.False(infrav1.HostLostReason,
+		scope.Observed.Claim = condition.False(infrav1.HostLostReason,
 			fmt.Sprintf("TalosHost %s is gone, or belongs to another TalosMachine; delete the Machine to get another host", ref.Name))
 		return nil, ctrl.Result{}, nil
 	case host == nil || claim.Judge(host, data.request) != "":
@@ -60,10 +61,10 @@ func (m *Machines) chooseHost(ctx context.Context, scope *backends.Scope, data *
 	}
 	choice := claim.Choose(hosts, data.request, m.Random)
 	if choice.Host == nil {
-		scope.Observed.Claim = backends.False(infrav1.NoHostFitsReason, choice.Message())
+		scope.Observed.Claim = condition.False(infrav1.NoHostFitsReason, choice.Message())
 		return nil, ctrl.Result{RequeueAfter: choice.RetryAfter}, m.forgetHost(ctx, scope)
 	}
-	scope.Observed.Claim = backends.False(infrav1.ClaimingHostReason, "Claiming TalosHost "+choice.Host.Name)
+	scope.Observed.Claim = condition.False(infrav1.ClaimingHostReason, "Claiming TalosHost "+choice.Host.Name)
 	if err := m.intend(ctx, scope, choice.Host); err != nil {
 		return nil, ctrl.Result{}, err
 	}
@@ -72,7 +73,7 @@ func (m *Machines) chooseHost(ctx context.Context, scope *backends.Scope, data *
 		return nil, ctrl.Result{}, err
 	}
 	if host == nil || claim.Judge(host, data.request) != "" {
-		return nil, m.after(claimRetryInterval), nil
+		return nil, m.Pacing.After(claimRetryInterval), nil
 	}
 
 	return m.claimHost(ctx, scope, host)
@@ -119,8 +120,8 @@ func (m *Machines) claimHost(ctx context.Context, scope *backends.Scope, host *i
 	if err := m.Client.Update(ctx, host); err != nil {
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 			m.Counts.Claim(host.Namespace, metrics.ClaimConflict)
-			scope.Observed.Claim = backends.False(infrav1.ClaimingHostReason, "Claiming a TalosHost")
-			return nil, m.after(claimRetryInterval), nil
+			scope.Observed.Claim = condition.False(infrav1.ClaimingHostReason, "Claiming a TalosHost")
+			return nil, m.Pacing.After(claimRetryInterval), nil
 		}
 		return nil, ctrl.Result{}, fmt.Errorf("claiming TalosHost %s: %w", host.Name, err)
 	}
@@ -150,7 +151,7 @@ func (m *Machines) bind(ctx context.Context, scope *backends.Scope, host *infrav
 			return nil, ctrl.Result{}, fmt.Errorf("binding TalosHost %s again: %w", host.Name, err)
 		}
 	}
-	scope.Observed.Claim = backends.True(infrav1.HostClaimedReason, "")
+	scope.Observed.Claim = condition.True(infrav1.HostClaimedReason, "")
 
 	return host, ctrl.Result{}, nil
 }

@@ -13,6 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -27,7 +28,7 @@ import (
 // administrator's certificate exists, and the host records the hand-over.
 func (m *Machines) reconcileHandover(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData) (ctrl.Result, error) {
 	setIdentity(scope, host)
-	scope.Observed.Running = backends.False(infrav1.NotConfiguredReason, "The machine has no configuration yet")
+	scope.Observed.Running = condition.False(infrav1.NotConfiguredReason, "The machine has no configuration yet")
 	target, err := m.target(ctx, host)
 	if err != nil {
 		return ctrl.Result{}, err
@@ -37,7 +38,7 @@ func (m *Machines) reconcileHandover(ctx context.Context, scope *backends.Scope,
 	defer answer.Close()
 	if answer.Outcome != contact.InMaintenance {
 		scope.Observed.Configuration = notHandedOver(answer)
-		return m.paced(scope, infrav1.AllocatedCondition, metav1.ConditionTrue, m.ProbeInterval/2), nil
+		return m.paced(scope, infrav1.AllocatedCondition, metav1.ConditionTrue, m.Pacing.Interval/2), nil
 	}
 
 	return m.handOver(ctx, scope, host, data, answer)
@@ -50,22 +51,22 @@ func (m *Machines) handOver(
 ) (ctrl.Result, error) {
 	if other, err := m.otherInUse(ctx, host, answer.Hardware); err != nil || other != nil {
 		if other != nil {
-			scope.Observed.Configuration = backends.False(infrav1.HostDuplicateReason, twins.Text(host, other)+
+			scope.Observed.Configuration = condition.False(infrav1.HostDuplicateReason, twins.Text(host, other)+
 				" is in use, and stands for the same machine or names the same address; nothing is sent to it. Delete the Machine, and one of the hosts")
 		}
-		return m.later(), err
+		return m.Pacing.Later(), err
 	}
 	configuration, err := m.overlaid(ctx, scope, host, data, answer)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	if configuration == nil {
-		return m.later(), nil
+		return m.Pacing.Later(), nil
 	}
 	if err := m.Credentials.EnsureAdmin(ctx, clusterKey(scope), host); err != nil {
 		if errors.Is(err, secrets.ErrBundleMissing) {
-			scope.Observed.Configuration = backends.False(infrav1.WaitingForCredentialsReason, "Waiting for the secrets of the cluster, from which the client certificate of the host is made")
-			return m.soon(), nil
+			scope.Observed.Configuration = condition.False(infrav1.WaitingForCredentialsReason, "Waiting for the secrets of the cluster, from which the client certificate of the host is made")
+			return m.Pacing.Soon(), nil
 		}
 		return ctrl.Result{}, err
 	}
@@ -103,43 +104,43 @@ func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, host *in
 		return nil, err
 	}
 	if configuration == nil {
-		scope.Observed.Configuration = backends.False(infrav1.WaitingForBootstrapDataReason, "The Secret with the machine configuration is missing")
+		scope.Observed.Configuration = condition.False(infrav1.WaitingForBootstrapDataReason, "The Secret with the machine configuration is missing")
 		return nil, nil
 	}
 	release, err := answer.Node.Version(ctx)
 	if err != nil {
-		scope.Observed.Configuration = backends.False(infrav1.ApplyingConfigurationReason, "The machine does not tell its Talos release; its configuration is handed over once it does")
+		scope.Observed.Configuration = condition.False(infrav1.ApplyingConfigurationReason, "The machine does not tell its Talos release; its configuration is handed over once it does")
 		return nil, nil //nolint:nilerr // The next pass asks again.
 	}
 	told := toldBy(answer.Hardware, release, m.ImageFactory)
 	if wrong := keepsOtherRelease(scope, host, answer.Hardware, release); wrong != "" {
-		scope.Observed.Configuration = backends.False(infrav1.WrongReleaseReason, wrong)
+		scope.Observed.Configuration = condition.False(infrav1.WrongReleaseReason, wrong)
 		return nil, nil
 	}
 	configuration, err = configure(configuration, host, scope.TalosMachine, told)
 	if err != nil {
-		scope.Observed.Configuration = backends.False(infrav1.OverlayFailedReason, fmt.Sprintf("TalosHost %s: %v", host.Name, err))
+		scope.Observed.Configuration = condition.False(infrav1.OverlayFailedReason, fmt.Sprintf("TalosHost %s: %v", host.Name, err))
 		return nil, nil
 	}
 	if unfit, err := unfitDisk(configuration, told); err != nil || unfit != "" {
-		scope.Observed.Configuration = backends.False(infrav1.InstallDiskUnfitReason, fmt.Sprintf("The machine configuration with the install of TalosHost %s %s", host.Name, unfit))
+		scope.Observed.Configuration = condition.False(infrav1.InstallDiskUnfitReason, fmt.Sprintf("The machine configuration with the install of TalosHost %s %s", host.Name, unfit))
 		return nil, err
 	}
 
 	return configuration, nil
 }
 
-func notHandedOver(answer contact.Answer) backends.Finding {
+func notHandedOver(answer contact.Answer) condition.Finding {
 	switch answer.Outcome {
 	case contact.Foreign:
-		return backends.False(infrav1.ForeignConfigurationReason, "The machine was configured by somebody else since it was claimed; nothing is sent to it")
+		return condition.False(infrav1.ForeignConfigurationReason, "The machine was configured by somebody else since it was claimed; nothing is sent to it")
 	case contact.WrongFingerprint:
-		return backends.False(infrav1.FingerprintMismatchReason,
+		return condition.False(infrav1.FingerprintMismatchReason,
 			"The maintenance certificate of the machine is not the one that the TalosHost demands; nothing is sent to it. Compare maintenanceCertFingerprint with the machine's console")
 	case contact.WrongMachine:
-		return backends.False(infrav1.HostIdentityMismatchReason, answer.WrongMachineText()+"; nothing is sent to it")
+		return condition.False(infrav1.HostIdentityMismatchReason, answer.WrongMachineText()+"; nothing is sent to it")
 	default:
-		return backends.False(infrav1.ApplyingConfigurationReason, "The machine does not answer; its configuration is handed over once it does")
+		return condition.False(infrav1.ApplyingConfigurationReason, "The machine does not answer; its configuration is handed over once it does")
 	}
 }
 
@@ -178,24 +179,24 @@ func (m *Machines) apply(ctx context.Context, scope *backends.Scope, host *infra
 	err := answer.Node.ApplyConfiguration(ctx, configuration)
 	switch {
 	case errors.Is(err, talosclient.ErrInvalidConfiguration):
-		refused := backends.False(infrav1.ConfigurationRefusedReason, fmt.Sprintf("Talos has refused the configuration: %v", err))
+		refused := condition.False(infrav1.ConfigurationRefusedReason, fmt.Sprintf("Talos has refused the configuration: %v", err))
 		scope.Observed.Configuration = refused
 		if found := conditions.Get(scope.TalosMachine, infrav1.ConfigurationAppliedCondition); found == nil || found.Message != refused.Message {
 			m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeWarning, infrav1.EventConfigurationRefused, "Apply", "%s", refused.Message)
 		}
-		return m.after(refusedRetryInterval), nil
+		return m.Pacing.After(refusedRetryInterval), nil
 	case err != nil:
 		// Perhaps it was taken; the next pass sees.
-		scope.Observed.Configuration = backends.False(infrav1.ApplyingConfigurationReason, "The machine has not confirmed that it took its configuration")
+		scope.Observed.Configuration = condition.False(infrav1.ApplyingConfigurationReason, "The machine has not confirmed that it took its configuration")
 		log.Info("Handing over the configuration has failed", "reason", err.Error())
-		return m.soon(), nil
+		return m.Pacing.Soon(), nil
 	}
 	m.taken.Store(keyOf(scope.TalosMachine), taking{fingerprint: answer.Node.Fingerprint(), at: m.Clock.Now()})
-	scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
+	scope.Observed.Configuration = condition.True(infrav1.ConfigurationAppliedReason, "")
 	log.Info("Handed over the configuration")
 	m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeNormal, infrav1.EventConfigurationApplied, "Apply", "Handed over the configuration to TalosHost %s", host.Name)
 
-	return m.soon(), nil
+	return m.Pacing.Soon(), nil
 }
 
 // taking is a boot of a machine that has taken its configuration.
@@ -217,18 +218,18 @@ func (m *Machines) isTaking(scope *backends.Scope, answer contact.Answer) bool {
 func setIdentity(scope *backends.Scope, host *infrav1.TalosHost) {
 	demanded, given := host.Spec.MaintenanceCertFingerprint, host.Spec.Handover.MaintenanceCertFingerprint
 	if demanded != "" && given != "" && demanded != given {
-		scope.Observed.Identity = backends.False(infrav1.FingerprintChangedReason,
+		scope.Observed.Identity = condition.False(infrav1.FingerprintChangedReason,
 			"The machine that was given keys of the cluster had another certificate than maintenanceCertFingerprint of the TalosHost names. "+
 				"If the named one is that of the machine's console then, the keys went to another machine: delete the Machine, and replace the keys of the cluster. "+
 				"A fingerprint is of one boot: one that was read later says nothing, and is to be taken away")
 		return
 	}
 	if demanded == "" {
-		scope.Observed.Identity = backends.Unknown(infrav1.NoFingerprintReason,
+		scope.Observed.Identity = condition.Unknown(infrav1.NoFingerprintReason,
 			"The machine gets keys of the cluster without having proven which it is: maintenance mode is anonymous. Set maintenanceCertFingerprint on the TalosHost to demand a certificate")
 		return
 	}
-	scope.Observed.Identity = backends.True(infrav1.FingerprintVerifiedReason, "")
+	scope.Observed.Identity = condition.True(infrav1.FingerprintVerifiedReason, "")
 }
 
 // SetBlockMove makes clusterctl wait with a move, or not any more.

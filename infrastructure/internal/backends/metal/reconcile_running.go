@@ -11,6 +11,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
@@ -36,8 +37,8 @@ func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, 
 	}
 	creds, err := m.Credentials.Reader(ctx, clusterKey(scope), host)
 	if errors.Is(err, secrets.ErrBundleInvalid) || errors.Is(err, credentials.ErrMissing) {
-		scope.Observed.Running = backends.Unknown(infrav1.WaitingForCredentialsReason, "There is no client certificate to ask the machine with; restore the secrets of the cluster")
-		return m.later(), nil
+		scope.Observed.Running = condition.Unknown(infrav1.WaitingForCredentialsReason, "There is no client certificate to ask the machine with; restore the secrets of the cluster")
+		return m.Pacing.Later(), nil
 	}
 	if err != nil {
 		return ctrl.Result{}, err
@@ -52,7 +53,7 @@ func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, 
 
 	switch answer.Outcome {
 	case contact.Configured:
-		scope.Observed.Configuration = backends.True(infrav1.ConfigurationAppliedReason, "")
+		scope.Observed.Configuration = condition.True(infrav1.ConfigurationAppliedReason, "")
 		return m.observe(ctx, scope, host, answer, creds)
 	case contact.InMaintenance:
 		m.Lookout.Forget(keyOf(scope.TalosMachine))
@@ -62,10 +63,10 @@ func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, 
 	m.Lookout.Forget(keyOf(scope.TalosMachine))
 	scope.Observed.Running = notRunning(answer, scope.Observed.Provisioned)
 	if scope.Observed.Provisioned {
-		return m.paced(scope, infrav1.RunningCondition, metav1.ConditionFalse, m.ProbeInterval), nil
+		return m.paced(scope, infrav1.RunningCondition, metav1.ConditionFalse, m.Pacing.Interval), nil
 	}
 
-	return m.paced(scope, infrav1.ConfigurationAppliedCondition, metav1.ConditionTrue, m.ProbeInterval/2), nil
+	return m.paced(scope, infrav1.ConfigurationAppliedCondition, metav1.ConditionTrue, m.Pacing.Interval/2), nil
 }
 
 // isCalm tells whether a machine that runs need not be asked: it is watched, was
@@ -88,30 +89,30 @@ func targetText(host *infrav1.TalosHost) string {
 
 // takenFinding is what is known of the configuration of a machine that was not
 // asked yet in this pass: it has run, or it has taken it, or neither is sure.
-func takenFinding(scope *backends.Scope) backends.Finding {
+func takenFinding(scope *backends.Scope) condition.Finding {
 	if scope.Observed.Provisioned || conditions.IsTrue(scope.TalosMachine, infrav1.ConfigurationAppliedCondition) {
-		return backends.True(infrav1.ConfigurationAppliedReason, "")
+		return condition.True(infrav1.ConfigurationAppliedReason, "")
 	}
 
-	return backends.False(infrav1.ApplyingConfigurationReason, "The machine has not confirmed that it took its configuration")
+	return condition.False(infrav1.ApplyingConfigurationReason, "The machine has not confirmed that it took its configuration")
 }
 
 // notRunning says why a machine is not seen running. One that has run, and now
 // answers as a stranger, is another one, or another's. Before it has run that
 // may be a moment of its installation.
-func notRunning(answer contact.Answer, ran bool) backends.Finding {
+func notRunning(answer contact.Answer, ran bool) condition.Finding {
 	switch {
 	case answer.Outcome == contact.WrongMachine:
-		return backends.False(infrav1.HostIdentityMismatchReason, answer.WrongMachineText()+"; nothing is sent to it")
+		return condition.False(infrav1.HostIdentityMismatchReason, answer.WrongMachineText()+"; nothing is sent to it")
 	case answer.Outcome == contact.WrongClock:
-		return backends.False(infrav1.ClockSkewReason, contact.WrongClockText)
+		return condition.False(infrav1.ClockSkewReason, contact.WrongClockText)
 	case answer.Outcome == contact.Foreign && ran:
-		return backends.False(infrav1.ForeignConfigurationReason, "The machine that answers belongs to another cluster; nothing is sent to it")
+		return condition.False(infrav1.ForeignConfigurationReason, "The machine that answers belongs to another cluster; nothing is sent to it")
 	case answer.Outcome == contact.Foreign:
-		return backends.False(infrav1.UnreachableReason, "The machine answers, but not yet as a node of this cluster")
+		return condition.False(infrav1.UnreachableReason, "The machine answers, but not yet as a node of this cluster")
 	}
 
-	return backends.False(infrav1.UnreachableReason, "The machine does not answer")
+	return condition.False(infrav1.UnreachableReason, "The machine does not answer")
 }
 
 // backInMaintenance handles a machine that ought to be configured, and is not.
@@ -122,17 +123,17 @@ func (m *Machines) backInMaintenance(
 	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData, answer contact.Answer,
 ) (ctrl.Result, error) {
 	if scope.Observed.Provisioned || scope.TalosMachine.Spec.HostRef.Progress == infrav1.HostRan {
-		scope.Observed.Running = backends.False(infrav1.ReturnedToMaintenanceReason,
+		scope.Observed.Running = condition.False(infrav1.ReturnedToMaintenanceReason,
 			"The machine is back in maintenance mode after it has run, and is not configured again by itself; delete its Machine")
-		return m.later(), nil
+		return m.Pacing.Later(), nil
 	}
-	scope.Observed.Running = backends.False(infrav1.NotConfiguredReason, "The machine is still in maintenance mode")
+	scope.Observed.Running = condition.False(infrav1.NotConfiguredReason, "The machine is still in maintenance mode")
 	if demanded := host.Spec.MaintenanceCertFingerprint; demanded != "" && demanded != answer.Node.Fingerprint() {
 		scope.Observed.Configuration = notHandedOver(contact.Answer{Outcome: contact.WrongFingerprint})
-		return m.later(), nil
+		return m.Pacing.Later(), nil
 	}
 	if m.isTaking(scope, answer) {
-		return m.soon(), nil
+		return m.Pacing.Soon(), nil
 	}
 
 	return m.handOver(ctx, scope, host, data, answer)
@@ -144,15 +145,15 @@ func (m *Machines) observe(
 ) (ctrl.Result, error) {
 	status, err := answer.Node.MachineStatus(ctx)
 	if err != nil {
-		scope.Observed.Running = backends.Unknown(infrav1.UnreachableReason, "The machine does not tell its stage")
-		return m.soon(), nil
+		scope.Observed.Running = condition.Unknown(infrav1.UnreachableReason, "The machine does not tell its stage")
+		return m.Pacing.Soon(), nil
 	}
 	scope.Observed.Running = backends.RunningFinding(status)
 	if status.Stage == talosclient.StageRunning || status.Stage == talosclient.StageBooting {
 		addresses, err := backends.AddressesOf(ctx, answer.Node, answer.Address, scope.Cluster.Spec.ControlPlaneEndpoint.Host)
 		if err != nil || len(addresses) == 0 {
 			// Talos tells them once the network is up.
-			return m.soon(), nil
+			return m.Pacing.Soon(), nil
 		}
 		scope.Observed.Addresses = addresses
 		if err := m.recordRan(ctx, scope, host); err != nil {
@@ -165,7 +166,7 @@ func (m *Machines) observe(
 	}
 	wrong := runsOther(scope.TalosMachine, host, version)
 	if wrong != "" {
-		scope.Observed.Running = backends.False(infrav1.WrongReleaseReason, wrong)
+		scope.Observed.Running = condition.False(infrav1.WrongReleaseReason, wrong)
 	}
 	found := fmt.Sprint(answer.Address, version, scope.Observed.Addresses)
 	calm := m.Lookout.Seen(keyOf(scope.TalosMachine), targetText(host), status, found, func(f *follow.Follower) {
@@ -175,7 +176,7 @@ func (m *Machines) observe(
 		return ctrl.Result{}, nil
 	}
 
-	return m.later(), nil
+	return m.Pacing.Later(), nil
 }
 
 // recordRan writes down that the machine runs: from then on it is never

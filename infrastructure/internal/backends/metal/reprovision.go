@@ -10,6 +10,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
@@ -19,7 +20,7 @@ import (
 // configured again. No host means that there is nothing else to do in this pass;
 // otherwise the result says when this is to be looked at again.
 func (m *Machines) reconcileReprovision(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (*infrav1.TalosHost, ctrl.Result, error) {
-	scope.Observed.Reprovisioning = backends.False(infrav1.NotReprovisioningReason, "")
+	scope.Observed.Reprovisioning = condition.False(infrav1.NotReprovisioningReason, "")
 	switch reprovision.Next(scope.TalosMachine, host) {
 	case reprovision.Needless:
 		if isFromTemplate(scope) {
@@ -27,7 +28,7 @@ func (m *Machines) reconcileReprovision(ctx context.Context, scope *backends.Sco
 		}
 		m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeNormal, infrav1.EventReprovisionNeedless, "Reprovision",
 			"The machine has no configuration, and gets it anyway; there is nothing to wipe")
-		return host, ctrl.Result{}, m.useUpWish(ctx, scope)
+		return host, ctrl.Result{}, backends.RemoveReprovisionAnnotation(ctx, m.Client, scope.TalosMachine)
 	case reprovision.Begin:
 		return m.beginReprovision(ctx, scope)
 	case reprovision.AwaitWipe:
@@ -48,11 +49,11 @@ func (m *Machines) reconcileReprovision(ctx context.Context, scope *backends.Sco
 func (m *Machines) configureAgain(scope *backends.Scope, host *infrav1.TalosHost) *infrav1.TalosHost {
 	if !host.DeletionTimestamp.IsZero() || reprovision.IsMoved(host) || reprovision.IsMoved(scope.TalosMachine) {
 		message := "The machine is not configured again: its TalosHost is being deleted, or was moved to another management cluster"
-		scope.Observed.Reprovisioning = backends.False(infrav1.ReprovisionGoingReason, message)
-		scope.Observed.Configuration = backends.False(infrav1.ReprovisionGoingReason, message)
+		scope.Observed.Reprovisioning = condition.False(infrav1.ReprovisionGoingReason, message)
+		scope.Observed.Configuration = condition.False(infrav1.ReprovisionGoingReason, message)
 		return nil
 	}
-	scope.Observed.Reprovisioning = backends.True(infrav1.ApplyingConfigurationReason, "The machine is proven wiped, and gets its configuration again")
+	scope.Observed.Reprovisioning = condition.True(infrav1.ApplyingConfigurationReason, "The machine is proven wiped, and gets its configuration again")
 
 	return host
 }
@@ -71,7 +72,7 @@ func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) 
 	}
 	if facts.Host == nil || !isOurs(facts.Host, facts.Machine) || reprovision.Next(facts.Machine, facts.Host) != reprovision.Begin {
 		// The cache is behind.
-		return nil, m.after(claimRetryInterval), nil
+		return nil, m.Pacing.After(claimRetryInterval), nil
 	}
 	refusal := reprovision.Refuse(facts)
 	if refusal.Reason == "" {
@@ -80,8 +81,8 @@ func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) 
 		}
 	}
 	if refusal.Reason != "" {
-		scope.Observed.Reprovisioning = backends.False(refusal.Reason, refusal.Message)
-		return facts.Host, m.later(), nil
+		scope.Observed.Reprovisioning = condition.False(refusal.Reason, refusal.Message)
+		return facts.Host, m.Pacing.Later(), nil
 	}
 	// Only now may the machine be given its configuration once more. A manager that
 	// dies here finds it running, and records that again.
@@ -141,15 +142,15 @@ func observeWipe(scope *backends.Scope, host *infrav1.TalosHost) {
 	if released := conditions.Get(host, infrav1.ReleasedCondition); released != nil && released.Status == metav1.ConditionFalse {
 		message += ": " + released.Message
 	}
-	scope.Observed.Reprovisioning = backends.True(infrav1.WipingReason, message)
-	scope.Observed.Configuration = backends.False(infrav1.WipingReason, message)
-	scope.Observed.Running = backends.False(infrav1.WipingReason, message)
+	scope.Observed.Reprovisioning = condition.True(infrav1.WipingReason, message)
+	scope.Observed.Configuration = condition.False(infrav1.WipingReason, message)
+	scope.Observed.Running = condition.False(infrav1.WipingReason, message)
 }
 
 // finishReprovision takes the wish away, and then the record of it: a manager
 // that dies in between does not begin again.
 func (m *Machines) finishReprovision(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
-	if err := m.useUpWish(ctx, scope); err != nil {
+	if err := backends.RemoveReprovisionAnnotation(ctx, m.Client, scope.TalosMachine); err != nil {
 		return err
 	}
 	host.Spec.Reprovision = infrav1.HostReprovision{}
@@ -159,20 +160,6 @@ func (m *Machines) finishReprovision(ctx context.Context, scope *backends.Scope,
 	ctrl.LoggerFrom(ctx).Info("Re-provisioned the machine", "TalosHost", host.Name)
 	m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeNormal, infrav1.EventReprovisioned, "Reprovision",
 		"TalosHost %s was wiped, and runs with its configuration again", host.Name)
-
-	return nil
-}
-
-// useUpWish takes the annotation away.
-func (m *Machines) useUpWish(ctx context.Context, scope *backends.Scope) error {
-	if !reprovision.IsWanted(scope.TalosMachine) {
-		return nil
-	}
-	before := scope.TalosMachine.DeepCopy()
-	delete(scope.TalosMachine.Annotations, infrav1.ReprovisionAnnotation)
-	if err := m.Client.Patch(ctx, scope.TalosMachine, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})); err != nil {
-		return fmt.Errorf("removing the annotation of TalosMachine %s: %w", before.Name, err)
-	}
 
 	return nil
 }

@@ -1,4 +1,4 @@
-package backends
+package objects
 
 import (
 	"context"
@@ -8,22 +8,21 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
-
-	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
 var (
-	owner    = &infrav1.TalosCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "mine", UID: "mine"}}
-	stranger = &infrav1.TalosCluster{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "theirs", UID: "theirs"}}
+	owner    = &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "mine", UID: "mine"}}
+	stranger = &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "theirs", UID: "theirs"}}
 )
 
-func serviceOf(cluster *infrav1.TalosCluster, finalizers ...string) *corev1.Service {
+func serviceOf(cluster *clusterv1.Cluster, finalizers ...string) *corev1.Service {
 	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{
 		Namespace: "n", Name: "s", UID: "first", Finalizers: finalizers,
-		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(cluster, infrav1.GroupVersion.WithKind(infrav1.TalosClusterKind))},
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(cluster, clusterv1.GroupVersion.WithKind(clusterv1.ClusterKind))},
 	}}
 }
 

@@ -2,27 +2,15 @@ package backends
 
 import (
 	"fmt"
-	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
-// Random picks numbers from 0 to n-1.
-type Random interface {
-	IntN(n int) int
-}
-
-// Jitter is a duration between d and 1.25 d.
-func Jitter(random Random, d time.Duration) time.Duration {
-	const steps = 1000
-
-	return d + d/4*time.Duration(random.IntN(steps))/steps
-}
-
 // MintProviderID makes a new provider ID out of the injected randomness.
-func MintProviderID(random Random) (string, error) {
+func MintProviderID(random requeue.Random) (string, error) {
 	id, err := uuid.NewRandomFromReader(randomReader{random})
 	if err != nil {
 		return "", fmt.Errorf("making a provider ID: %w", err)
@@ -31,7 +19,7 @@ func MintProviderID(random Random) (string, error) {
 	return infrav1.ProviderIDPrefix + id.String(), nil
 }
 
-type randomReader struct{ random Random }
+type randomReader struct{ random requeue.Random }
 
 func (r randomReader) Read(p []byte) (int, error) {
 	const values = 256

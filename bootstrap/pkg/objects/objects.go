@@ -1,0 +1,75 @@
+// Package objects writes objects of the management cluster so that nothing that others
+// have written in between is lost, and says how writes have ended.
+package objects
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// Patch writes the difference of two versions of an object, if there is one. When somebody
+// else has changed the object since before was read, it writes nothing and returns a
+// conflict. After it, after is what the management cluster has.
+func Patch(ctx context.Context, c client.Client, before, after client.Object) error {
+	if reflect.DeepEqual(before, after) {
+		return nil
+	}
+
+	return c.Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+}
+
+// Change writes what change makes of an object, as Patch does.
+func Change[T client.Object](ctx context.Context, c client.Client, object T, change func(T)) error {
+	before := object.DeepCopyObject().(client.Object) //nolint:forcetypeassert // It is a copy of one.
+	change(object)
+
+	return Patch(ctx, c, before, object)
+}
+
+// IsRefused reports whether the API server will refuse the same again: it is invalid, or
+// forbidden to the manager. A name or an address that is in use, and a quota that is used
+// up, are refused so too, and may be free later.
+func IsRefused(err error) bool {
+	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
+}
+
+// KindOf is the kind of a typed object, by the name of its type.
+func KindOf(object client.Object) string {
+	return reflect.TypeOf(object).Elem().Name()
+}
+
+// DeleteOwned deletes an object that owner controls, if there is one, and reports whether
+// it is still there. What belongs to somebody else is left alone. It is read through live.
+func DeleteOwned(ctx context.Context, c client.Client, live client.Reader, owner metav1.Object, object client.Object) (bool, error) {
+	kind, key := KindOf(object), client.ObjectKeyFromObject(object)
+	read := func() (bool, error) {
+		err := live.Get(ctx, key, object)
+		if apierrors.IsNotFound(err) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("reading %s %s: %w", kind, key.Name, err)
+		}
+
+		return true, nil
+	}
+	if there, err := read(); err != nil || !there || !metav1.IsControlledBy(object, owner) {
+		return false, err
+	}
+	if !object.GetDeletionTimestamp().IsZero() {
+		return true, nil
+	}
+	uid := object.GetUID()
+	if err := c.Delete(ctx, object, client.Preconditions{UID: &uid}); client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("deleting %s %s: %w", kind, key.Name, err)
+	}
+	// What has no finalizer is gone with the answer.
+	there, err := read()
+
+	return there && object.GetUID() == uid, err
+}
