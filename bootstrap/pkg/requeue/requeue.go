@@ -32,9 +32,5 @@ func Jitter(random Random, d time.Duration) time.Duration {
 
 // After reconciles an object again after about d; not at all when d is 0.
 func After(random Random, d time.Duration) ctrl.Result {
-	if d == 0 {
-		return ctrl.Result{}
-	}
-
 	return ctrl.Result{RequeueAfter: Jitter(random, d)}
 }

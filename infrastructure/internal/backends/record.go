@@ -18,10 +18,8 @@ const bootstrapDataKey = "value"
 
 // Record writes what must not be lost into the spec of a TalosMachine.
 func Record(ctx context.Context, c client.Client, machine *infrav1.TalosMachine, change func(*infrav1.TalosMachineSpec)) error {
-	before := machine.DeepCopy()
-	change(&machine.Spec)
-	if err := objects.Patch(ctx, c, before, machine); err != nil {
-		return fmt.Errorf("recording on TalosMachine %s what must not be lost: %w", before.Name, err)
+	if err := objects.Change(ctx, c, machine, func(m *infrav1.TalosMachine) { change(&m.Spec) }); err != nil {
+		return fmt.Errorf("recording on TalosMachine %s what must not be lost: %w", machine.Name, err)
 	}
 
 	return nil

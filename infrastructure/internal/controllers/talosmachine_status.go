@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -52,10 +53,7 @@ func (r *MachineReconciler) reconcileStatus(ctx context.Context, scope *backends
 	}
 	setMachineConditions(machine, observed)
 
-	err = helper.Patch(ctx, machine, patch.WithOwnedConditions{Conditions: []string{
-		clusterv1.PausedCondition, infrav1.ReadyCondition, infrav1.AllocatedCondition, infrav1.ConfigurationAppliedCondition,
-		infrav1.RunningCondition, infrav1.IdentityVerifiedCondition, infrav1.ReprovisioningCondition, infrav1.DeletingCondition,
-	}})
+	err = helper.Patch(ctx, machine, patch.WithOwnedConditions{Conditions: append(machineConditions(), clusterv1.PausedCondition)})
 	if err != nil {
 		// What has no finalizer any more may be gone.
 		if !machine.DeletionTimestamp.IsZero() {
@@ -67,6 +65,14 @@ func (r *MachineReconciler) reconcileStatus(ctx context.Context, scope *backends
 	}
 
 	return nil
+}
+
+// machineConditions are the conditions of a TalosMachine that nobody else sets.
+func machineConditions() []string {
+	return []string{
+		infrav1.ReadyCondition, infrav1.AllocatedCondition, infrav1.ConfigurationAppliedCondition, infrav1.RunningCondition,
+		infrav1.IdentityVerifiedCondition, infrav1.ReprovisioningCondition, infrav1.DeletingCondition,
+	}
 }
 
 // setMachineConditions sets what was observed. What was never observed waits
@@ -82,7 +88,7 @@ func setMachineConditions(machine *infrav1.TalosMachine, observed backends.Obser
 	if machine.Spec.Container != nil {
 		waitsFor = "Waiting for the Pod"
 	}
-	for _, condition := range []struct {
+	for _, one := range []struct {
 		kind    string
 		found   condition.Finding
 		initial condition.Finding
@@ -94,31 +100,27 @@ func setMachineConditions(machine *infrav1.TalosMachine, observed backends.Obser
 		{infrav1.ReprovisioningCondition, observed.Reprovisioning, condition.False(infrav1.NotReprovisioningReason, "")},
 		{infrav1.DeletingCondition, observed.Deleting, condition.Finding{}},
 	} {
-		found := condition.found
-		if found.Status == "" && conditions.Get(machine, condition.kind) == nil {
-			found = condition.initial
+		found := one.found
+		if found.Status == "" && conditions.Get(machine, one.kind) == nil {
+			found = one.initial
 		}
-		if found.Status != "" {
-			conditions.Set(machine, metav1.Condition{Type: condition.kind, Status: found.Status, Reason: found.Reason, Message: found.Message})
-		}
+		condition.Set(machine, one.kind, found)
 	}
-	conditions.Set(machine, readyOf(machine))
+	condition.Set(machine, infrav1.ReadyCondition, readyOf(machine))
 }
 
 // readyOf is the first thing that is not right; the state of the machine when
 // all is.
-func readyOf(machine *infrav1.TalosMachine) metav1.Condition {
-	ready := metav1.Condition{Type: infrav1.ReadyCondition}
+func readyOf(machine *infrav1.TalosMachine) condition.Finding {
 	if !machine.DeletionTimestamp.IsZero() {
-		ready.Status, ready.Reason, ready.Message = metav1.ConditionFalse, infrav1.DeletingReason, "The TalosMachine is being deleted"
-		if waits := conditions.GetMessage(machine, infrav1.DeletingCondition); waits != "" {
-			ready.Message = waits
-		}
-		return ready
+		waits := conditions.GetMessage(machine, infrav1.DeletingCondition)
+
+		return condition.False(infrav1.DeletingReason, cmp.Or(waits, "The TalosMachine is being deleted"))
 	}
+	var ready condition.Finding
 	for _, kind := range []string{infrav1.AllocatedCondition, infrav1.ConfigurationAppliedCondition, infrav1.RunningCondition} {
 		found := conditions.Get(machine, kind)
-		ready.Status, ready.Reason, ready.Message = found.Status, found.Reason, found.Message
+		ready = condition.Finding{Status: found.Status, Reason: found.Reason, Message: found.Message}
 		if found.Status != metav1.ConditionTrue {
 			break
 		}

@@ -51,15 +51,22 @@ func (r *MachineReconciler) upgradeConditions(ctx context.Context, machine *infr
 	return nil
 }
 
-// isFormer reports whether a condition has a name of a former revision.
+// isFormer reports whether a condition is ours, and has a name or a reason of a former
+// revision. What others set on a TalosMachine may be called alike, and is theirs.
 func isFormer(condition metav1.Condition) bool {
-	return formerConditions[condition.Type] != "" || formerReasons[condition.Reason] != ""
+	isOurs := slices.Contains(machineConditions(), condition.Type)
+
+	return formerConditions[condition.Type] != "" || isOurs && formerReasons[condition.Reason] != ""
 }
 
 // upgraded are conditions under the names of this revision. Their times stay.
 func upgraded(conditions []metav1.Condition) []metav1.Condition {
 	var renamed []metav1.Condition
 	for _, condition := range conditions {
+		if !isFormer(condition) {
+			renamed = append(renamed, condition)
+			continue
+		}
 		if reason := formerReasons[condition.Reason]; reason != "" {
 			condition.Reason = reason
 		}

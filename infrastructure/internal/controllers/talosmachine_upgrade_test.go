@@ -71,6 +71,10 @@ func TestFormerNamesOfConditions(t *testing.T) {
 			before: []metav1.Condition{is("Reprovisioning", metav1.ConditionFalse, "EtcdNeedsMachine")},
 			after:  []metav1.Condition{is("Reprovisioning", metav1.ConditionFalse, "EtcdQuorumAtRisk")},
 		},
+		"a condition of somebody else": {
+			before: []metav1.Condition{is("HostRunning", metav1.ConditionTrue, "Running"), is("Theirs", metav1.ConditionFalse, "NotAnswering")},
+			after:  []metav1.Condition{is("Running", metav1.ConditionTrue, "Running"), is("Theirs", metav1.ConditionFalse, "NotAnswering")},
+		},
 		"both names, after a manager of the former revision was back for a while": {
 			before: []metav1.Condition{is("HostClaimed", metav1.ConditionTrue, "Claimed"), is("Allocated", metav1.ConditionFalse, "NoHostFits")},
 			after:  []metav1.Condition{is("Allocated", metav1.ConditionFalse, "NoHostFits")},

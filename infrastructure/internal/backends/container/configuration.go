@@ -109,7 +109,7 @@ func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, w wish, 
 		err = tooLong(userData, 0)
 	}
 	if err != nil {
-		scope.Observed.Configuration = condition.False(infrav1.OverlayFailedReason, fmt.Sprintf("The machine configuration does not fit a Pod: %v", err))
+		scope.Observed.Configuration = condition.Falsef(infrav1.OverlayFailedReason, "The machine configuration does not fit a Pod: %v", err)
 		return nil, m.Pacing.Later(), nil //nolint:nilerr // It is the user's, and in the condition.
 	}
 

@@ -31,12 +31,12 @@ func (m *Machines) judge(scope *backends.Scope, err error) (ctrl.Result, error) 
 		scope.Observed.Claim = condition.False(infrav1.PodPreparingReason, going.Error()+", which is waited for")
 		return m.Pacing.Later(), nil
 	case apierrors.IsForbidden(err):
-		scope.Observed.Claim = condition.False(infrav1.PodRefusedReason, fmt.Sprintf(
-			"The API server refuses what the machine needs; it is tried again. The namespace must allow privileged Pods (label pod-security.kubernetes.io/enforce: privileged) and have quota left. Its words: %s", err))
+		scope.Observed.Claim = condition.Falsef(infrav1.PodRefusedReason,
+			"The API server refuses what the machine needs; it is tried again. The namespace must allow privileged Pods (label pod-security.kubernetes.io/enforce: privileged) and have quota left. Its words: %s", err)
 		return m.Pacing.Refused(), nil
 	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
-		scope.Observed.Claim = condition.False(infrav1.PodRefusedReason, fmt.Sprintf(
-			"The API server refuses what the machine needs; it is tried again. Free what is in use, or mend what it names in a new template. Its words: %s", err))
+		scope.Observed.Claim = condition.Falsef(infrav1.PodRefusedReason,
+			"The API server refuses what the machine needs; it is tried again. Free what is in use, or mend what it names in a new template. Its words: %s", err)
 		return m.Pacing.Refused(), nil
 	}
 
@@ -79,15 +79,15 @@ func starting(pod *corev1.Pod) condition.Finding {
 		case status.State.Terminated != nil:
 			return condition.False(infrav1.ContainerRestartingReason, "The container has ended, and is started again: "+terminatedText(status.State.Terminated))
 		case status.State.Waiting != nil && slices.Contains(imageReasons, status.State.Waiting.Reason):
-			return condition.False(infrav1.ImageUnavailableReason, fmt.Sprintf(
+			return condition.Falsef(infrav1.ImageUnavailableReason,
 				"The image %s is not to be had; it is tried again. Make it available, or name another one in a new template. The kubelet says: %s: %s",
-				status.Image, status.State.Waiting.Reason, status.State.Waiting.Message))
+				status.Image, status.State.Waiting.Reason, status.State.Waiting.Message)
 		case status.State.Waiting != nil && status.LastTerminationState.Terminated != nil:
-			return condition.False(infrav1.ContainerRestartingReason, fmt.Sprintf("The container has ended, and is started again (%s): %s",
-				status.State.Waiting.Reason, terminatedText(status.LastTerminationState.Terminated)))
+			return condition.Falsef(infrav1.ContainerRestartingReason, "The container has ended, and is started again (%s): %s",
+				status.State.Waiting.Reason, terminatedText(status.LastTerminationState.Terminated))
 		case status.State.Waiting != nil && status.State.Waiting.Message != "":
-			return condition.False(infrav1.ContainerNotStartedReason, fmt.Sprintf("The container does not start. The kubelet says: %s: %s",
-				status.State.Waiting.Reason, status.State.Waiting.Message))
+			return condition.Falsef(infrav1.ContainerNotStartedReason, "The container does not start. The kubelet says: %s: %s",
+				status.State.Waiting.Reason, status.State.Waiting.Message)
 		}
 	}
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 
 	corev1 "k8s.io/api/core/v1"
@@ -45,13 +44,8 @@ func (m *Machines) followPod(ctx context.Context, scope *backends.Scope, pod *co
 
 // keepLabels mends the labels of a Pod.
 func (m *Machines) keepLabels(ctx context.Context, w wish, pod *corev1.Pod) error {
-	labels := w.podLabels(pod.Labels)
-	if maps.Equal(labels, pod.Labels) {
-		return nil
-	}
-	before := pod.DeepCopy()
-	pod.Labels = labels
-	if err := objects.Patch(ctx, m.Client, before, pod); err != nil {
+	err := objects.Change(ctx, m.Client, pod, func(pod *corev1.Pod) { pod.Labels = w.podLabels(pod.Labels) })
+	if err != nil {
 		return fmt.Errorf("mending the labels of Pod %s: %w", pod.Name, err)
 	}
 
@@ -210,8 +204,8 @@ func (m *Machines) followTalos(ctx context.Context, scope *backends.Scope, w wis
 func (m *Machines) silent(scope *backends.Scope, w wish, pod *corev1.Pod, node *corev1.Node) ctrl.Result {
 	switch {
 	case isSilent(node):
-		scope.Observed.Running = condition.False(infrav1.NodeNotReadyReason, fmt.Sprintf(
-			"The machine does not answer, and its node %s is not ready either: bring that back, or delete the Machine", node.Name))
+		scope.Observed.Running = condition.Falsef(infrav1.NodeNotReadyReason,
+			"The machine does not answer, and its node %s is not ready either: bring that back, or delete the Machine", node.Name)
 	case m.Clock.Since(runningSince(pod).StartedAt.Time) <= startPatience:
 		scope.Observed.Running = condition.False(infrav1.BootingReason, "The container has just started; Talos does not answer in it yet")
 	case scope.Observed.Provisioned:
@@ -220,8 +214,8 @@ func (m *Machines) silent(scope *backends.Scope, w wish, pod *corev1.Pod, node *
 		// Its certificate comes from there.
 		scope.Observed.Running = condition.False(infrav1.BootingReason, "The machine does not answer; it does not before the control plane of the cluster runs")
 	default:
-		scope.Observed.Running = condition.False(infrav1.NotTalosReason, fmt.Sprintf(
-			"The container has run for more than a minute, but Talos does not answer in it: is %s an image of Talos? If not, name another one in a new template", imageOf(pod)))
+		scope.Observed.Running = condition.Falsef(infrav1.NotTalosReason,
+			"The container has run for more than a minute, but Talos does not answer in it: is %s an image of Talos? If not, name another one in a new template", imageOf(pod))
 	}
 	quiet := runningSince(pod).StartedAt.Time
 	if before := conditions.Get(scope.TalosMachine, infrav1.RunningCondition); scope.Observed.Provisioned && before != nil && before.Status == metav1.ConditionFalse {
@@ -262,8 +256,8 @@ func (m *Machines) observe(
 	}
 	scope.Observed.TalosVersion = version
 	if wanted := scope.TalosMachine.Spec.Container.Talos.Version; version != wanted {
-		scope.Observed.Running = condition.False(infrav1.WrongReleaseReason, fmt.Sprintf(
-			"The image %s is Talos %s, but %s was asked for: name both as they are in a new template", imageOf(pod), version, wanted))
+		scope.Observed.Running = condition.Falsef(infrav1.WrongReleaseReason,
+			"The image %s is Talos %s, but %s was asked for: name both as they are in a new template", imageOf(pod), version, wanted)
 		return m.Pacing.Later(), nil
 	}
 	scope.Observed.Running = running(scope.TalosMachine, node, status)

@@ -28,8 +28,8 @@ func (e errTaken) Error() string { return e.kind + " " + e.name + " belongs to s
 
 // taken says so in a condition.
 func taken(kind, name string) condition.Finding {
-	return condition.False(infrav1.NameConflictReason, fmt.Sprintf(
-		"%s %s exists, and does not belong to this TalosMachine; nothing is done to it. Delete it, or the Machine, to go on", kind, name))
+	return condition.Falsef(infrav1.NameConflictReason,
+		"%s %s exists, and does not belong to this TalosMachine; nothing is done to it. Delete it, or the Machine, to go on", kind, name)
 }
 
 // errGoing says that an object of ours is being deleted, which is waited for.

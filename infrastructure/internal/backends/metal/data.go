@@ -44,7 +44,7 @@ func (m *Machines) reconcileBootstrapData(ctx context.Context, scope *backends.S
 		return nil, ctrl.Result{}, err
 	}
 	if configuration == nil {
-		scope.Observed.Claim = condition.False(infrav1.WaitingForBootstrapDataReason, fmt.Sprintf("Secret %s with the machine configuration is missing", *secretName))
+		scope.Observed.Claim = condition.Falsef(infrav1.WaitingForBootstrapDataReason, "Secret %s with the machine configuration is missing", *secretName)
 
 		return nil, m.Pacing.Later(), nil
 	}

@@ -123,7 +123,7 @@ func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.R
 // least at first, then less and less. Another machine than the right one is
 // somebody's to mend, and asked seldom.
 func (m *Machines) paced(scope *backends.Scope, kind string, status metav1.ConditionStatus, least time.Duration) ctrl.Result {
-	since := m.Clock.Now()
+	var since time.Time
 	if found := conditions.Get(scope.TalosMachine, kind); found != nil && found.Status == status {
 		since = found.LastTransitionTime.Time
 	}

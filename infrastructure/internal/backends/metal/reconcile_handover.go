@@ -119,11 +119,11 @@ func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, host *in
 	}
 	configuration, err = configure(configuration, host, scope.TalosMachine, told)
 	if err != nil {
-		scope.Observed.Configuration = condition.False(infrav1.OverlayFailedReason, fmt.Sprintf("TalosHost %s: %v", host.Name, err))
+		scope.Observed.Configuration = condition.Falsef(infrav1.OverlayFailedReason, "TalosHost %s: %v", host.Name, err)
 		return nil, nil
 	}
 	if unfit, err := unfitDisk(configuration, told); err != nil || unfit != "" {
-		scope.Observed.Configuration = condition.False(infrav1.InstallDiskUnfitReason, fmt.Sprintf("The machine configuration with the install of TalosHost %s %s", host.Name, unfit))
+		scope.Observed.Configuration = condition.Falsef(infrav1.InstallDiskUnfitReason, "The machine configuration with the install of TalosHost %s %s", host.Name, unfit)
 		return nil, err
 	}
 
@@ -179,7 +179,7 @@ func (m *Machines) apply(ctx context.Context, scope *backends.Scope, host *infra
 	err := answer.Node.ApplyConfiguration(ctx, configuration)
 	switch {
 	case errors.Is(err, talosclient.ErrInvalidConfiguration):
-		refused := condition.False(infrav1.ConfigurationRefusedReason, fmt.Sprintf("Talos has refused the configuration: %v", err))
+		refused := condition.Falsef(infrav1.ConfigurationRefusedReason, "Talos has refused the configuration: %v", err)
 		scope.Observed.Configuration = refused
 		if found := conditions.Get(scope.TalosMachine, infrav1.ConfigurationAppliedCondition); found == nil || found.Message != refused.Message {
 			m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeWarning, infrav1.EventConfigurationRefused, "Apply", "%s", refused.Message)
