@@ -144,7 +144,7 @@ test-e2e: local-repository ## Run the suite in a cluster: the providers in kind,
 
 .PHONY: test-histories
 test-histories: ## Play 10000 histories of the control plane's decision, and 500 of etcd on the model and on real etcd.
-	$(PATIENTLY) "playing histories" $(GO_SUITE) ./controlplane/internal/rollout -args -histories=10000
+	$(PATIENTLY) "playing histories" $(GO_SUITE) ./controlplane/internal/plan -args -histories=10000
 	cd test/etcdhistory && $(PATIENTLY) "testing test/etcdhistory" $(GO_SUITE) -v -timeout 40m . -args -histories=500
 
 .PHONY: test-faults

@@ -18,7 +18,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/internal/controllers"
 	"github.com/capi-talos/capi-talos/bootstrap/internal/webhooks"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/recorder"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 )
 
 // Options are what the provider needs from its manager.
@@ -65,7 +65,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		APIReader:           mgr.GetAPIReader(),
 		SecretCachingClient: options.SecretCachingClient,
 		Clock:               options.Clock,
-		Recorder:            recorder.New(mgr, "talosconfig-controller"),
+		Recorder:            reconciliation.NewEventRecorder(mgr, "talosconfig-controller"),
 		WatchFilterValue:    options.WatchFilterValue,
 	}
 	if err := reconciler.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: options.Concurrency}); err != nil {

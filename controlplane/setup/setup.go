@@ -20,8 +20,8 @@ import (
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/recorder"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
@@ -99,11 +99,11 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		SecretCachingClient: options.SecretCachingClient,
 		ClusterCache:        options.ClusterCache,
 		Dialer:              options.Dialer,
-		Follower:            follow.New(ctx, options.Dialer, controllers.MachineOf),
+		Watcher:             machinewatch.New(ctx, options.Dialer, controllers.MachineOf),
 		Prober:              health.HTTPProber{},
 		Clock:               options.Clock,
 		Random:              options.Random,
-		Recorder:            recorder.New(mgr, "taloscontrolplane-controller"),
+		Recorder:            reconciliation.NewEventRecorder(mgr, "taloscontrolplane-controller"),
 		Metrics:             counts,
 		WatchFilterValue:    options.WatchFilterValue,
 	}

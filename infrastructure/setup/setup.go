@@ -21,8 +21,8 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/recorder"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
@@ -32,7 +32,6 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/controllers"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/webhooks"
@@ -159,11 +158,11 @@ func (o *Options) pacing() pacing.Pacing {
 
 func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) error {
 	store := credentials.New(mgr.GetClient(), secrets.NewReader(options.SecretCachingClient, mgr.GetAPIReader()), options.Clock)
-	follower := follow.New(ctx, options.Dialer, controllers.TalosMachineOf)
-	hostFollower := follow.New(ctx, options.Dialer, controllers.HostOf)
+	follower := machinewatch.New(ctx, options.Dialer, controllers.TalosMachineOf)
+	hostWatcher := machinewatch.New(ctx, options.Dialer, controllers.HostOf)
 	contacts := contact.NewLog(options.Clock)
 	counts := metrics.NewCounts()
-	if err := registerMetrics(ctx, mgr, options, contacts, counts, hostFollower, follower); err != nil {
+	if err := registerMetrics(ctx, mgr, options, contacts, counts, hostWatcher, follower); err != nil {
 		return err
 	}
 	concurrency := controller.Options{MaxConcurrentReconciles: options.Concurrency}
@@ -180,8 +179,8 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 	}
 	hosts := &controllers.HostReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
-		Clock: options.Clock, Pacing: options.pacing(), Recorder: recorder.New(mgr, "taloshost-controller"),
-		Contacts: contacts, Counts: counts, Lookout: lookout.New(hostFollower, options.Clock), Changes: hostFollower.Events(),
+		Clock: options.Clock, Pacing: options.pacing(), Recorder: reconciliation.NewEventRecorder(mgr, "taloshost-controller"),
+		Contacts: contacts, Counts: counts, Tracker: machinewatch.NewTracker(hostWatcher, options.Clock), Changes: hostWatcher.Events(),
 		WatchFilterValue: options.WatchFilterValue,
 	}
 	if err := hosts.SetupWithManager(ctx, mgr, concurrency); err != nil {
@@ -194,21 +193,21 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 
 // machineReconciler is the controller of TalosMachines, with both ways of getting one.
 func machineReconciler(
-	mgr ctrl.Manager, options Options, store *credentials.Store, contacts *contact.Log, counts *metrics.Counts, follower *follow.Follower,
+	mgr ctrl.Manager, options Options, store *credentials.Store, contacts *contact.Log, counts *metrics.Counts, follower *machinewatch.Watcher,
 ) *controllers.MachineReconciler {
-	events := recorder.New(mgr, "talosmachine-controller")
+	events := reconciliation.NewEventRecorder(mgr, "talosmachine-controller")
 
 	return &controllers.MachineReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(),
 		Metal: &metal.Machines{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
-			Contacts: contacts, Counts: counts, Lookout: lookout.New(follower, options.Clock),
+			Contacts: contacts, Counts: counts, Tracker: machinewatch.NewTracker(follower, options.Clock),
 			Clock: options.Clock, Random: options.Random, Recorder: events, Pacing: options.pacing(),
 			ImageFactory: options.ImageFactory,
 		},
 		Container: &container.Machines{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
-			Lookout: lookout.New(follower, options.Clock), ClusterDomain: options.ClusterDomain,
+			Tracker: machinewatch.NewTracker(follower, options.Clock), ClusterDomain: options.ClusterDomain,
 			Clock: options.Clock, Random: options.Random, Recorder: events, Pacing: options.pacing(),
 		},
 		Changes:          follower.Events(),
@@ -218,7 +217,7 @@ func machineReconciler(
 
 // registerMetrics registers the metrics of hosts. The machine of a host has answered
 // just now while it is watched; else when it was last asked.
-func registerMetrics(ctx context.Context, mgr ctrl.Manager, options Options, contacts *contact.Log, counts *metrics.Counts, hosts, machines *follow.Follower) error {
+func registerMetrics(ctx context.Context, mgr ctrl.Manager, options Options, contacts *contact.Log, counts *metrics.Counts, hosts, machines *machinewatch.Watcher) error {
 	list := func() []infrav1.TalosHost {
 		found := &infrav1.TalosHostList{}
 		if err := mgr.GetClient().List(ctx, found); err != nil {
@@ -229,7 +228,7 @@ func registerMetrics(ctx context.Context, mgr ctrl.Manager, options Options, con
 	}
 	answered := func(host *infrav1.TalosHost) (time.Time, bool) {
 		key := client.ObjectKeyFromObject(host)
-		if hosts.Following(key) || machines.Following(client.ObjectKey{Namespace: host.Namespace, Name: host.Spec.ConsumerRef.Name}) {
+		if hosts.Watching(key) || machines.Watching(client.ObjectKey{Namespace: host.Namespace, Name: host.Spec.ConsumerRef.Name}) {
 			return options.Clock.Now(), true
 		}
 		return contacts.Last(key)

@@ -25,7 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/pass"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 )
 
@@ -49,7 +49,7 @@ type Reconciler struct {
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
 
-	limiter pass.Limiter
+	limiter reconciliation.Limiter
 }
 
 // +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=talosconfigs,verbs=get;list;watch
@@ -73,7 +73,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(r.machineToConfigs)).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToConfigs)).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.secretToConfigs)).
-		Build(ctx, pass.Fairly(r, options.MaxConcurrentReconciles))
+		Build(ctx, reconciliation.Fairly(r, options.MaxConcurrentReconciles))
 	if err != nil {
 		return fmt.Errorf("setting up the TalosConfig controller: %w", err)
 	}
@@ -98,7 +98,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	}
 	if machine == nil {
 		ctrl.LoggerFrom(ctx).Info("Waiting for the Machine controller to set the owner reference")
-		pass.OnlyWaits(r.limiter, req)
+		reconciliation.OnlyWaits(r.limiter, req)
 		return ctrl.Result{}, nil
 	}
 	cluster, err := util.GetClusterByName(ctx, r.Client, machine.Namespace, machine.Spec.ClusterName)
@@ -107,7 +107,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	}
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx).WithValues("Cluster", klog.KObj(cluster), "Machine", klog.KObj(machine)))
 
-	if goesOn, err := pass.Begin(ctx, r.Client, r.APIReader, cluster, config, ""); err != nil || !goesOn {
+	if proceed, err := reconciliation.Begin(ctx, r.Client, r.APIReader, cluster, config, ""); err != nil || !proceed {
 		return ctrl.Result{}, err
 	}
 	helper, err := patch.NewHelper(config, r.Client)
@@ -120,7 +120,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 			reterr = kerrors.NewAggregate([]error{reterr, err})
 		}
 		if reterr == nil && s.waits {
-			pass.OnlyWaits(r.limiter, req)
+			reconciliation.OnlyWaits(r.limiter, req)
 		}
 	}()
 

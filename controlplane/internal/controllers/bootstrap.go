@@ -12,7 +12,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
-	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // errIntentChanged says that the record is not, or not any more, what the
@@ -23,8 +23,8 @@ var errIntentChanged = errors.New("the bootstrap intent has changed meanwhile")
 // bootstrapped, or was. With it the bundle is recorded that the cluster is made
 // with. The override that allowed the record, if any, is used up.
 func (r *Reconciler) recordIntent(ctx context.Context, s *scope) error {
-	initialized := s.decision.Action == rollout.RecordInitialized
-	bootstrapped := initialized || s.decision.Action == rollout.RecordBootstrapped
+	initialized := s.decision.Action == plan.RecordInitialized
+	bootstrapped := initialized || s.decision.Action == plan.RecordBootstrapped
 	machine := s.machine(s.decision.Machine)
 	if machine == nil || machine.Spec.ProviderID == "" || s.bundle == nil {
 		return fmt.Errorf("recording the bootstrap intent for Machine %s: %w", s.decision.Machine, errIntentChanged)

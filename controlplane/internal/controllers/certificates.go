@@ -12,7 +12,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/clusterrecord"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
-	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // isClusterSecret tells that a Secret is one on which a control plane depends.
@@ -31,7 +31,7 @@ func (r *Reconciler) secrets() client.Reader {
 // provider creates it with the first control plane TalosConfig; none is created
 // here, so that a cluster never gets a second set.
 func (r *Reconciler) reconcileCertificates(ctx context.Context, s *scope) error {
-	s.certificates, s.bundle, s.invalidBundle, s.missingSecrets = rollout.CertificatesMissing, nil, false, nil
+	s.certificates, s.bundle, s.invalidBundle, s.missingSecrets = plan.CertificatesMissing, nil, false, nil
 	s.networkProblem = ""
 	cluster := client.ObjectKeyFromObject(s.cluster)
 
@@ -48,10 +48,10 @@ func (r *Reconciler) reconcileCertificates(ctx context.Context, s *scope) error 
 	default:
 		recorded := s.controlPlane.Annotations[controlplanev1.BundleDigestAnnotation]
 		if recorded != "" && recorded != bundle.Digest() {
-			s.certificates = rollout.CertificatesChanged
+			s.certificates = plan.CertificatesChanged
 			return nil
 		}
-		s.certificates = rollout.CertificatesPresent
+		s.certificates = plan.CertificatesPresent
 		s.bundle = bundle
 	}
 
@@ -80,6 +80,6 @@ func compareRecord(s *scope, record clusterrecord.Record) {
 	}
 	s.networkProblem = record.NetworkProblem(s.cluster)
 	if s.bundle != nil && record.HasOtherEncryption(s.bundle) {
-		s.certificates, s.bundle = rollout.CertificatesChanged, nil
+		s.certificates, s.bundle = plan.CertificatesChanged, nil
 	}
 }

@@ -22,7 +22,7 @@ import (
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/naming"
-	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
@@ -91,12 +91,12 @@ func setCertificatesCondition(s *scope) {
 	case s.invalidBundle:
 		condition.Set(s.controlPlane, conditionType, condition.False(controlplanev1.CertificatesNotAvailableReason,
 			"Secret "+secrets.BundleName(s.cluster.Name)+" holds no valid secrets bundle; correct it"))
-	case s.certificates == rollout.CertificatesChanged:
+	case s.certificates == plan.CertificatesChanged:
 		condition.Set(s.controlPlane, conditionType, condition.False(controlplanev1.CertificatesChangedReason,
 			"The secrets bundle is not the one with which the cluster was bootstrapped; restore the original"))
 	case len(s.missingSecrets) > 0 && begun:
 		condition.Set(s.controlPlane, conditionType, condition.False(controlplanev1.CertificatesNotAvailableReason, "Secrets of the cluster were lost: "+missing+"; restore them"))
-	case s.certificates == rollout.CertificatesMissing || len(s.missingSecrets) > 0:
+	case s.certificates == plan.CertificatesMissing || len(s.missingSecrets) > 0:
 		message := "Waiting for the bootstrap provider to create the Secrets of the cluster"
 		if missing != "" {
 			message += ": " + missing
@@ -264,7 +264,7 @@ func withoutHost(s *scope) string {
 
 // waiting says what a change waits for, as more lines of a message.
 func waiting(s *scope) string {
-	if s.decision.Action == rollout.Stable || s.decision.Message == "" {
+	if s.decision.Action == plan.Stable || s.decision.Message == "" {
 		return ""
 	}
 

@@ -27,14 +27,14 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/pass"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/metrics"
-	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // controllerName names the controller in logs, events and metrics.
@@ -57,8 +57,8 @@ type Reconciler struct {
 	ClusterCache clustercache.ClusterCache
 	// Dialer opens connections to Talos nodes.
 	Dialer talosclient.Dialer
-	// Follower watches nodes.
-	Follower *follow.Follower
+	// Watcher watches nodes.
+	Watcher *machinewatch.Watcher
 	// Prober asks API servers.
 	Prober health.APIServerProber
 	// Clock tells the time.
@@ -75,7 +75,7 @@ type Reconciler struct {
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
 
-	limiter     pass.Limiter
+	limiter     reconciliation.Limiter
 	applier     *applier
 	credentials *credentialStore
 	silence     *silenceTracker
@@ -107,7 +107,7 @@ type Reconciler struct {
 // SetupWithManager registers the controller with mgr.
 func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
 	if r.Client == nil || r.APIReader == nil || r.SecretCachingClient == nil || r.ClusterCache == nil || r.Dialer == nil ||
-		r.Follower == nil || r.Prober == nil || r.Clock == nil || r.Random == nil || r.Recorder == nil {
+		r.Watcher == nil || r.Prober == nil || r.Clock == nil || r.Random == nil || r.Recorder == nil {
 		return errors.New("setting up the TalosControlPlane controller: a required field is nil")
 	}
 	r.init(ctx)
@@ -123,9 +123,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.secretToControlPlane)).
 		WatchesRawSource(r.ClusterCache.GetClusterSource(controllerName, r.clusterToControlPlane,
 			clustercache.WatchForProbeFailure(remoteGracePeriod))).
-		WatchesRawSource(source.Channel(r.Follower.Events(), handler.EnqueueRequestsFromMapFunc(r.nodeToControlPlane))).
+		WatchesRawSource(source.Channel(r.Watcher.Events(), handler.EnqueueRequestsFromMapFunc(r.nodeToControlPlane))).
 		WatchesRawSource(source.Channel(r.leaves.ended, handler.EnqueueRequestsFromMapFunc(r.nodeToControlPlane))).
-		Build(ctx, pass.Fairly(r, options.MaxConcurrentReconciles))
+		Build(ctx, reconciliation.Fairly(r, options.MaxConcurrentReconciles))
 	if err != nil {
 		return fmt.Errorf("setting up the TalosControlPlane controller: %w", err)
 	}
@@ -170,12 +170,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	}
 	if cluster == nil {
 		ctrl.LoggerFrom(ctx).Info("Waiting for the Cluster controller to set the owner reference")
-		pass.OnlyWaits(r.limiter, req)
+		reconciliation.OnlyWaits(r.limiter, req)
 		return ctrl.Result{}, nil
 	}
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx).WithValues("Cluster", klog.KObj(cluster)))
 
-	if goesOn, err := pass.Begin(ctx, r.Client, r.APIReader, cluster, controlPlane, controlplanev1.TalosControlPlaneFinalizer); err != nil || !goesOn {
+	if proceed, err := reconciliation.Begin(ctx, r.Client, r.APIReader, cluster, controlPlane, controlplanev1.TalosControlPlaneFinalizer); err != nil || !proceed {
 		return ctrl.Result{}, err
 	}
 	helper, err := patch.NewHelper(controlPlane, r.Client)
@@ -190,9 +190,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 		}
 		switch {
 		case reterr != nil:
-			result, reterr = pass.AgainAfterConflict(ctx, r.limiter, req, ctrl.Result{}, reterr)
+			result, reterr = reconciliation.AgainAfterConflict(ctx, r.limiter, req, ctrl.Result{}, reterr)
 		case s.onlyWaits():
-			pass.OnlyWaits(r.limiter, req)
+			reconciliation.OnlyWaits(r.limiter, req)
 		}
 	}()
 
@@ -227,7 +227,7 @@ func (r *Reconciler) reconcileNormal(ctx context.Context, s *scope) (ctrl.Result
 		}
 	}
 	s.facts = r.gatherFacts(s)
-	s.decision = rollout.Decide(s.facts)
+	s.decision = plan.Decide(s.facts)
 	if s.facts.Initialized && s.decision.IsDeparture() {
 		s.apiServer = r.memory.endpoint(client.ObjectKeyFromObject(s.controlPlane))
 	} else {
@@ -236,9 +236,9 @@ func (r *Reconciler) reconcileNormal(ctx context.Context, s *scope) (ctrl.Result
 			return ctrl.Result{}, err
 		}
 		s.facts.APIServer = s.apiServer
-		s.decision = rollout.Decide(s.facts)
+		s.decision = plan.Decide(s.facts)
 	}
-	if s.recalled && (s.decision.Action != rollout.Stable || !isHealthy(s, s.machines)) {
+	if s.recalled && (s.decision.Action != plan.Stable || !isHealthy(s, s.machines)) {
 		// Something is to be done, or wrong: that is decided on what is so now.
 		r.forgetNodes(s)
 		return r.reconcileNormal(ctx, s)

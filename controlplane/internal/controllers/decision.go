@@ -17,7 +17,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
-	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // How often the nodes are asked. The status of a node is watched, but not what
@@ -51,14 +51,14 @@ func (r *Reconciler) reconcileDecision(ctx context.Context, s *scope) (ctrl.Resu
 	s.effectErr = r.carryOut(ctx, s)
 	switch {
 	case s.effectErr == nil:
-	case s.decision.Action == rollout.ApplyManifests && !apierrors.IsConflict(s.effectErr):
+	case s.decision.Action == plan.ApplyManifests && !apierrors.IsConflict(s.effectErr):
 		// Nothing waits for it: the generation is observed, and nodes are looked at as
 		// often as ever. Its condition tells.
 		ctrl.LoggerFrom(ctx).Error(s.effectErr, "Failed to apply the built-in manifests of Talos")
 	default:
 		return ctrl.Result{}, s.effectErr
 	}
-	if s.decision.Action == rollout.RecordBootstrapIntent {
+	if s.decision.Action == plan.RecordBootstrapIntent {
 		// The nodes are asked again, now that the record is there (design D7).
 		r.forgetNodes(s)
 		return r.reconcileNormal(ctx, s)
@@ -81,29 +81,29 @@ func (r *Reconciler) untilRollout(s *scope, interval time.Duration) time.Duratio
 // carryOut does what was decided; to wait is to do nothing.
 func (r *Reconciler) carryOut(ctx context.Context, s *scope) error {
 	switch s.decision.Action {
-	case rollout.CreateMachine:
+	case plan.CreateMachine:
 		return r.createMachine(ctx, s)
-	case rollout.HandOver:
+	case plan.HandOver:
 		return r.handOver(ctx, s)
-	case rollout.RecordBootstrapIntent, rollout.RecordBootstrapped, rollout.RecordInitialized:
+	case plan.RecordBootstrapIntent, plan.RecordBootstrapped, plan.RecordInitialized:
 		return r.recordIntent(ctx, s)
-	case rollout.Bootstrap:
+	case plan.Bootstrap:
 		return r.bootstrap(ctx, s)
-	case rollout.RestartNode:
+	case plan.RestartNode:
 		return r.restartNode(ctx, s)
-	case rollout.DeleteMachine:
+	case plan.DeleteMachine:
 		return r.deleteOne(ctx, s)
-	case rollout.RemediateMachine:
+	case plan.RemediateMachine:
 		return r.remediate(ctx, s)
-	case rollout.LeaveEtcd:
+	case plan.LeaveEtcd:
 		return r.leaveEtcd(ctx, s)
-	case rollout.RemoveMember:
+	case plan.RemoveMember:
 		return r.removeMember(ctx, s)
-	case rollout.ReleaseHook:
+	case plan.ReleaseHook:
 		return r.releaseHook(ctx, s)
-	case rollout.TakeSnapshot:
+	case plan.TakeSnapshot:
 		return r.takeSnapshot(ctx, s)
-	case rollout.ApplyManifests:
+	case plan.ApplyManifests:
 		return r.applyManifests(ctx, s)
 	default:
 		return nil
@@ -113,13 +113,13 @@ func (r *Reconciler) carryOut(ctx context.Context, s *scope) error {
 // interval is when to look again; 0 when only an event can change anything.
 func (r *Reconciler) interval(s *scope) time.Duration {
 	switch s.decision.Action {
-	case rollout.WaitForInfrastructure, rollout.WaitForEndpoint, rollout.WaitForClusterDeletion, rollout.CreateMachine, rollout.HandOver,
-		rollout.DeleteMachine, rollout.RemediateMachine, rollout.ReleaseHook:
+	case plan.WaitForInfrastructure, plan.WaitForEndpoint, plan.WaitForClusterDeletion, plan.CreateMachine, plan.HandOver,
+		plan.DeleteMachine, plan.RemediateMachine, plan.ReleaseHook:
 		return 0
-	case rollout.LeaveEtcd, rollout.WaitForLeave:
+	case plan.LeaveEtcd, plan.WaitForLeave:
 		return leaveInterval
-	case rollout.RecordBootstrapIntent, rollout.Bootstrap, rollout.RecordBootstrapped, rollout.RecordInitialized,
-		rollout.RestartNode, rollout.RemoveMember, rollout.WaitForMachineDeletion:
+	case plan.RecordBootstrapIntent, plan.Bootstrap, plan.RecordBootstrapped, plan.RecordInitialized,
+		plan.RestartNode, plan.RemoveMember, plan.WaitForMachineDeletion:
 		return bringUpInterval
 	default:
 	}
@@ -147,7 +147,7 @@ func (r *Reconciler) interval(s *scope) time.Duration {
 // onlyWaits tells that nothing was done in a pass but to find out that others have
 // their turn, and that there was no node to ask.
 func (s *scope) onlyWaits() bool {
-	waits := slices.Contains([]rollout.Action{rollout.WaitForInfrastructure, rollout.WaitForEndpoint, rollout.WaitForMachine}, s.decision.Action)
+	waits := slices.Contains([]plan.Action{plan.WaitForInfrastructure, plan.WaitForEndpoint, plan.WaitForMachine}, s.decision.Action)
 
 	return waits && !slices.ContainsFunc(s.machines, isProvisioned)
 }

@@ -18,7 +18,7 @@ import (
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
-	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // reconcileDelete lets the control plane go: after the workers, all Machines at
@@ -37,15 +37,15 @@ func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (ctrl.Result
 	}
 
 	r.unfollow(s)
-	s.deletion = rollout.DecideDelete(rollout.DeleteFacts{Workers: workers, Machines: len(s.machines), Leftovers: len(leftovers)})
+	s.deletion = plan.DecideDelete(plan.DeleteFacts{Workers: workers, Machines: len(s.machines), Leftovers: len(leftovers)})
 	switch s.deletion.Action {
-	case rollout.DeleteMachines:
+	case plan.DeleteMachines:
 		s.effectErr = errors.Join(r.deleteMachines(ctx, s), r.deleteLeftovers(ctx, leftovers))
 		if s.effectErr != nil {
 			return ctrl.Result{}, s.effectErr
 		}
 		return requeue.After(r.Random, unhealthyInterval), nil
-	case rollout.RemoveFinalizer:
+	case plan.RemoveFinalizer:
 		controllerutil.RemoveFinalizer(s.controlPlane, controlplanev1.TalosControlPlaneFinalizer)
 		r.credentials.forget(s.clusterKey())
 		return ctrl.Result{}, nil

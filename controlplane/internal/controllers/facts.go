@@ -18,14 +18,14 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
-	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // gatherFacts puts together what is decided on.
-func (r *Reconciler) gatherFacts(s *scope) rollout.Facts {
+func (r *Reconciler) gatherFacts(s *scope) plan.Facts {
 	spec := s.controlPlane.Spec
 	replicas := ptr.Deref(spec.Replicas, controlplanev1.DefaultReplicas)
-	facts := rollout.Facts{
+	facts := plan.Facts{
 		ClusterDeleting:           !s.cluster.DeletionTimestamp.IsZero(),
 		InfrastructureProvisioned: ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false),
 		EndpointSet:               s.cluster.Spec.ControlPlaneEndpoint.IsValid(),
@@ -46,7 +46,7 @@ func (r *Reconciler) gatherFacts(s *scope) rollout.Facts {
 		VersionPending:            versionPending(s),
 		Snapshot:                  s.snapshot,
 		ManifestsPending:          manifestsPending(s),
-		Remediation: rollout.RemediationFacts{
+		Remediation: plan.RemediationFacts{
 			InProgress:       readRecord[controlplanev1.RemediationRecord](s.controlPlane, controlplanev1.RemediationInProgressAnnotation),
 			MaxRetry:         spec.Remediation.MaxRetry,
 			RetryPeriod:      seconds(spec.Remediation.RetryPeriodSeconds, 0),
@@ -96,9 +96,9 @@ func seconds(value *int32, otherwise int32) time.Duration {
 	return time.Duration(ptr.Deref(value, otherwise)) * time.Second
 }
 
-func machineFacts(s *scope, machine *clusterv1.Machine, judged etcd.Health) rollout.MachineFacts {
+func machineFacts(s *scope, machine *clusterv1.Machine, judged etcd.Health) plan.MachineFacts {
 	node := s.nodes[machine.Name]
-	facts := rollout.MachineFacts{
+	facts := plan.MachineFacts{
 		Name:          machine.Name,
 		Created:       machine.CreationTimestamp.Time,
 		ProviderID:    machine.Spec.ProviderID,
@@ -147,7 +147,7 @@ func failureDomain(machine *clusterv1.Machine) string {
 
 // silentMembers are the Machines whose etcd does not answer, or does not follow
 // the leader of the others.
-func silentMembers(facts rollout.Facts) []string {
+func silentMembers(facts plan.Facts) []string {
 	var silent []string
 	for _, machine := range facts.Machines {
 		if machine.MemberProblem != "" {
@@ -160,21 +160,21 @@ func silentMembers(facts rollout.Facts) []string {
 
 // hookState is how far the deletion of a Machine is for our pre-terminate hook,
 // and what comes before it: ours is the last of the hooks.
-func hookState(machine *clusterv1.Machine) (rollout.HookState, string) {
+func hookState(machine *clusterv1.Machine) (plan.HookState, string) {
 	if _, held := machine.Annotations[controlplanev1.EtcdPreTerminateHookAnnotation]; !held {
-		return rollout.HookGone, ""
+		return plan.HookGone, ""
 	}
 	if condition := conditions.Get(machine, clusterv1.MachineDeletingCondition); condition == nil ||
 		condition.Reason != clusterv1.MachineDeletingWaitingForPreTerminateHookReason {
-		return rollout.HookEarly, "Cluster API to come to the pre-terminate hooks: see its condition " + clusterv1.MachineDeletingCondition
+		return plan.HookEarly, "Cluster API to come to the pre-terminate hooks: see its condition " + clusterv1.MachineDeletingCondition
 	}
 	for name := range machine.Annotations {
 		if strings.HasPrefix(name, clusterv1.PreTerminateDeleteHookAnnotationPrefix) && name != controlplanev1.EtcdPreTerminateHookAnnotation {
-			return rollout.HookEarly, "the pre-terminate hooks of others to go"
+			return plan.HookEarly, "the pre-terminate hooks of others to go"
 		}
 	}
 
-	return rollout.HookDue, ""
+	return plan.HookDue, ""
 }
 
 // memberID is the ID of the etcd member of a Machine's node: what the node says

@@ -18,7 +18,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
-	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // leaves are the calls by which nodes were asked to leave etcd and that have not
@@ -114,7 +114,7 @@ func (l *leaves) stop(machine client.ObjectKey) {
 // out, the call goes on: Talos stops etcd and wipes its data by it.
 func (r *Reconciler) stopUnwantedLeaves(s *scope) {
 	for _, machine := range s.machines {
-		waited := s.decision.Machine == machine.Name && s.decision.Action == rollout.WaitForLeave
+		waited := s.decision.Machine == machine.Name && s.decision.Action == plan.WaitForLeave
 		if !waited && !s.facts.HasLeft(machine.Name) {
 			r.leaves.stop(keyOf(machine))
 		}

@@ -18,7 +18,7 @@ import (
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
-	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // reconcileMachineConditions writes the conditions of the Machines about their
@@ -27,7 +27,7 @@ func (r *Reconciler) reconcileMachineConditions(ctx context.Context, s *scope) e
 	kept := r.silence.observe(client.ObjectKeyFromObject(s.controlPlane), silentMachines(s))
 	owned := append(health.MachineConditionTypes(), clusterv1.MachineUpToDateCondition, clusterv1.MachineOwnerRemediatedCondition)
 
-	verdicts := rollout.Verdicts(s.facts)
+	verdicts := plan.Verdicts(s.facts)
 	var errs []error
 	for _, machine := range s.machines {
 		helper, err := patch.NewHelper(machine, r.Client)
@@ -141,7 +141,7 @@ func setUpToDateCondition(s *scope, machine *clusterv1.Machine) {
 
 // setOwnerRemediatedCondition answers a MachineHealthCheck: what becomes of the
 // Machine. The answer to one that is healthy again goes.
-func setOwnerRemediatedCondition(machine *clusterv1.Machine, verdicts map[string]rollout.Verdict) {
+func setOwnerRemediatedCondition(machine *clusterv1.Machine, verdicts map[string]plan.Verdict) {
 	switch verdict, judged := verdicts[machine.Name]; {
 	case collections.IsUnhealthyAndOwnerRemediated(machine) && !machine.DeletionTimestamp.IsZero():
 		conditions.Set(machine, ownerRemediated(controlplanev1.MachineRemediationMachineDeletingReason, "The Machine is being deleted"))

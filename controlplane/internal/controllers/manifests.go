@@ -18,7 +18,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
-	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // inventoryAnnotation is on objects that Talos counts among its own. It belongs to
@@ -222,7 +222,7 @@ func setManifestsCondition(s *scope) {
 		condition.Set(s.controlPlane, conditionType, condition.Unknown(controlplanev1.ManifestsUnknownReason, "The API server has never answered"))
 	case version == wanted:
 		condition.Set(s.controlPlane, conditionType, condition.True(controlplanev1.ManifestsUpToDateReason, ""))
-	case s.decision.Action == rollout.ApplyManifests && s.effectErr != nil:
+	case s.decision.Action == plan.ApplyManifests && s.effectErr != nil:
 		condition.Set(s.controlPlane, conditionType, condition.False(controlplanev1.ManifestsNotAppliedReason, "kube-proxy, CoreDNS and the like could not be brought from "+version+" to "+wanted+": "+explain(s.effectErr)))
 	default:
 		condition.Set(s.controlPlane, conditionType, condition.False(controlplanev1.ManifestsWaitingReason, "kube-proxy, CoreDNS and the like of "+version+" follow once all control plane Machines run "+wanted))

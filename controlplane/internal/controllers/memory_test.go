@@ -69,9 +69,9 @@ func TestASilentNodeStartsAPass(t *testing.T) {
 	name := w.machines()[0].Name
 	g.Eventually(func(g Gomega) {
 		w.talos[name].SetSilent(true)
-		g.Expect(r.Follower.Events()).To(Receive(HaveField("Object.GetName()", name)))
+		g.Expect(r.Watcher.Events()).To(Receive(HaveField("Object.GetName()", name)))
 	}).Should(Succeed())
-	g.Eventually(func() bool { return r.Follower.Following(keyOf(w.machines()[0])) }).Should(BeFalse())
+	g.Eventually(func() bool { return r.Watcher.Watching(keyOf(w.machines()[0])) }).Should(BeFalse())
 }
 
 // TestAnAlarmOfEtcdIsLookedAtAgainSoon: a person disarms it, of which Talos tells

@@ -35,7 +35,7 @@ func (r *Reconciler) recallNodes(s *scope) map[string]health.Facts {
 	for _, machine := range s.machines {
 		key := keyOf(machine)
 		facts, known := r.memory.recall(key)
-		if !known || !r.Follower.Following(key) {
+		if !known || !r.Watcher.Watching(key) {
 			return nil
 		}
 		nodes[machine.Name] = facts
@@ -94,7 +94,7 @@ func (r *Reconciler) follow(ctx context.Context, machine *clusterv1.Machine, fac
 	r.memory.forget(key)
 	if facts.Err != nil {
 		ctrl.LoggerFrom(ctx).V(3).Info("Node does not answer", "Machine", machine.Name, "reason", facts.Err.Error())
-		r.Follower.Stop(key)
+		r.Watcher.Stop(key)
 		return
 	}
 	// Nobody tells when an alarm is disarmed.
@@ -102,7 +102,7 @@ func (r *Reconciler) follow(ctx context.Context, machine *clusterv1.Machine, fac
 		r.memory.remember(key, facts)
 	}
 	r.memory.reach(key, facts.Address)
-	r.Follower.Follow(key, facts.Address, credentials, talosclient.MachineStatus{})
+	r.Watcher.Watch(key, facts.Address, credentials, talosclient.MachineStatus{})
 }
 
 // forgetNodes drops what is remembered about the nodes.
@@ -115,7 +115,7 @@ func (r *Reconciler) forgetNodes(s *scope) {
 // unfollow drops what is kept about the nodes of a control plane that goes.
 func (r *Reconciler) unfollow(s *scope) {
 	for _, machine := range s.machines {
-		r.Follower.Stop(keyOf(machine))
+		r.Watcher.Stop(keyOf(machine))
 		r.memory.forget(keyOf(machine))
 		r.memory.reach(keyOf(machine), "")
 		r.bootstraps.forget(keyOf(machine))
@@ -130,7 +130,7 @@ func (r *Reconciler) nodeToControlPlane(ctx context.Context, object client.Objec
 	r.memory.forget(client.ObjectKeyFromObject(object))
 	machine := &clusterv1.Machine{}
 	if err := r.Client.Get(ctx, client.ObjectKeyFromObject(object), machine); err != nil {
-		r.Follower.Stop(client.ObjectKeyFromObject(object))
+		r.Watcher.Stop(client.ObjectKeyFromObject(object))
 		r.memory.reach(client.ObjectKeyFromObject(object), "")
 		return nil
 	}
@@ -143,7 +143,7 @@ func keyOf(machine *clusterv1.Machine) client.ObjectKey {
 	return client.ObjectKeyFromObject(machine)
 }
 
-// MachineOf is the Machine of a key, for the events of a Follower.
+// MachineOf is the Machine of a key, for the events of a Watcher.
 func MachineOf(key client.ObjectKey) client.Object {
 	return &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 }

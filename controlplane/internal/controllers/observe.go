@@ -8,22 +8,22 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	"github.com/capi-talos/capi-talos/controlplane/internal/metrics"
-	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // lastDecisions remembers what was decided last about each control plane, so that
 // people are told once.
 type lastDecisions struct {
 	mu   sync.Mutex
-	last map[client.ObjectKey]rollout.Decision
+	last map[client.ObjectKey]plan.Decision
 }
 
 func newLastDecisions() *lastDecisions {
-	return &lastDecisions{last: map[client.ObjectKey]rollout.Decision{}}
+	return &lastDecisions{last: map[client.ObjectKey]plan.Decision{}}
 }
 
 // changed tells whether a decision is another one than before.
-func (d *lastDecisions) changed(controlPlane client.ObjectKey, decision rollout.Decision) bool {
+func (d *lastDecisions) changed(controlPlane client.ObjectKey, decision plan.Decision) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	before := d.last[controlPlane]

@@ -9,7 +9,7 @@ import (
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/metrics"
-	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // TestNoQuorumIsLostBeforeThereWasOne: a negative margin wakes people.
@@ -75,11 +75,11 @@ func TestEachDecisionIsShown(t *testing.T) {
 			told[reason]++
 		}
 	}
-	for _, action := range []rollout.Action{
-		rollout.CreateMachine, rollout.RecordBootstrapIntent, rollout.Bootstrap, rollout.RecordInitialized, rollout.HandOver,
+	for _, action := range []plan.Action{
+		plan.CreateMachine, plan.RecordBootstrapIntent, plan.Bootstrap, plan.RecordInitialized, plan.HandOver,
 	} {
 		g.Expect(counted).To(HaveKeyWithValue(string(action), BeNumerically(">", 0)))
 		g.Expect(told).To(HaveKeyWithValue(string(action), counted[string(action)]), string(action))
 	}
-	g.Expect(counted).To(HaveKeyWithValue(string(rollout.RecordBootstrapIntent), 1))
+	g.Expect(counted).To(HaveKeyWithValue(string(plan.RecordBootstrapIntent), 1))
 }

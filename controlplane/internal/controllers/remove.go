@@ -15,7 +15,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
-	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // deleteOne deletes the Machine of the decision.
@@ -41,7 +41,7 @@ func (r *Reconciler) remediate(ctx context.Context, s *scope) error {
 	if missing, err := r.lacksTemplate(ctx, s); err != nil || missing {
 		return err
 	}
-	record := rollout.Verdicts(s.facts)[machine.Name].Record
+	record := plan.Verdicts(s.facts)[machine.Name].Record
 	value, err := writeRecord(record)
 	if err != nil {
 		return err

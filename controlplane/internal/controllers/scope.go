@@ -12,7 +12,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
-	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // scope is what one pass knows about one control plane.
@@ -36,7 +36,7 @@ type scope struct {
 	// bundle is nil when it is missing, changed or could not be read.
 	bundle *secrets.Bundle
 	// certificates is the state of the secrets of the cluster.
-	certificates rollout.CertificatesState
+	certificates plan.CertificatesState
 	// certificatesErr says why the state is not known.
 	certificatesErr error
 	// invalidBundle tells that there is a Secret without a usable bundle.
@@ -75,16 +75,16 @@ type scope struct {
 	// intentWiped tells that nothing is left of the machine in the bootstrap intent.
 	intentWiped bool
 	// snapshot is the state of the snapshot that is wanted before a risk.
-	snapshot rollout.SnapshotState
+	snapshot plan.SnapshotState
 
 	// facts are what was decided on.
-	facts rollout.Facts
+	facts plan.Facts
 	// gatherErr is why the facts could not be gathered.
 	gatherErr error
 	// decision is what was decided; its Action is empty when nothing was.
-	decision rollout.Decision
+	decision plan.Decision
 	// deletion is what was decided about the deletion.
-	deletion rollout.Decision
+	deletion plan.Decision
 	// effectErr is why the decision could not be carried out.
 	effectErr error
 }

@@ -5,14 +5,14 @@ import (
 	"fmt"
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
-	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // Snapshots has snapshots of etcd taken before rollouts and scale downs (design
 // D14). It is the seam for a backup provider; without one none are wanted.
 type Snapshots interface {
 	// State is the state of the snapshot for the next change of a control plane.
-	State(ctx context.Context, controlPlane *controlplanev1.TalosControlPlane) (rollout.SnapshotState, error)
+	State(ctx context.Context, controlPlane *controlplanev1.TalosControlPlane) (plan.SnapshotState, error)
 	// Take has one taken. It returns at once.
 	Take(ctx context.Context, controlPlane *controlplanev1.TalosControlPlane) error
 }

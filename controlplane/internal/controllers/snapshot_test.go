@@ -8,25 +8,25 @@ import (
 	. "github.com/onsi/gomega"
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
-	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // backups are snapshots that are taken when they are asked for, once ready.
 type backups struct {
-	state rollout.SnapshotState
+	state plan.SnapshotState
 	err   error
 	taken int
 }
 
 // State implements Snapshots.
-func (b *backups) State(context.Context, *controlplanev1.TalosControlPlane) (rollout.SnapshotState, error) {
+func (b *backups) State(context.Context, *controlplanev1.TalosControlPlane) (plan.SnapshotState, error) {
 	return b.state, b.err
 }
 
 // Take implements Snapshots.
 func (b *backups) Take(context.Context, *controlplanev1.TalosControlPlane) error {
 	b.taken++
-	b.state = rollout.SnapshotRunning
+	b.state = plan.SnapshotRunning
 	return b.err
 }
 
@@ -35,7 +35,7 @@ func (b *backups) Take(context.Context, *controlplanev1.TalosControlPlane) error
 func TestAScaleDownWaitsForItsSnapshot(t *testing.T) {
 	g := NewWithT(t)
 	w, r := changing(t, 3)
-	snapshots := &backups{state: rollout.SnapshotMissing}
+	snapshots := &backups{state: plan.SnapshotMissing}
 	r.Snapshots = snapshots
 	w.scale(1)
 
@@ -49,7 +49,7 @@ func TestAScaleDownWaitsForItsSnapshot(t *testing.T) {
 	g.Expect(w.reconcile(r)).To(MatchError(ContainSubstring("the store does not answer")))
 	g.Expect(w.machines()).To(HaveEach(HaveField("DeletionTimestamp", BeNil())))
 
-	snapshots.state, snapshots.err = rollout.SnapshotTaken, nil
+	snapshots.state, snapshots.err = plan.SnapshotTaken, nil
 	w.until(r, w.has(1))
 	g.Expect(snapshots.taken).To(Equal(1))
 }

@@ -10,7 +10,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/external"
 
-	"github.com/capi-talos/capi-talos/controlplane/internal/rollout"
+	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // reconcileUpToDate compares each Machine with what is wanted.
@@ -21,7 +21,7 @@ func (r *Reconciler) reconcileUpToDate(ctx context.Context, s *scope) error {
 	if err != nil {
 		return err
 	}
-	wanted := rollout.Wanted{
+	wanted := plan.Wanted{
 		Version:           s.controlPlane.Spec.Version,
 		TemplateName:      ref.Name,
 		TemplateGroupKind: schema.GroupKind{Group: ref.APIGroup, Kind: ref.Kind},
@@ -36,7 +36,7 @@ func (r *Reconciler) reconcileUpToDate(ctx context.Context, s *scope) error {
 		if err != nil {
 			return err
 		}
-		differences, err := rollout.Differences(wanted, found)
+		differences, err := plan.Differences(wanted, found)
 		if err != nil {
 			return fmt.Errorf("comparing Machine %s with what is wanted: %w", machine.Name, err)
 		}
@@ -68,8 +68,8 @@ func (r *Reconciler) templateSpec(ctx context.Context, s *scope, name string) (m
 	return spec, nil
 }
 
-func (r *Reconciler) found(ctx context.Context, s *scope, machine *clusterv1.Machine, wanted rollout.Wanted) (rollout.Found, error) {
-	found := rollout.Found{Version: machine.Spec.Version, Created: machine.CreationTimestamp.Time}
+func (r *Reconciler) found(ctx context.Context, s *scope, machine *clusterv1.Machine, wanted plan.Wanted) (plan.Found, error) {
+	found := plan.Found{Version: machine.Spec.Version, Created: machine.CreationTimestamp.Time}
 	parts := s.parts[machine.Name]
 	if parts.config != nil {
 		found.Config = parts.config.Spec
@@ -84,7 +84,7 @@ func (r *Reconciler) found(ctx context.Context, s *scope, machine *clusterv1.Mac
 	}
 	spec, _, err := unstructured.NestedMap(parts.infraMachine.Object, "spec")
 	if err != nil {
-		return rollout.Found{}, fmt.Errorf("reading the infrastructure machine of Machine %s: %w", machine.Name, err)
+		return plan.Found{}, fmt.Errorf("reading the infrastructure machine of Machine %s: %w", machine.Name, err)
 	}
 	found.Infrastructure = spec
 	found.Former, err = r.templateSpec(ctx, s, found.TemplateName)

@@ -26,7 +26,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
@@ -132,7 +132,7 @@ func (w *world) manager() *Reconciler {
 	c := w.life.Client(w.client)
 	r := &Reconciler{
 		Client: c, APIReader: c, SecretCachingClient: c,
-		Dialer: mortalDialer{Dialer: w.dialer, world: w}, Prober: w.prober, Follower: follow.New(w.t.Context(), w.dialer, MachineOf),
+		Dialer: mortalDialer{Dialer: w.dialer, world: w}, Prober: w.prober, Watcher: machinewatch.New(w.t.Context(), w.dialer, MachineOf),
 		Clock: w.clock, Random: w.random, Recorder: w.events,
 		ClusterCache: workloadCache{client: w.workload},
 	}

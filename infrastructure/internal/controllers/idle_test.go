@@ -50,9 +50,9 @@ func (w *world) live(m *manager, d time.Duration) (passes int) {
 		w.yard.work()
 		w.rest(m)
 		select {
-		case event := <-m.hostFollower.Events():
+		case event := <-m.hostWatcher.Events():
 			due["host "+event.Object.GetName()] = w.clock.Now()
-		case event := <-m.machineFollower.Events():
+		case event := <-m.machineWatcher.Events():
 			due["machine "+event.Object.GetName()] = w.clock.Now()
 		default:
 		}

@@ -28,7 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/pass"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
 )
@@ -46,7 +46,7 @@ type ClusterReconciler struct {
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
 
-	limiter pass.Limiter
+	limiter reconciliation.Limiter
 }
 
 // maxFailureDomains is what the Cluster API contract allows.
@@ -75,7 +75,7 @@ func (r *ClusterReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 		// Nodes have no label of the watch filter.
 		WatchesRawSource(source.Kind[client.Object](mgr.GetCache(), &corev1.Node{},
 			handler.EnqueueRequestsFromMapFunc(r.nodeToClusters), changes(isOtherPlace))).
-		Build(ctx, pass.Fairly(r, options.MaxConcurrentReconciles))
+		Build(ctx, reconciliation.Fairly(r, options.MaxConcurrentReconciles))
 	if err != nil {
 		return fmt.Errorf("setting up the TalosCluster controller: %w", err)
 	}
@@ -100,10 +100,10 @@ func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 	}
 	if cluster == nil && talosCluster.DeletionTimestamp.IsZero() {
 		ctrl.LoggerFrom(ctx).Info("Waiting for the Cluster controller to set the owner reference")
-		pass.OnlyWaits(r.limiter, req)
+		reconciliation.OnlyWaits(r.limiter, req)
 		return ctrl.Result{}, nil
 	}
-	if goesOn, err := pass.Begin(ctx, r.Client, r.APIReader, cluster, talosCluster, infrav1.TalosClusterFinalizer); err != nil || !goesOn {
+	if proceed, err := reconciliation.Begin(ctx, r.Client, r.APIReader, cluster, talosCluster, infrav1.TalosClusterFinalizer); err != nil || !proceed {
 		return ctrl.Result{}, err
 	}
 	helper, err := patch.NewHelper(talosCluster, r.Client)

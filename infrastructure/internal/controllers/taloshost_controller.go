@@ -27,13 +27,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/pass"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/twins"
@@ -60,8 +60,8 @@ type HostReconciler struct {
 	Contacts *contact.Log
 	// Counts counts releases.
 	Counts *metrics.Counts
-	// Lookout watches free machines.
-	Lookout *lookout.Lookout
+	// Tracker watches free machines.
+	Tracker *machinewatch.Tracker
 	// Changes wake the hosts whose free machine has changed.
 	Changes <-chan event.GenericEvent
 	// Pacing says when a machine is asked again; three times as often while it is being
@@ -83,7 +83,7 @@ type HostReconciler struct {
 // SetupWithManager registers the controller with mgr.
 func (r *HostReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
 	if r.Client == nil || r.APIReader == nil || r.Dialer == nil || r.Credentials == nil || r.Clock == nil ||
-		r.Recorder == nil || r.Contacts == nil || r.Counts == nil || r.Lookout == nil || r.Changes == nil || r.Pacing.Interval <= 0 {
+		r.Recorder == nil || r.Contacts == nil || r.Counts == nil || r.Tracker == nil || r.Changes == nil || r.Pacing.Interval <= 0 {
 		return errors.New("setting up the TalosHost controller: a required field is not set")
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", "taloshost")
@@ -95,7 +95,7 @@ func (r *HostReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager,
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToHosts)).
 		Watches(&infrav1.TalosHost{}, handler.EnqueueRequestsFromMapFunc(r.hostToTwins)).
 		WatchesRawSource(source.Channel(r.Changes, &handler.EnqueueRequestForObject{})).
-		Build(ctx, pass.Fairly(r, options.MaxConcurrentReconciles))
+		Build(ctx, reconciliation.Fairly(r, options.MaxConcurrentReconciles))
 	if err != nil {
 		return fmt.Errorf("setting up the TalosHost controller: %w", err)
 	}
@@ -108,7 +108,7 @@ func (r *HostReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctr
 	host := &infrav1.TalosHost{}
 	if err := r.Client.Get(ctx, req.NamespacedName, host); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.Lookout.Forget(req.NamespacedName)
+			r.Tracker.Forget(req.NamespacedName)
 			r.Contacts.Forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
@@ -117,7 +117,7 @@ func (r *HostReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctr
 	if err := r.findConsumer(ctx, s, r.Client); err != nil {
 		return ctrl.Result{}, err
 	}
-	if goesOn, err := pass.Begin(ctx, r.Client, r.APIReader, s.cluster, host, infrav1.TalosHostFinalizer); err != nil || !goesOn {
+	if proceed, err := reconciliation.Begin(ctx, r.Client, r.APIReader, s.cluster, host, infrav1.TalosHostFinalizer); err != nil || !proceed {
 		return ctrl.Result{}, err
 	}
 	helper, err := patch.NewHelper(host, r.Client)
@@ -140,7 +140,7 @@ func (r *HostReconciler) reconcileHost(ctx context.Context, s *hostScope) (ctrl.
 	deleting := !s.host.DeletionTimestamp.IsZero()
 	isFree := !deleting && spec.Release.Policy == "" && spec.ConsumerRef.Name == "" && spec.Handover.ProviderID == ""
 	if !isFree {
-		r.Lookout.Forget(client.ObjectKeyFromObject(s.host))
+		r.Tracker.Forget(client.ObjectKeyFromObject(s.host))
 	}
 	switch {
 	case metav1.HasAnnotation(s.host.ObjectMeta, infrav1.DeleteForMoveAnnotation):
@@ -232,7 +232,7 @@ func (r *HostReconciler) findConsumer(ctx context.Context, s *hostScope, reader 
 	return nil
 }
 
-// HostOf is the TalosHost of a key, for the events of a Follower.
+// HostOf is the TalosHost of a key, for the events of a Watcher.
 func HostOf(key client.ObjectKey) client.Object {
 	return &infrav1.TalosHost{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 }

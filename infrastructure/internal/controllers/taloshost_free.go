@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
@@ -38,7 +38,7 @@ func (r *HostReconciler) reconcileFree(ctx context.Context, s *hostScope) (ctrl.
 	if r.isTwin(ctx, s, identity.Told(s.host), hosts.Items) {
 		return r.Pacing.Wrong(s.errorSince(), r.Pacing.Interval), nil
 	}
-	if _, calm := r.Lookout.Calm(client.ObjectKeyFromObject(s.host), r.targetText(s)); calm && s.isKnown() {
+	if _, calm := r.Tracker.Unchanged(client.ObjectKeyFromObject(s.host), r.targetText(s)); calm && s.isKnown() {
 		return r.judge(s), nil
 	}
 	twice, err := metal.SeenTwice(ctx, r.Client, s.host.Namespace)
@@ -52,7 +52,7 @@ func (r *HostReconciler) reconcileFree(ctx context.Context, s *hostScope) (ctrl.
 	s.setReachable(answer.Outcome)
 	s.setVerdict(answer.Verdict)
 	if answer.Outcome != contact.InMaintenance {
-		r.Lookout.Forget(client.ObjectKeyFromObject(s.host))
+		r.Tracker.Forget(client.ObjectKeyFromObject(s.host))
 	}
 
 	switch answer.Outcome {
@@ -105,8 +105,8 @@ func (r *HostReconciler) observeMaintenance(ctx context.Context, s *hostScope, a
 
 	key := client.ObjectKeyFromObject(s.host)
 	found := fmt.Sprint(answer.Address, fingerprint, version, answer.Hardware)
-	calm := r.Lookout.Seen(key, r.targetText(s), status, found, func(f *follow.Follower) {
-		f.FollowMaintenance(key, answer.Address, fingerprint, status)
+	calm := r.Tracker.Seen(key, r.targetText(s), status, found, func(f *machinewatch.Watcher) {
+		f.WatchMaintenance(key, answer.Address, fingerprint, status)
 	})
 	if calm {
 		return result, nil
@@ -140,7 +140,7 @@ func (r *HostReconciler) judge(s *hostScope) ctrl.Result {
 // startAfresh does what the annotation of a person asks for: a quarantine ends,
 // and the machine that answers now is taken. The annotation goes last.
 func (r *HostReconciler) startAfresh(ctx context.Context, s *hostScope) error {
-	r.Lookout.Forget(client.ObjectKeyFromObject(s.host))
+	r.Tracker.Forget(client.ObjectKeyFromObject(s.host))
 	if !s.host.Spec.Quarantine.Since.IsZero() {
 		r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventQuarantineEnded, "Retry", "The annotation has ended the quarantine")
 	}

@@ -22,7 +22,7 @@ func (r *HostReconciler) isTwin(ctx context.Context, s *hostScope, told infrav1.
 	if other == nil {
 		return false
 	}
-	r.Lookout.Forget(client.ObjectKeyFromObject(s.host))
+	r.Tracker.Forget(client.ObjectKeyFromObject(s.host))
 	s.duplicate(twins.Text(s.host, other) + " stands for the same machine or names the same address; delete one of them")
 
 	return true

@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/pass"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
@@ -46,7 +46,7 @@ type MachineReconciler struct {
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
 
-	limiter pass.Limiter
+	limiter reconciliation.Limiter
 }
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosmachines,verbs=get;list;watch;patch
@@ -73,7 +73,7 @@ func (r *MachineReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToMachines)).
 		Watches(&infrav1.TalosHost{}, handler.EnqueueRequestsFromMapFunc(r.hostToMachines)).
 		WatchesRawSource(source.Channel(r.Changes, &handler.EnqueueRequestForObject{})).
-		Build(ctx, pass.Fairly(r, options.MaxConcurrentReconciles))
+		Build(ctx, reconciliation.Fairly(r, options.MaxConcurrentReconciles))
 	if err != nil {
 		return fmt.Errorf("setting up the TalosMachine controller: %w", err)
 	}
@@ -89,26 +89,26 @@ func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 		if apierrors.IsNotFound(err) {
 			err = kerrors.NewAggregate([]error{r.Metal.Gone(ctx, req.NamespacedName), r.Container.Gone(ctx, req.NamespacedName)})
 		}
-		return pass.AgainAfterConflict(ctx, r.limiter, req, ctrl.Result{}, err)
+		return reconciliation.AgainAfterConflict(ctx, r.limiter, req, ctrl.Result{}, err)
 	}
 	scope, err := r.newScope(ctx, talosMachine)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if goesOn, err := pass.Begin(ctx, r.Client, r.APIReader, scope.Cluster, talosMachine, infrav1.TalosMachineFinalizer); err != nil || !goesOn {
+	if proceed, err := reconciliation.Begin(ctx, r.Client, r.APIReader, scope.Cluster, talosMachine, infrav1.TalosMachineFinalizer); err != nil || !proceed {
 		return ctrl.Result{}, err
 	}
 	if err := r.upgradeConditions(ctx, talosMachine); err != nil {
-		return pass.AgainAfterConflict(ctx, r.limiter, req, ctrl.Result{}, err)
+		return reconciliation.AgainAfterConflict(ctx, r.limiter, req, ctrl.Result{}, err)
 	}
 	defer func() {
 		if err := r.reconcileStatus(ctx, scope); err != nil {
 			reterr = kerrors.NewAggregate([]error{reterr, err})
 		}
 		if reterr == nil && onlyWaits(scope) {
-			pass.OnlyWaits(r.limiter, req)
+			reconciliation.OnlyWaits(r.limiter, req)
 		}
-		result, reterr = pass.AgainAfterConflict(ctx, r.limiter, req, result, reterr)
+		result, reterr = reconciliation.AgainAfterConflict(ctx, r.limiter, req, result, reterr)
 	}()
 
 	if !talosMachine.DeletionTimestamp.IsZero() {
@@ -187,7 +187,7 @@ func onlyWaits(scope *backends.Scope) bool {
 	return scope.TalosMachine.DeletionTimestamp.IsZero() && (waits || scope.Machine == nil || scope.Cluster == nil)
 }
 
-// TalosMachineOf is the TalosMachine of a key, for the events of a Follower.
+// TalosMachineOf is the TalosMachine of a key, for the events of a Watcher.
 func TalosMachineOf(key client.ObjectKey) client.Object {
 	return &infrav1.TalosMachine{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 }

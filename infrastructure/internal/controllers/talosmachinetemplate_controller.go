@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/pass"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/capacity"
 )
@@ -78,7 +78,7 @@ func (r *MachineTemplateReconciler) Reconcile(ctx context.Context, req ctrl.Requ
 	if client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("reading the owner Cluster: %w", err)
 	}
-	if goesOn, err := pass.Begin(ctx, r.Client, r.APIReader, cluster, template, ""); err != nil || !goesOn {
+	if proceed, err := reconciliation.Begin(ctx, r.Client, r.APIReader, cluster, template, ""); err != nil || !proceed {
 		return ctrl.Result{}, err
 	}
 

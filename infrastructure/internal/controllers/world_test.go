@@ -24,7 +24,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -32,7 +32,6 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
 	"github.com/capi-talos/capi-talos/test/mortal"
@@ -315,10 +314,10 @@ type manager struct {
 	machines *MachineReconciler
 	hosts    *HostReconciler
 
-	contacts                      *contact.Log
-	counts                        *metrics.Counts
-	hostFollower, machineFollower *follow.Follower
-	openWatches                   int
+	contacts                    *contact.Log
+	counts                      *metrics.Counts
+	hostWatcher, machineWatcher *machinewatch.Watcher
+	openWatches                 int
 }
 
 func (w *world) manager() *manager {
@@ -328,25 +327,25 @@ func (w *world) manager() *manager {
 	watches := watchDialer{Dialer: w.dialer, world: w, open: &m.openWatches}
 	live := liveReader{Reader: c, world: w}
 	store := credentials.New(c, cachedReader{Reader: c, world: w}, w.clock)
-	m.machineFollower = follow.New(w.t.Context(), watches, TalosMachineOf)
-	m.hostFollower = follow.New(w.t.Context(), watches, HostOf)
+	m.machineWatcher = machinewatch.New(w.t.Context(), watches, TalosMachineOf)
+	m.hostWatcher = machinewatch.New(w.t.Context(), watches, HostOf)
 	m.contacts, m.counts = contact.NewLog(w.clock), metrics.NewCounts()
 	m.clusters = &ClusterReconciler{Client: c, APIReader: live, ClusterDomain: "example.local"}
 	m.machines = &MachineReconciler{
-		Client: c, APIReader: live, Changes: m.machineFollower.Events(),
+		Client: c, APIReader: live, Changes: m.machineWatcher.Events(),
 		Metal: &metal.Machines{
-			Client: c, APIReader: live, Dialer: dialer, Credentials: store, Contacts: m.contacts, Counts: m.counts, Lookout: lookout.New(m.machineFollower, w.clock),
+			Client: c, APIReader: live, Dialer: dialer, Credentials: store, Contacts: m.contacts, Counts: m.counts, Tracker: machinewatch.NewTracker(m.machineWatcher, w.clock),
 			Clock: w.clock, Random: w.random, Recorder: w.events, Pacing: pace,
 		},
 		Container: &container.Machines{
-			Client: c, APIReader: live, Dialer: dialer, Credentials: store, Lookout: lookout.New(m.machineFollower, w.clock), ClusterDomain: "example.local",
+			Client: c, APIReader: live, Dialer: dialer, Credentials: store, Tracker: machinewatch.NewTracker(m.machineWatcher, w.clock), ClusterDomain: "example.local",
 			Clock: w.clock, Random: w.random, Recorder: w.events, Pacing: pace,
 		},
 	}
 	m.hosts = &HostReconciler{
 		Client: c, APIReader: live, Dialer: dialer, Credentials: store,
 		Clock: w.clock, Recorder: w.events, Pacing: pace,
-		Contacts: m.contacts, Counts: m.counts, Lookout: lookout.New(m.hostFollower, w.clock), Changes: m.hostFollower.Events(),
+		Contacts: m.contacts, Counts: m.counts, Tracker: machinewatch.NewTracker(m.hostWatcher, w.clock), Changes: m.hostWatcher.Events(),
 	}
 
 	return m
@@ -359,12 +358,12 @@ func (w *world) rest(m *manager) {
 	NewWithT(w.t).Eventually(func() bool {
 		following := 0
 		for i := range hosts {
-			if m.hostFollower.Following(client.ObjectKeyFromObject(&hosts[i])) {
+			if m.hostWatcher.Watching(client.ObjectKeyFromObject(&hosts[i])) {
 				following++
 			}
 		}
 		for i := range machines {
-			if m.machineFollower.Following(client.ObjectKeyFromObject(&machines[i])) {
+			if m.machineWatcher.Watching(client.ObjectKeyFromObject(&machines[i])) {
 				following++
 			}
 		}

@@ -20,15 +20,15 @@ import (
 // sampled are the packages in which places are chosen by a seed: what decides about
 // etcd, keys and disks.
 var sampled = []string{
-	"controlplane/internal/rollout", "bootstrap/pkg/etcd", "bootstrap/pkg/secrets", "bootstrap/pkg/talosclient",
+	"controlplane/internal/plan", "bootstrap/pkg/etcd", "bootstrap/pkg/secrets", "bootstrap/pkg/talosclient",
 	"infrastructure/internal/wipe", "infrastructure/internal/claim", "infrastructure/internal/twins",
 }
 
 // guards are the packages whose tests are to notice what those of a package itself do
 // not, the cheapest first.
 var guards = map[string][]string{
-	"controlplane/internal/rollout":  {"controlplane/internal/controllers"},
-	"bootstrap/pkg/etcd":             {"controlplane/internal/rollout", "controlplane/internal/controllers"},
+	"controlplane/internal/plan":     {"controlplane/internal/controllers"},
+	"bootstrap/pkg/etcd":             {"controlplane/internal/plan", "controlplane/internal/controllers"},
 	"bootstrap/pkg/secrets":          {"bootstrap/internal/controllers"},
 	"bootstrap/pkg/talosclient":      {"test/talossim"},
 	"infrastructure/internal/wipe":   {"infrastructure/internal/controllers"},

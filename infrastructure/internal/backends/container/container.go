@@ -24,13 +24,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
 )
 
@@ -52,8 +52,8 @@ type Machines struct {
 	Dialer talosclient.Dialer
 	// Credentials gives out client certificates.
 	Credentials *credentials.Store
-	// Lookout watches configured machines.
-	Lookout *lookout.Lookout
+	// Tracker watches configured machines.
+	Tracker *machinewatch.Tracker
 	// Clock tells the time.
 	Clock clock.PassiveClock
 	// Random mints provider IDs.
@@ -321,5 +321,5 @@ func (m *Machines) Gone(ctx context.Context, key client.ObjectKey) error {
 
 // forget ends the watch of a machine.
 func (m *Machines) forget(key client.ObjectKey) {
-	m.Lookout.Forget(key)
+	m.Tracker.Forget(key)
 }

@@ -16,7 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
@@ -166,7 +166,7 @@ func (m *Machines) reconcileUserData(ctx context.Context, scope *backends.Scope,
 // followTalos asks Talos in a container that runs, and watches it from then on.
 func (m *Machines) followTalos(ctx context.Context, scope *backends.Scope, w wish, pod *corev1.Pod, node *corev1.Node) (ctrl.Result, error) {
 	key := client.ObjectKeyFromObject(scope.TalosMachine)
-	if status, calm := m.Lookout.Calm(key, targetText(pod)); calm && scope.Observed.Provisioned && len(scope.TalosMachine.Status.Addresses) > 0 {
+	if status, calm := m.Tracker.Unchanged(key, targetText(pod)); calm && scope.Observed.Provisioned && len(scope.TalosMachine.Status.Addresses) > 0 {
 		scope.Observed.Configuration = condition.True(infrav1.ConfigurationAppliedReason, "")
 		scope.Observed.Running = running(scope.TalosMachine, node, status)
 		return ctrl.Result{}, nil
@@ -188,7 +188,7 @@ func (m *Machines) followTalos(ctx context.Context, scope *backends.Scope, w wis
 		scope.Observed.Configuration = condition.True(infrav1.ConfigurationAppliedReason, "")
 		return m.observe(ctx, scope, pod, node, talos, creds)
 	}
-	m.Lookout.Forget(key)
+	m.Tracker.Forget(key)
 	switch {
 	case errors.Is(err, talosclient.ErrUntrusted):
 		return m.untrusted(scope, w, pod, node), nil
@@ -273,7 +273,7 @@ func (m *Machines) observe(
 	}
 	key := client.ObjectKeyFromObject(scope.TalosMachine)
 	found := fmt.Sprint(pod.Status.PodIP, version, scope.Observed.Addresses)
-	calm := m.Lookout.Seen(key, targetText(pod), status, found, func(f *follow.Follower) { f.Follow(key, pod.Status.PodIP, creds, status) })
+	calm := m.Tracker.Seen(key, targetText(pod), status, found, func(f *machinewatch.Watcher) { f.Watch(key, pod.Status.PodIP, creds, status) })
 	if calm && scope.Observed.Provisioned {
 		return ctrl.Result{}, nil
 	}

@@ -64,7 +64,7 @@ func (m *Machines) Gone(_ context.Context, key client.ObjectKey) error {
 
 // forget ends the watch of a machine.
 func (m *Machines) forget(key client.ObjectKey) {
-	m.Lookout.Forget(key)
+	m.Tracker.Forget(key)
 	m.taken.Delete(key)
 }
 

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -29,7 +30,6 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/lookout"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
@@ -61,8 +61,8 @@ type Machines struct {
 	Contacts *contact.Log
 	// Counts counts claims and releases.
 	Counts *metrics.Counts
-	// Lookout watches configured machines.
-	Lookout *lookout.Lookout
+	// Tracker watches configured machines.
+	Tracker *machinewatch.Tracker
 	// Clock tells the time.
 	Clock clock.PassiveClock
 	// Random picks hosts.
@@ -206,7 +206,7 @@ func (m *Machines) target(ctx context.Context, host *infrav1.TalosHost) (contact
 	}, nil
 }
 
-// keyOf is the name of the TalosMachine in the Follower.
+// keyOf is the name of the TalosMachine in the Watcher.
 func keyOf(machine *infrav1.TalosMachine) client.ObjectKey {
 	return client.ObjectKeyFromObject(machine)
 }

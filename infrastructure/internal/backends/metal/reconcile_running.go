@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/follow"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -56,11 +56,11 @@ func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, 
 		scope.Observed.Configuration = condition.True(infrav1.ConfigurationAppliedReason, "")
 		return m.observe(ctx, scope, host, answer, creds)
 	case contact.InMaintenance:
-		m.Lookout.Forget(keyOf(scope.TalosMachine))
+		m.Tracker.Forget(keyOf(scope.TalosMachine))
 		return m.backInMaintenance(ctx, scope, host, data, answer)
 	case contact.Silent, contact.Foreign, contact.WrongFingerprint, contact.WrongClock, contact.WrongMachine:
 	}
-	m.Lookout.Forget(keyOf(scope.TalosMachine))
+	m.Tracker.Forget(keyOf(scope.TalosMachine))
 	scope.Observed.Running = notRunning(answer, scope.Observed.Provisioned)
 	if scope.Observed.Provisioned {
 		return m.paced(scope, infrav1.RunningCondition, metav1.ConditionFalse, m.Pacing.Interval), nil
@@ -73,7 +73,7 @@ func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, 
 // seen often enough since it last changed, and everything is written down.
 func (m *Machines) isCalm(scope *backends.Scope, host *infrav1.TalosHost) bool {
 	machine := scope.TalosMachine
-	status, calm := m.Lookout.Calm(keyOf(machine), targetText(host))
+	status, calm := m.Tracker.Unchanged(keyOf(machine), targetText(host))
 	if !calm || !scope.Observed.Provisioned || len(machine.Status.Addresses) == 0 || machine.Status.TalosVersion == "" || runsOther(machine, host, machine.Status.TalosVersion) != "" {
 		return false
 	}
@@ -169,8 +169,8 @@ func (m *Machines) observe(
 		scope.Observed.Running = condition.False(infrav1.WrongReleaseReason, wrong)
 	}
 	found := fmt.Sprint(answer.Address, version, scope.Observed.Addresses)
-	calm := m.Lookout.Seen(keyOf(scope.TalosMachine), targetText(host), status, found, func(f *follow.Follower) {
-		f.Follow(keyOf(scope.TalosMachine), answer.Address, creds, status)
+	calm := m.Tracker.Seen(keyOf(scope.TalosMachine), targetText(host), status, found, func(f *machinewatch.Watcher) {
+		f.Watch(keyOf(scope.TalosMachine), answer.Address, creds, status)
 	})
 	if calm && scope.Observed.Provisioned && version != "" && wrong == "" {
 		return ctrl.Result{}, nil

@@ -1,0 +1,56 @@
+package plan
+
+import (
+	"strings"
+
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+)
+
+const (
+	// DeleteWorkersFirst waits until the workers of the Cluster are gone.
+	DeleteWorkersFirst Action = "DeleteWorkersFirst"
+	// DeleteMachines deletes all control plane Machines that are not being
+	// deleted, and drops our hook on each of them.
+	DeleteMachines Action = "DeleteMachines"
+	// RemoveFinalizer lets the control plane go.
+	RemoveFinalizer Action = "RemoveFinalizer"
+)
+
+// DeleteFacts are what is known about a control plane that is being deleted.
+type DeleteFacts struct {
+	// Workers are the worker Machines and MachinePools of the Cluster, as
+	// "Kind name", sorted.
+	Workers []string
+	// Machines is the number of control plane Machines.
+	Machines int
+	// Leftovers is the number of infrastructure machines and TalosConfigs that
+	// were created for a Machine that does not exist.
+	Leftovers int
+}
+
+// DecideDelete says what to do next about a control plane that is being
+// deleted: workers go first, then all Machines at once, without care for etcd.
+func DecideDelete(facts DeleteFacts) Decision {
+	switch {
+	case len(facts.Workers) > 0:
+		return Decision{Action: DeleteWorkersFirst, Reason: controlplanev1.DeletingWaitingForWorkersDeletionReason,
+			Message: "Waiting for the workers of the Cluster to be deleted: " + shortList(facts.Workers)}
+	case facts.Machines+facts.Leftovers > 0:
+		return Decision{Action: DeleteMachines, Reason: controlplanev1.DeletingWaitingForMachineDeletionReason,
+			Message: "Waiting for the control plane Machines to be deleted"}
+	default:
+		return Decision{Action: RemoveFinalizer, Reason: controlplanev1.DeletingDeletionCompletedReason,
+			Message: "Deletion completed"}
+	}
+}
+
+// maxListed is how many names a message lists.
+const maxListed = 5
+
+func shortList(names []string) string {
+	if len(names) <= maxListed {
+		return strings.Join(names, ", ")
+	}
+
+	return strings.Join(names[:maxListed], ", ") + " and others"
+}
