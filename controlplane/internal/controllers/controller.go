@@ -30,6 +30,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
@@ -75,11 +76,11 @@ type Reconciler struct {
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
 
-	limiter     reconciliation.Limiter
-	applier     *applier
-	credentials *credentialStore
-	silence     *silenceTracker
-	etcdSilence *silenceTracker
+	limiter      reconciliation.Limiter
+	applier      *applier
+	certificates *secrets.ClientCertificates
+	silence      *silenceTracker
+	etcdSilence  *silenceTracker
 	// nameless are the etcd members that are listed without a name.
 	nameless   *silenceTracker
 	strangers  *silenceTracker
@@ -139,7 +140,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 // from being asked again.
 func (r *Reconciler) init(ctx context.Context) {
 	r.applier = newApplier(ctx, r.Client)
-	r.credentials = newCredentialStore(r.Clock)
+	r.certificates = secrets.NewClientCertificates(r.Clock)
 	r.silence = newSilenceTracker(r.Clock)
 	r.etcdSilence = newSilenceTracker(r.Clock)
 	r.nameless = newSilenceTracker(r.Clock)

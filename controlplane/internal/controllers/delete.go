@@ -47,7 +47,7 @@ func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (ctrl.Result
 		return requeue.After(r.Random, unhealthyInterval), nil
 	case plan.RemoveFinalizer:
 		controllerutil.RemoveFinalizer(s.controlPlane, controlplanev1.TalosControlPlaneFinalizer)
-		r.credentials.forget(s.clusterKey())
+		r.certificates.Forget(s.clusterKey())
 		return ctrl.Result{}, nil
 	default:
 		// Workers are not watched: there may be many, and they take a while.

@@ -17,7 +17,6 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
-	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
@@ -200,10 +199,10 @@ func (r *Reconciler) removeMember(ctx context.Context, s *scope) error {
 // connectAsAdmin opens a connection to the node of a Machine on which it can be
 // changed. The caller closes it.
 func (r *Reconciler) connectAsAdmin(ctx context.Context, s *scope, machine *clusterv1.Machine) (talosclient.Node, error) {
-	credentials, err := s.bundle.ClientCredentials(secrets.RoleAdmin, r.Clock.Now(), credentialLife)
+	credentials, err := r.certificates.For(s.clusterKey(), s.bundle, secrets.RoleAdmin)
 	if err != nil {
 		return nil, fmt.Errorf("making a client certificate for the Talos API: %w", err)
 	}
 
-	return health.Connect(ctx, r.Dialer, credentials, r.target(machine))
+	return talosclient.Reach(ctx, r.Dialer, credentials, r.target(machine))
 }

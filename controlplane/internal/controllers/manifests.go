@@ -16,8 +16,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
-	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
@@ -99,13 +100,13 @@ func (r *Reconciler) applyManifests(ctx context.Context, s *scope) error {
 // readManifests are Talos' own manifests as one of the nodes renders them: all of them
 // are as wanted by now.
 func (r *Reconciler) readManifests(ctx context.Context, s *scope) ([]*unstructured.Unstructured, error) {
-	credentials, err := r.credentials.reader(s.clusterKey(), s.bundle)
+	credentials, err := r.certificates.For(s.clusterKey(), s.bundle, secrets.RoleReader)
 	if err != nil {
 		return nil, err
 	}
 	errs := []error{errNoManifests}
 	for _, machine := range s.machines {
-		node, err := health.Connect(ctx, r.Dialer, credentials, r.target(machine))
+		node, err := talosclient.Reach(ctx, r.Dialer, credentials, r.target(machine))
 		if err != nil {
 			errs = append(errs, err)
 			continue

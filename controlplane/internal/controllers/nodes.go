@@ -11,6 +11,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 )
@@ -57,7 +58,7 @@ func (r *Reconciler) askNodes(ctx context.Context, s *scope) error {
 	if s.bundle == nil {
 		return nil
 	}
-	credentials, err := r.credentials.reader(client.ObjectKeyFromObject(s.cluster), s.bundle)
+	credentials, err := r.certificates.For(s.clusterKey(), s.bundle, secrets.RoleReader)
 	if err != nil {
 		return err
 	}

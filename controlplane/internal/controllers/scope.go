@@ -10,6 +10,7 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
@@ -180,7 +181,7 @@ func nodeAddresses(machine *clusterv1.Machine) []string {
 
 // target is how a Machine's node is reached, and recognized: first where it answered
 // last.
-func (r *Reconciler) target(machine *clusterv1.Machine) health.Target {
+func (r *Reconciler) target(machine *clusterv1.Machine) talosclient.Target {
 	addresses, last := nodeAddresses(machine), r.memory.reached(keyOf(machine))
 	slices.SortStableFunc(addresses, func(a, b string) int {
 		switch last {
@@ -193,5 +194,5 @@ func (r *Reconciler) target(machine *clusterv1.Machine) health.Target {
 		}
 	})
 
-	return health.Target{Addresses: addresses, Hostname: machine.Name}
+	return talosclient.Target{Addresses: addresses, Hostname: machine.Name}
 }

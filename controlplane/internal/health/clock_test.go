@@ -14,7 +14,7 @@ func TestAWrongClockIsNamed(t *testing.T) {
 	g := NewWithT(t)
 	dialer := fake.NewDialer()
 	dialer.Add("10.0.0.2", fake.NewMachine(fake.State{WrongClock: true}))
-	facts := Inspector{Dialer: dialer}.Inspect(t.Context(), talosclient.Credentials{}, Target{Addresses: []string{"10.0.0.1", "10.0.0.2"}})
+	facts := Inspector{Dialer: dialer}.Inspect(t.Context(), talosclient.Credentials{}, talosclient.Target{Addresses: []string{"10.0.0.1", "10.0.0.2"}})
 	g.Expect(facts.Err).To(MatchError(talosclient.ErrClock))
 	found := Conditions(facts)
 	g.Expect(found).To(HaveLen(len(MachineConditionTypes())))

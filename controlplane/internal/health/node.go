@@ -36,15 +36,6 @@ const (
 	EtcdDataPresent
 )
 
-// Target is a node to ask.
-type Target struct {
-	// Addresses are where the node may be reached, tried in order.
-	Addresses []string
-	// Hostname is the host name that the node must have; empty accepts any. It
-	// tells the nodes of one cluster apart, whose certificates are of one CA.
-	Hostname string
-}
-
 // Facts are what a node said.
 type Facts struct {
 	// Err says why the node could not be asked; nil when it answered. All other
@@ -80,12 +71,9 @@ type Inspector struct {
 	Timeout time.Duration
 }
 
-// errOtherNode says that an address belongs to another node of the cluster.
-var errOtherNode = errors.New("another node answers")
-
 // Inspect asks one node for all facts. It does not fail: what it could not
 // learn is marked in the facts.
-func (i Inspector) Inspect(ctx context.Context, creds talosclient.Credentials, target Target) Facts {
+func (i Inspector) Inspect(ctx context.Context, creds talosclient.Credentials, target talosclient.Target) Facts {
 	timeout := i.Timeout
 	if timeout == 0 {
 		timeout = DefaultTimeout
@@ -93,7 +81,7 @@ func (i Inspector) Inspect(ctx context.Context, creds talosclient.Credentials, t
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 
-	node, err := Connect(ctx, i.Dialer, creds, target)
+	node, err := talosclient.Reach(ctx, i.Dialer, creds, target)
 	if err != nil {
 		return Facts{Err: err}
 	}
@@ -121,55 +109,6 @@ func (f Facts) isMember() bool {
 	_, listed := f.Etcd.Own()
 
 	return listed
-}
-
-// Connection is a connection to a node.
-type Connection struct {
-	talosclient.Node
-
-	// Address is where the node answered.
-	Address string
-	// Etcd is what it starts etcd with; the zero value when it has not said it.
-	Etcd talosclient.EtcdSpec
-}
-
-// Connect opens a connection to the node of target, at that of its addresses at which
-// that node answers first. The caller closes it.
-func Connect(ctx context.Context, dialer talosclient.Dialer, creds talosclient.Credentials, target Target) (*Connection, error) {
-	return talosclient.First(ctx, target.Addresses, func(ctx context.Context, address string) (*Connection, error) {
-		node, err := dialer.Secure(ctx, address, creds)
-		if err != nil {
-			return nil, fmt.Errorf("connecting to the Talos API at %s: %w", address, err)
-		}
-		connection := &Connection{Node: node, Address: address}
-		if err := connection.identify(ctx, target.Hostname); err != nil {
-			_ = node.Close()
-			return nil, fmt.Errorf("identifying the node at %s: %w", address, err)
-		}
-
-		return connection, nil
-	})
-}
-
-// identify makes sure of the node, and learns what it starts etcd with. That has its
-// host name, too, which saves a call; it may be of before the last change of the name,
-// so it cannot tell that the node is another one.
-func (c *Connection) identify(ctx context.Context, want string) error {
-	if spec, err := c.EtcdSpec(ctx); err == nil {
-		c.Etcd = spec
-	}
-	if want == "" || c.Etcd.Hostname == want {
-		return nil
-	}
-	got, err := c.Hostname(ctx)
-	if err != nil {
-		return fmt.Errorf("reading the host name: %w", err)
-	}
-	if got != want {
-		return fmt.Errorf("%w: its host name is %q instead of %q", errOtherNode, got, want)
-	}
-
-	return nil
 }
 
 func services(ctx context.Context, node talosclient.Node) (map[string]talosclient.Service, error) {

@@ -34,7 +34,7 @@ func inspect(t *testing.T, edit func(*fake.Machine)) Facts {
 	dialer.Add("10.0.0.2", machine)
 
 	return Inspector{Dialer: dialer}.Inspect(t.Context(), talosclient.Credentials{},
-		Target{Addresses: []string{"10.0.0.1", "10.0.0.2"}, Hostname: "cp-a"})
+		talosclient.Target{Addresses: []string{"10.0.0.1", "10.0.0.2"}, Hostname: "cp-a"})
 }
 
 func update(change func(*fake.State)) func(*fake.Machine) {
@@ -140,6 +140,6 @@ func TestEtcdDataNeedsTwoWitnesses(t *testing.T) {
 }
 
 func TestInspectWithoutAnAddress(t *testing.T) {
-	facts := Inspector{Dialer: fake.NewDialer()}.Inspect(t.Context(), talosclient.Credentials{}, Target{})
+	facts := Inspector{Dialer: fake.NewDialer()}.Inspect(t.Context(), talosclient.Credentials{}, talosclient.Target{})
 	NewWithT(t).Expect(facts.Err).To(HaveOccurred())
 }

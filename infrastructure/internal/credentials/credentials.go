@@ -10,9 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -28,15 +26,10 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
-const (
-	// readerLife is how long a reader's certificate is valid; it is replaced at
-	// half of that.
-	readerLife = time.Hour
-	// adminLife is how long an administrator's certificate is valid. A host may
-	// have to be wiped long after the bundle of its cluster is gone. It is
-	// renewed at half of that while the bundle is there.
-	adminLife = 365 * 24 * time.Hour
-)
+// adminLife is how long an administrator's certificate is valid. A host may have to be
+// wiped long after the bundle of its cluster is gone. It is renewed at half of that
+// while the bundle is there.
+const adminLife = 365 * 24 * time.Hour
 
 // ErrMissing says that a Secret with credentials is not there, or holds none.
 var ErrMissing = errors.New("the client certificate is missing")
@@ -48,28 +41,18 @@ var ErrNoAdmin = errors.New("the client certificate lacks the role " + secrets.R
 // exists: they are not the user's to give for a machine of somebody else.
 var ErrInUse = errors.New("it is for machines in use")
 
-// Store gives out credentials. All fields are required. A reader's that nobody has
-// asked for since it was due is forgotten: its cluster may be gone, or be looked
-// after by another manager.
+// Store gives out credentials. All fields are required.
 type Store struct {
 	client  client.Client
 	secrets client.Reader
 	clock   clock.PassiveClock
-
-	mu      sync.Mutex
-	readers map[client.ObjectKey]reader
-}
-
-type reader struct {
-	digest      string
-	renewAt     time.Time
-	credentials talosclient.Credentials
+	readers *secrets.ClientCertificates
 }
 
 // New returns a Store that reads bundles and administrators' certificates
 // through cached, and everything else through c.
 func New(c client.Client, cached client.Reader, passiveClock clock.PassiveClock) *Store {
-	return &Store{client: c, secrets: cached, clock: passiveClock, readers: map[client.ObjectKey]reader{}}
+	return &Store{client: c, secrets: cached, clock: passiveClock, readers: secrets.NewClientCertificates(passiveClock)}
 }
 
 // AdminName is the name of the Secret with the administrator's certificate of
@@ -98,20 +81,7 @@ func (s *Store) OfCluster(ctx context.Context, cluster client.ObjectKey) (talosc
 		return talosclient.Credentials{}, err
 	}
 
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now, digest := s.clock.Now(), bundle.Digest()
-	if found, ok := s.readers[cluster]; ok && found.digest == digest && now.Before(found.renewAt) {
-		return found.credentials, nil
-	}
-	creds, err := bundle.ClientCredentials(secrets.RoleReader, now, readerLife)
-	if err != nil {
-		return talosclient.Credentials{}, err
-	}
-	maps.DeleteFunc(s.readers, func(_ client.ObjectKey, found reader) bool { return !now.Before(found.renewAt) })
-	s.readers[cluster] = reader{digest: digest, renewAt: now.Add(readerLife / 2), credentials: creds}
-
-	return creds, nil
+	return s.readers.For(cluster, bundle, secrets.RoleReader)
 }
 
 // Admin are the administrator's credentials of a host. ErrMissing says that

@@ -6,9 +6,6 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -78,22 +75,4 @@ func garble(g Gomega, f *fixture) {
 	garbled := f.admin()
 	garbled.Data = map[string][]byte{infrav1.AdminSecretKey: []byte("none")}
 	g.Expect(f.client.Update(f.t.Context(), garbled)).To(Succeed())
-}
-
-func TestReadersOfClustersThatAreGoneAreForgotten(t *testing.T) {
-	g := NewWithT(t)
-	f := newFixture(t)
-	other := client.ObjectKey{Namespace: "ns", Name: "two"}
-	g.Expect(f.client.Create(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: secrets.BundleName(other.Name)}, Data: f.bundle.Data,
-	})).To(Succeed())
-	for _, key := range []client.ObjectKey{cluster, other} {
-		_, err := f.OfCluster(t.Context(), key)
-		g.Expect(err).NotTo(HaveOccurred())
-	}
-	g.Expect(f.readers).To(HaveLen(2))
-	f.clock.SetTime(start.Add(readerLife))
-	_, err := f.OfCluster(t.Context(), cluster)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(f.readers).To(And(HaveLen(1), HaveKey(cluster)))
 }

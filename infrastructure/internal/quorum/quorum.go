@@ -4,7 +4,6 @@ package quorum
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 
@@ -59,33 +58,15 @@ func look(ctx context.Context, dialer talosclient.Dialer, credentials talosclien
 			hosts = append(hosts, address.Address)
 		}
 	}
-	view, err := talosclient.First(ctx, hosts, func(ctx context.Context, address string) (viewed, error) {
-		node, err := dialer.Secure(ctx, address, credentials)
-		if err != nil {
-			return viewed{}, err
-		}
-		defer func() { _ = node.Close() }() // Closing gives the connection back; there is nothing to lose.
-		if hostname != "" {
-			if got, err := node.Hostname(ctx); err != nil || got != hostname {
-				return viewed{}, errors.Join(errOtherNode, err)
-			}
-		}
-		view, err := etcd.Look(ctx, node)
-
-		return viewed{view}, err
-	})
+	node, err := talosclient.Reach(ctx, dialer, credentials, talosclient.Target{Addresses: hosts, Hostname: hostname})
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = node.Close() }() // Closing gives the connection back; there is nothing to lose.
+	view, err := etcd.Look(ctx, node)
 	if err != nil {
 		return nil
 	}
 
-	return view.View
+	return view
 }
-
-// errOtherNode says that an address is another node's, or that nobody knows whose it is.
-var errOtherNode = errors.New("another node may have answered")
-
-// viewed is a view that nobody has to close.
-type viewed struct{ *etcd.View }
-
-// Close implements io.Closer.
-func (viewed) Close() error { return nil }
