@@ -134,9 +134,9 @@ test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what t
 test-talos: local-repository $(if $(SMOKE),,test-histories) ## Run test-histories, and the suite on real Talos nodes in containers where there can be Docker. SMOKE=1 takes one node only; STRICT=1 fails where there can be no Docker; ONLY=<label filter>, BUSY=20.
 	cd test/stack && $(PATIENTLY) "testing test/stack" $(GO_SUITE) -v -timeout 3h ./talos -args -real -ginkgo.v -ginkgo.timeout=2h50m $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(BUSY),-busy=$(BUSY)) $(if $(RECORD),-record) $(if $(STRICT),-strict)
 
-# The first revision at which the suite has run in a cluster. Providers are upgraded
+# The last revision whose conditions had their former names. Providers are upgraded
 # from it; empty leaves that out.
-UPGRADE_FROM ?= 45df26a1b064e7c69fc4f8787ad0f4d49e6c8535
+UPGRADE_FROM ?= 4be757ad2e0c65d76b96a1dffc4122b9dd4c7d27
 
 .PHONY: test-e2e
 test-e2e: local-repository ## Run the suite in a cluster: the providers in kind, real Talos nodes in Docker and in Pods. ONLY=<label filter>, UPGRADE_FROM=<git revision of an older release>.

@@ -35,21 +35,31 @@ const (
 	calm = 2 * time.Minute
 )
 
-// upgradeSpecs install an older release, and bring it to this one while a cluster
-// lives.
+// lived is a cluster that lives through the upgrade.
+type lived struct {
+	// name is that of the cluster and of its namespace.
+	name, flavor string
+	// before are the Machines and what they ran in before the upgrade.
+	before []string
+}
+
+// upgradeSpecs install an older release, and bring it to this one while a cluster of
+// each flavor lives that the older one has.
 func upgradeSpecs() {
-	const name = "upgraded"
-	describeFailure(name)
-	leaveNothing(name)
+	const pods, metal = "upgraded", "upgraded-metal"
+	describeFailure(pods, metal)
+	leaveNothing(pods, metal)
 	It("rolls nothing", Label("upgrade"), func(ctx SpecContext) {
 		if *upgradeFrom == "" {
 			Skip("no older release was named: -upgrade-from=<git revision>")
 		}
 		var tool *stackctl.Tool
-		var flavor string
+		clusters := []*lived{{name: metal, flavor: "metal"}}
 		step(ctx, "upgrade: both releases", func(ctx context.Context) string {
-			var repository string
-			repository, flavor = buildReleases(ctx)
+			repository, hasPods := buildReleases(ctx)
+			if hasPods {
+				clusters = append(clusters, &lived{name: pods, flavor: "container"})
+			}
 			tool = newTool(filepath.Join(world.dir, "upgrade"), repository)
 			return stackctl.ReleaseVersion + " of " + *upgradeFrom + ", " + newRelease + " of this revision"
 		})
@@ -59,13 +69,17 @@ func upgradeSpecs() {
 			initProviders(ctx, tool)
 			return stackctl.ReleaseVersion + " installed"
 		})
-		step(ctx, "upgrade: create", func(ctx context.Context) string {
-			createForUpgrade(ctx, name, flavor)
-			return "1 control plane and 1 worker Ready, flavor " + flavor
-		})
-		before := livesOf(ctx, name)
+		for _, cluster := range clusters {
+			step(ctx, "upgrade: create, flavor "+cluster.flavor, func(ctx context.Context) string {
+				cluster.createForUpgrade(ctx)
+				return "1 control plane and 1 worker Ready"
+			})
+		}
 		var upgraded time.Time
 		step(ctx, "upgrade: clusterctl upgrade apply", func(ctx context.Context) string {
+			for _, cluster := range clusters {
+				cluster.before = livesOf(ctx, cluster.name)
+			}
 			world.stopLogs()
 			clusterctl.UpgradeManagementClusterAndWait(ctx, clusterctl.UpgradeManagementClusterAndWaitInput{
 				ClusterProxy: world.proxy, ClusterctlConfigPath: tool.Config, Contract: contract,
@@ -76,25 +90,29 @@ func upgradeSpecs() {
 			return newRelease + " runs"
 		})
 		step(ctx, "upgrade: nothing rolls", func(ctx context.Context) string {
-			awaitWhole(ctx, name, 1, 1)
-			Consistently(ctx, func() []string { return livesOf(ctx, name) }).WithTimeout(calm).WithPolling(interval).Should(Equal(before))
-			awaitWhole(ctx, name, 1, 1)
-			return "the same Machines, not started again"
+			for _, cluster := range clusters {
+				awaitWhole(ctx, cluster.name, 1, 1)
+			}
+			Consistently(ctx, func(g Gomega) {
+				for _, cluster := range clusters {
+					g.Expect(livesOf(ctx, cluster.name)).To(Equal(cluster.before), cluster.name)
+				}
+			}).WithTimeout(calm).WithPolling(interval).Should(Succeed())
+			for _, cluster := range clusters {
+				awaitWhole(ctx, cluster.name, 1, 1)
+				expectConditionsOfThisRelease(ctx, cluster.name)
+			}
+			return "the same Machines, not started again, and no condition of the older release"
 		})
 		step(ctx, "upgrade: the new release works", func(ctx context.Context) string {
-			scale(ctx, name, "machinedeployment", name+"-workers", 2)
-			awaitWhole(ctx, name, 1, 2)
-			deleteCluster(ctx, name)
-			if flavor == "metal" {
-				awaitFreeHosts(ctx, name)
-			} else {
-				awaitNothingLeft(ctx, name)
+			for _, cluster := range clusters {
+				cluster.growAndEnd(ctx)
 			}
 			// Managers that go are refused what they ask for without their roles.
 			Expect(judge(ctx, upgraded).Refusals()).To(Succeed())
 			return "2 workers Ready, then all gone"
 		})
-	}, SpecTimeout(longTimeout*4))
+	}, SpecTimeout(longTimeout*6))
 }
 
 // purge takes all providers away with their kinds and namespaces, also those that
@@ -109,8 +127,9 @@ func purge(ctx context.Context) {
 }
 
 // buildReleases builds the older release and this one, their images in kind, and
-// lays both out in one local repository. The flavor is the best that both have.
-func buildReleases(ctx context.Context) (repository, flavor string) {
+// lays both out in one local repository. It reports whether the older one has machines
+// in Pods, too.
+func buildReleases(ctx context.Context) (repository string, hasPods bool) {
 	GinkgoHelper()
 	older := filepath.Join(world.dir, "older")
 	Expect(os.MkdirAll(older, 0o755)).To(Succeed())
@@ -131,11 +150,9 @@ func buildReleases(ctx context.Context) (repository, flavor string) {
 	declareSeries(both)
 	repository = filepath.Join(world.dir, "upgrade-repository")
 	Expect(world.nodes.Pods().Repository(both, repository)).To(Succeed())
-	flavor = "container"
-	if _, err := os.Stat(filepath.Join(repository, "infrastructure-talos", stackctl.ReleaseVersion, "cluster-template-container.yaml")); err != nil {
-		flavor = "metal"
-	}
-	return repository, flavor
+	_, err := os.Stat(filepath.Join(repository, "infrastructure-talos", stackctl.ReleaseVersion, "cluster-template-container.yaml"))
+
+	return repository, err == nil
 }
 
 // declareSeries adds the series of the pretended new release where its metadata
@@ -164,16 +181,50 @@ func declareSeries(repository string) {
 	}
 }
 
-// createForUpgrade makes a cluster with the older release.
-func createForUpgrade(ctx context.Context, name, flavor string) {
+// createForUpgrade makes the cluster with the older release.
+func (l *lived) createForUpgrade(ctx context.Context) {
 	GinkgoHelper()
-	if flavor == "metal" {
-		addHosts(ctx, name, 3)
-		generateMetal(ctx, name, parts.KubernetesVersion, 1, 1)
+	if l.flavor == "metal" {
+		addHosts(ctx, l.name, 3)
+		generateMetal(ctx, l.name, parts.KubernetesVersion, 1, 1)
 	} else {
-		generate(ctx, name, flavor, parts.KubernetesVersion, 1, 1, nil)
+		generate(ctx, l.name, l.flavor, parts.KubernetesVersion, 1, 1, nil)
 	}
-	awaitWhole(ctx, name, 1, 1)
+	awaitWhole(ctx, l.name, 1, 1)
+}
+
+// growAndEnd has the new release scale and delete the cluster.
+func (l *lived) growAndEnd(ctx context.Context) {
+	GinkgoHelper()
+	scale(ctx, l.name, "machinedeployment", l.name+"-workers", 2)
+	awaitWhole(ctx, l.name, 1, 2)
+	deleteCluster(ctx, l.name)
+	if l.flavor == "metal" {
+		awaitFreeHosts(ctx, l.name)
+	} else {
+		awaitNothingLeft(ctx, l.name)
+	}
+}
+
+// expectConditionsOfThisRelease: what a condition was called in an older release is gone
+// from status, and what it is called now is there.
+func expectConditionsOfThisRelease(ctx context.Context, name string) {
+	GinkgoHelper()
+	list := &infrav1.TalosMachineList{}
+	Expect(world.client.List(ctx, list, client.InNamespace(name))).To(Succeed())
+	Expect(list.Items).NotTo(BeEmpty())
+	for _, machine := range list.Items {
+		types := map[string]bool{}
+		for _, condition := range machine.Status.Conditions {
+			types[condition.Type] = true
+		}
+		for _, former := range []string{"HostClaimed", "HostRunning", "IdentityUnverified"} {
+			Expect(types).NotTo(HaveKey(former), "TalosMachine %s/%s", name, machine.Name)
+		}
+		for _, now := range []string{infrav1.AllocatedCondition, infrav1.RunningCondition} {
+			Expect(types).To(HaveKey(now), "TalosMachine %s/%s", name, machine.Name)
+		}
+	}
 }
 
 // awaitRelease waits until the managers are of a release, and those of another are
