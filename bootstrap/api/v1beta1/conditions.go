@@ -9,15 +9,15 @@ const (
 	// missed later do not change it: the machine has its configuration.
 	TalosConfigReadyCondition = clusterv1.ReadyCondition
 
-	// TalosConfigCertificatesAvailableCondition tells whether the secrets
+	// TalosConfigCertificatesAvailableCondition reports whether the secrets
 	// bundle of the cluster is there and is the one the cluster began with.
 	TalosConfigCertificatesAvailableCondition = "CertificatesAvailable"
 
-	// TalosConfigDataSecretAvailableCondition tells whether the machine
+	// TalosConfigDataSecretAvailableCondition reports whether the machine
 	// configuration is rendered and stored in the bootstrap data Secret.
 	TalosConfigDataSecretAvailableCondition = "DataSecretAvailable"
 
-	// TalosConfigClientConfigAvailableCondition tells whether the
+	// TalosConfigClientConfigAvailableCondition reports whether the
 	// <cluster>-talosconfig Secret is there and current. It is set on the
 	// TalosConfigs of control plane Machines only.
 	TalosConfigClientConfigAvailableCondition = "ClientConfigAvailable"

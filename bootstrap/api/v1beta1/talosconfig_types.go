@@ -155,7 +155,7 @@ type TalosConfigStatus struct {
 	// +kubebuilder:validation:MaxLength=253
 	DataSecretName string `json:"dataSecretName,omitempty"`
 
-	// observedGeneration is the generation that the last successful pass saw.
+	// observedGeneration is the generation that the last successful reconcile saw.
 	// +optional
 	// +kubebuilder:validation:Minimum=1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`

@@ -57,7 +57,7 @@ func hasTalosControlPlane(cluster *clusterv1.Cluster) bool {
 	return ref.APIGroup == controlplanev1.GroupVersion.Group && ref.Kind == controlplanev1.TalosControlPlaneKind
 }
 
-// isUsers tells that a Secret was brought by a user.
+// isUsers reports whether a Secret was brought by a user.
 func isUsers(secret *corev1.Secret) bool {
 	return secret != nil && !metav1.HasAnnotation(secret.ObjectMeta, bootstrapv1.GeneratedAnnotation) && len(secret.OwnerReferences) == 0
 }

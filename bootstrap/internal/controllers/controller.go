@@ -82,7 +82,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	return nil
 }
 
-// Reconcile is one pass over one TalosConfig.
+// Reconcile reconciles one TalosConfig.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, reterr error) {
 	config := &bootstrapv1.TalosConfig{}
 	if err := r.Client.Get(ctx, req.NamespacedName, config); err != nil {

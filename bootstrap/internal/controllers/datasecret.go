@@ -130,7 +130,7 @@ func (r *Reconciler) findDataSecret(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// isNamed tells that the Machine, or the status of the config, names a Secret as
+// isNamed reports whether the Machine, or the status of the config, names a Secret as
 // the bootstrap data: one that lost its owner is still ours.
 func (s *scope) isNamed(secret *corev1.Secret) bool {
 	byMachine := s.machine != nil && ptr.Deref(s.machine.Spec.Bootstrap.DataSecretName, "") == secret.Name

@@ -17,12 +17,12 @@ import (
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 )
 
-// A pass without news writes nothing, comes back by itself only to renew a
+// A reconcile without news writes nothing, comes back by itself only to renew a
 // certificate, and asks the API server for nothing where there is all.
 func TestNothingIsWrittenOrReadWithoutNews(t *testing.T) {
 	for name, tc := range map[string]struct {
 		edit func(*clusterv1.Cluster, *bootstrapv1.TalosConfig)
-		// waiting tells that there is no bootstrap data.
+		// waiting reports whether there is no bootstrap data.
 		waiting bool
 	}{
 		"a machine that has its configuration": {edit: func(*clusterv1.Cluster, *bootstrapv1.TalosConfig) {}},

@@ -11,7 +11,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 )
 
-// scope is what one pass knows about one TalosConfig.
+// scope is what one reconcile knows about one TalosConfig.
 type scope struct {
 	cluster      *clusterv1.Cluster
 	machine      *clusterv1.Machine
@@ -20,9 +20,9 @@ type scope struct {
 
 	// bundle is nil while there is none that may be used.
 	bundle *secrets.Bundle
-	// stored tells that the bootstrap data Secret is there.
+	// stored reports whether the bootstrap data Secret is there.
 	stored bool
-	// waits tells that the configuration waits for somebody else.
+	// waits reports whether the configuration waits for somebody else.
 	waits bool
 	// networkProblem says in words what of the network of the Cluster is other than
 	// it began with; empty when nothing is.

@@ -12,8 +12,8 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 )
 
-// reconcileStatus derives the status from what the pass has found, and writes
-// it. reconcileErr is how the pass ended.
+// reconcileStatus derives the status from what was found, and writes
+// it. reconcileErr is how the reconcile ended.
 func (r *Reconciler) reconcileStatus(ctx context.Context, s *scope, helper *patch.Helper, reconcileErr error) error {
 	if s.stored {
 		s.config.Status.DataSecretName = s.config.Name

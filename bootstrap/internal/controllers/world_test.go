@@ -85,8 +85,8 @@ func (w *world) reconcile(name string) (ctrl.Result, error) {
 // settle reconciles until nothing is written any more.
 func (w *world) settle(names ...string) {
 	w.t.Helper()
-	const passes = 10
-	for range passes {
+	const reconciles = 10
+	for range reconciles {
 		before := w.life.Effects()
 		for _, name := range names {
 			_, err := w.reconcile(name)
@@ -96,7 +96,7 @@ func (w *world) settle(names ...string) {
 			return
 		}
 	}
-	w.t.Fatalf("still writing after %d passes", passes)
+	w.t.Fatalf("still writing after %d reconciles", reconciles)
 }
 
 func (w *world) get(object client.Object, name string) {

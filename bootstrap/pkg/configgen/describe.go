@@ -13,7 +13,7 @@ type Description struct {
 	Role Role
 	// Hostname is the stated host name, empty if none.
 	Hostname string
-	// HasInstallDisk tells that the configuration says where to install.
+	// HasInstallDisk reports whether the configuration says where to install.
 	HasInstallDisk bool
 	// InstallForm is how it says so, or would.
 	InstallForm InstallForm

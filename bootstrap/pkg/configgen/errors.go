@@ -31,7 +31,7 @@ type PatchError struct {
 	Index int
 	// Path is the JSON pointer of a JSON patch.
 	Path string
-	// Applies tells that the patch applies, but what comes of it is refused.
+	// Applies reports whether the patch applies, but what comes of it is refused.
 	Applies bool
 	Err     error
 }

@@ -122,7 +122,7 @@ func addLoopbackAddress(cfg coreconfig.Provider, prefix netip.Prefix) (coreconfi
 	})
 }
 
-// statesLoopback tells that a document states the loopback link.
+// statesLoopback reports whether a document states the loopback link.
 func statesLoopback(cfg coreconfig.Provider) bool {
 	return slices.ContainsFunc(cfg.Documents(), func(document coreconfigDocument) bool {
 		link, isLink := document.(*network.LinkConfigV1Alpha1)

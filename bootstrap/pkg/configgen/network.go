@@ -61,7 +61,7 @@ func setNetwork(cfg coreconfig.Provider, host HostOverlay) (coreconfig.Provider,
 	return setNameservers(cfg, static.servers)
 }
 
-// statesResolvers tells that the section states what ResolverConfig does.
+// statesResolvers reports whether the section states what ResolverConfig does.
 func statesResolvers(section *v1alpha1.NetworkConfig) bool { //nolint:staticcheck // Users still state it.
 	return section != nil && (len(section.NameServers) > 0 || len(section.Searches) > 0 || section.NetworkDisableSearchDomain != nil) //nolint:staticcheck // As above.
 }

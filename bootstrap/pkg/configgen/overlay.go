@@ -30,7 +30,7 @@ type HostOverlay struct {
 	InstallImage string
 	// Network is the host's static network; nil keeps the configuration's own.
 	Network *StaticNetwork
-	// Container tells that Talos runs in a container: nothing is installed.
+	// Container reports whether Talos runs in a container: nothing is installed.
 	Container bool
 	// EtcdAddress is an address that leads to etcd of the machine for as long as
 	// the machine lives, whatever addresses it has in between, such as that of a
@@ -110,7 +110,7 @@ func has[D coreconfigDocument](cfg coreconfig.Provider) bool {
 	return false
 }
 
-// usesDocuments tells that a configuration states the install as a document:
+// usesDocuments reports whether a configuration states the install as a document:
 // it does so from contract 1.14 on.
 func usesDocuments(cfg coreconfig.Provider) bool {
 	if has[*runtime.UnattendedInstallConfigV1Alpha1](cfg) {

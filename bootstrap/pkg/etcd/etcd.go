@@ -23,11 +23,11 @@ type Member struct {
 	Name string
 	// PeerURLs are the URLs at which the other members reach it.
 	PeerURLs []string
-	// Learner tells that the member does not vote (yet).
+	// Learner reports whether the member does not vote (yet).
 	Learner bool
 }
 
-// IsAt tells that one of the member's peer URLs has one of the hosts.
+// IsAt reports whether one of the member's peer URLs has one of the hosts.
 func (m Member) IsAt(hosts []string) bool {
 	return talosclient.EtcdMember{PeerURLs: m.PeerURLs}.IsAt(hosts)
 }
@@ -45,7 +45,7 @@ type View struct {
 	// Leader is the ID of the leader that the node follows; 0 when it knows
 	// none.
 	Leader uint64
-	// Learner tells that the own member does not vote (yet).
+	// Learner reports whether the own member does not vote (yet).
 	Learner bool
 	// Lag is how many entries of the raft log the own member has not applied yet.
 	Lag uint64
@@ -74,7 +74,7 @@ func (v *View) Own() (Member, bool) {
 // full: a person still has the time to do something then.
 const fullPercent = 80
 
-// IsAlmostFull tells that the own member's database is near its quota. Once it has
+// IsAlmostFull reports whether the own member's database is near its quota. Once it has
 // reached it, the member raises the alarm NOSPACE, and etcd takes no more keys.
 func (v *View) IsAlmostFull() bool {
 	return v.DBQuotaBytes > 0 && v.DBSizeBytes > v.DBQuotaBytes/100*fullPercent
@@ -117,7 +117,7 @@ func (h Health) Voters() int {
 	return voters
 }
 
-// HasQuorum tells that the voters that answer, and agree on one leader, are a
+// HasQuorum reports whether the voters that answer, and agree on one leader, are a
 // majority of all voters. Learners and silent members do not count.
 func (h Health) HasQuorum() bool {
 	voters := h.Voters()
@@ -125,7 +125,7 @@ func (h Health) HasQuorum() bool {
 	return voters > 0 && h.Leader != 0 && len(h.Answering) >= Majority(voters)
 }
 
-// Answers tells that a member votes, answers and follows the leader.
+// Answers reports whether a member votes, answers and follows the leader.
 func (h Health) Answers(id uint64) bool {
 	return slices.Contains(h.Answering, id)
 }
@@ -140,7 +140,7 @@ func (h Health) Member(id uint64) (Member, bool) {
 	return h.Members[i], true
 }
 
-// IsLast tells that no voter would be left without a member.
+// IsLast reports whether no voter would be left without a member.
 func (h Health) IsLast(id uint64) bool {
 	return !slices.ContainsFunc(h.Members, func(member Member) bool { return member.ID != id && !member.Learner })
 }

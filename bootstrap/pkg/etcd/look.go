@@ -41,7 +41,7 @@ func Look(ctx context.Context, node talosclient.Node) (*View, error) {
 	return view, nil
 }
 
-// isAlarm tells whether what a member complains about is an alarm: its status has
+// isAlarm reports whether what a member complains about is an alarm: its status has
 // the alarms of all members among its errors (etcd v3.6,
 // server/etcdserver/api/v3rpc/maintenance.go, Status).
 func isAlarm(problem string) bool {

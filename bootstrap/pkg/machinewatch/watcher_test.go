@@ -50,7 +50,7 @@ func TestTheEndOfAWatchWakesTheObject(t *testing.T) {
 	f := New(t.Context(), talosfake.NewDialer(), object)
 	f.Watch(key, "192.0.2.1", talosclient.Credentials{}, talosclient.MachineStatus{})
 	g.Eventually(f.Events()).Should(Receive(HaveField("Object.GetName()", "m")))
-	g.Expect(f.Watching(key)).To(BeFalse(), "the next pass follows again")
+	g.Expect(f.Watching(key)).To(BeFalse(), "the next reconcile watches again")
 }
 
 func TestAnotherClusterIsAnotherWatch(t *testing.T) {

@@ -12,7 +12,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 )
 
-// hanging are passes that hang until they are let go.
+// hanging are reconciles that hang until they are let go.
 type hanging struct {
 	begun chan reconcile.Request
 	letGo chan struct{}
@@ -32,12 +32,12 @@ func requestOf(namespace string, number int) reconcile.Request {
 	return reconcile.Request{NamespacedName: types.NamespacedName{Namespace: namespace, Name: strconv.Itoa(number)}}
 }
 
-// TestNoNamespaceTakesAllWorkers, however many of its passes hang.
+// TestNoNamespaceTakesAllWorkers, however many of its reconciles hang.
 func TestNoNamespaceTakesAllWorkers(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	const workers = 8
-	passes := &hanging{begun: make(chan reconcile.Request, workers), letGo: make(chan struct{})}
-	fair := reconciliation.Fairly(passes, workers)
+	reconciles := &hanging{begun: make(chan reconcile.Request, workers), letGo: make(chan struct{})}
+	fair := reconciliation.Fairly(reconciles, workers)
 	ended := make(chan reconcile.Result, workers)
 	begin := func(namespace string, number int) {
 		t.Helper()
@@ -47,14 +47,14 @@ func TestNoNamespaceTakesAllWorkers(t *testing.T) {
 				ended <- result
 			}
 		}()
-		g.Eventually(passes.begun).Should(Receive(Equal(requestOf(namespace, number))))
+		g.Eventually(reconciles.begun).Should(Receive(Equal(requestOf(namespace, number))))
 	}
 	refuse := func(namespace string) {
 		t.Helper()
 		result, err := fair.Reconcile(ctx, requestOf(namespace, workers))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
-		g.Expect(passes.begun).NotTo(Receive())
+		g.Expect(reconciles.begun).NotTo(Receive())
 	}
 	for i := range workers / 2 {
 		begin("a", i)
@@ -68,30 +68,30 @@ func TestNoNamespaceTakesAllWorkers(t *testing.T) {
 	refuse("c")
 	begin("d", 0)
 
-	passes.letGo <- struct{}{}
+	reconciles.letGo <- struct{}{}
 	g.Eventually(ended).Should(Receive(Equal(reconcile.Result{})))
-	close(passes.letGo)
+	close(reconciles.letGo)
 	for range 7 {
 		g.Eventually(ended).Should(Receive(Equal(reconcile.Result{})))
 	}
 	for i := range 4 {
 		_, err := fair.Reconcile(ctx, requestOf("a", i))
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(passes.begun).To(Receive(), "what has ended takes no worker")
+		g.Expect(reconciles.begun).To(Receive(), "what has ended takes no worker")
 	}
 }
 
 // TestOneWorkerServesAll: there is nothing to share.
 func TestOneWorkerServesAll(t *testing.T) {
 	g := NewWithT(t)
-	passes := &hanging{begun: make(chan reconcile.Request, 1), letGo: make(chan struct{})}
-	close(passes.letGo)
+	reconciles := &hanging{begun: make(chan reconcile.Request, 1), letGo: make(chan struct{})}
+	close(reconciles.letGo)
 	for _, workers := range []int{0, 1} {
-		fair := reconciliation.Fairly(passes, workers)
+		fair := reconciliation.Fairly(reconciles, workers)
 		for i := range 3 {
 			_, err := fair.Reconcile(t.Context(), requestOf("a", i))
 			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(passes.begun).To(Receive())
+			g.Expect(reconciles.begun).To(Receive())
 		}
 	}
 }

@@ -46,7 +46,7 @@ type ClientConfig struct {
 	// RenewAt is when the certificate is to be renewed; zero when it lives as
 	// long as its CA.
 	RenewAt time.Time
-	// Renewed tells that the certificate is a new one.
+	// Renewed reports whether the certificate is a new one.
 	Renewed bool
 }
 

@@ -201,7 +201,7 @@ func BundleOf(configuration []byte) (*Bundle, error) {
 	return &Bundle{raw: raw, parsed: parsed}, nil
 }
 
-// Made tells whether a machine configuration was rendered from the bundle. The
+// Made reports whether a machine configuration was rendered from the bundle. The
 // configuration of a control plane machine holds all of it, that of a worker
 // the CA of the Talos API. Its error never repeats content.
 func (b *Bundle) Made(configuration []byte) (bool, error) {

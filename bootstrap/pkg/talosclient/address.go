@@ -15,7 +15,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/resources/network"
 )
 
-// SameHost tells whether two hosts are one: the same address, which IPv6 writes in
+// SameHost reports whether two hosts are one: the same address, which IPv6 writes in
 // several ways, also of an IPv4 address; else the same text.
 func SameHost(a, b string) bool {
 	left, leftErr := netip.ParseAddr(a)
@@ -140,7 +140,7 @@ func (t told) addresses() Addresses {
 	return sorted
 }
 
-// isOwn tells that an address is the node's own, and leads to it from elsewhere. Talos
+// isOwn reports whether an address is the node's own, and leads to it from elsewhere. Talos
 // leaves out itself what is loopback (controllers/network/node_address.go).
 func (t told) isOwn(address netip.Addr) bool {
 	return !address.IsLinkLocalUnicast() && !slices.Contains(t.virtual, address) && !slices.Contains(t.linked, address)

@@ -30,7 +30,7 @@ type Pool struct {
 	// lent to whoever asks.
 	opened map[*conn]struct{}
 	shared map[poolKey]*conn
-	// sweeps tells that a sweep is due at some time.
+	// sweeps reports whether a sweep is due at some time.
 	sweeps bool
 }
 
@@ -104,7 +104,7 @@ func (c *conn) isReady() bool {
 	return c.transport.GetState() == connectivity.Ready
 }
 
-// canBeLent tells whether another user may be given the connection. One that has
+// canBeLent reports whether another user may be given the connection. One that has
 // failed would only tell its old error, and once the certificate of the node has
 // expired nobody vouches for who is at the other end.
 func (c *conn) canBeLent(now time.Time) bool {

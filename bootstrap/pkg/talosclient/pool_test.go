@@ -179,7 +179,7 @@ func nodes(t *testing.T, clock *clocktesting.FakeClock, bundle *secrets.Bundle, 
 	return served
 }
 
-// TestConnectionsAreBoundedByNodesAndNotByTime: a week of passes, as the managers do it, with a
+// TestConnectionsAreBoundedByNodesAndNotByTime: a week of reconciles, as the managers do it, with a
 // certificate of a reader that is made anew every half hour, a watch that goes on
 // all the time, and a call of an administrator now and then.
 func TestConnectionsAreBoundedByNodesAndNotByTime(t *testing.T) {

@@ -137,7 +137,7 @@ type Node interface {
 	// stopped until the next boot (internal/app/machined/pkg/system/services/etcd.go,
 	// BootstrapEtcd). After any other error the call may have been carried out.
 	Bootstrap(ctx context.Context) error
-	// EtcdDataExists tells whether etcd's data directory has content.
+	// EtcdDataExists reports whether etcd's data directory has content.
 	EtcdDataExists(ctx context.Context) (bool, error)
 	// EtcdMembers is the member list as this node's etcd knows it.
 	EtcdMembers(ctx context.Context) ([]EtcdMember, error)
@@ -191,7 +191,7 @@ const (
 type MachineStatus struct {
 	// Stage is one of the Stage constants.
 	Stage string
-	// Ready tells that nothing is unmet at this stage.
+	// Ready reports whether nothing is unmet at this stage.
 	Ready bool
 	// Unmet names what is missing, as "name: reason", sorted.
 	Unmet []string
@@ -223,9 +223,9 @@ type Hardware struct {
 	// ImageFactory is the host, and the port if any, of the factory that made that
 	// image; empty when it tells none.
 	ImageFactory string
-	// SecureBoot tells that the firmware has verified what it booted.
+	// SecureBoot reports whether the firmware has verified what it booted.
 	SecureBoot bool
-	// Installed tells that Talos is installed on a disk, or that the machine does
+	// Installed reports whether Talos is installed on a disk, or that the machine does
 	// not know yet. Talos installs nothing then, whatever its configuration says.
 	Installed bool
 }
@@ -265,7 +265,7 @@ const (
 
 // Volume is block.VolumeStatus of the Talos API, or block.DiscoveredVolume.
 type Volume struct {
-	// Discovered tells that this was found on a disk, whether Talos manages it or
+	// Discovered reports whether this was found on a disk, whether Talos manages it or
 	// not; else it is a volume that Talos manages. What Talos manages on a disk is
 	// there twice.
 	Discovered bool
@@ -314,7 +314,7 @@ type EtcdMember struct {
 	Learner    bool
 }
 
-// IsAt tells that one of the member's peer URLs has one of the hosts, however these
+// IsAt reports whether one of the member's peer URLs has one of the hosts, however these
 // write an address.
 func (m EtcdMember) IsAt(hosts []string) bool {
 	return slices.ContainsFunc(m.PeerURLs, func(peerURL string) bool {
@@ -375,7 +375,7 @@ type Service struct {
 	ID string
 	// State is the service's state ("Running", "Waiting", "Preparing", …).
 	State string
-	// HealthKnown tells that Healthy was measured.
+	// HealthKnown reports whether Healthy was measured.
 	HealthKnown bool
 	Healthy     bool
 	// LastMessage is the last event of the service.

@@ -28,7 +28,7 @@ type identity struct {
 	// certificate is the client certificate, and notAfter when it expires.
 	certificate tls.Certificate
 	notAfter    time.Time
-	// shares tells that the connection may be one that somebody else has opened
+	// shares reports whether the connection may be one that somebody else has opened
 	// with the same CA: both are readers.
 	shares bool
 }

@@ -18,7 +18,7 @@ var ErrUnsupported = errors.New("not supported")
 // lastMinor bounds the search for the Kubernetes versions of a Talos release.
 const lastMinor = 99
 
-// Supports tells whether a Talos release runs a Kubernetes version, by the
+// Supports reports whether a Talos release runs a Kubernetes version, by the
 // compatibility rules of the Talos machinery. The error is ErrUnsupported, and
 // names the range that the release runs. A version that cannot be read, and a
 // release that the machinery does not know, count as supported: somebody else

@@ -82,11 +82,11 @@ func (d *Dialer) Secure(_ context.Context, address string, creds talosclient.Cre
 // State is what a machine is. The zero value is a configured machine of which
 // nothing is known.
 type State struct {
-	// Maintenance tells that the machine has no configuration.
+	// Maintenance reports whether the machine has no configuration.
 	Maintenance bool
 	// CA, when set, is the only CA of credentials that the machine accepts.
 	CA []byte
-	// WrongClock tells that the machine and its callers refuse each other's
+	// WrongClock reports whether the machine and its callers refuse each other's
 	// certificates for the time that is in them.
 	WrongClock  bool
 	Fingerprint string
