@@ -9,9 +9,16 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 )
 
+// Node is what Look asks of a node.
+type Node interface {
+	EtcdMembers(ctx context.Context) ([]talosclient.EtcdMember, error)
+	EtcdStatus(ctx context.Context) (talosclient.EtcdStatus, error)
+	EtcdAlarms(ctx context.Context) ([]talosclient.EtcdAlarm, error)
+}
+
 // Look asks a node about etcd. It fails when the node's etcd does not answer, and
 // when its member is a learner, which tells no members.
-func Look(ctx context.Context, node talosclient.Node) (*View, error) {
+func Look(ctx context.Context, node Node) (*View, error) {
 	members, err := node.EtcdMembers(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("listing the etcd members: %w", err)

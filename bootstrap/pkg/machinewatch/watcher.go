@@ -50,7 +50,14 @@ type watch struct {
 }
 
 // dial opens the connection of a watch.
-type dial func(ctx context.Context) (talosclient.Node, error)
+type dial func(ctx context.Context) (machine, error)
+
+// machine is what a watch needs of a connection.
+type machine interface {
+	Fingerprint() string
+	WatchMachineStatus(ctx context.Context, fn func(talosclient.MachineStatus)) error
+	Close() error
+}
 
 // New returns a Watcher whose watches end with ctx. object makes the object of
 // an event from the key of a watch.
@@ -71,7 +78,7 @@ func (w *Watcher) Events() <-chan event.GenericEvent {
 func (w *Watcher) Watch(key client.ObjectKey, address string, creds talosclient.Credentials, known talosclient.MachineStatus) {
 	w.start(key, &watch{
 		address: address, trust: sha256.Sum256(creds.CA), latest: known,
-		dial: func(ctx context.Context) (talosclient.Node, error) { return w.dialer.Secure(ctx, address, creds) },
+		dial: func(ctx context.Context) (machine, error) { return w.dialer.Secure(ctx, address, creds) },
 	})
 }
 
@@ -80,7 +87,7 @@ func (w *Watcher) Watch(key client.ObjectKey, address string, creds talosclient.
 func (w *Watcher) WatchMaintenance(key client.ObjectKey, address, fingerprint string, known talosclient.MachineStatus) {
 	w.start(key, &watch{
 		address: address, trust: sha256.Sum256([]byte("maintenance " + fingerprint)), latest: known,
-		dial: func(ctx context.Context) (talosclient.Node, error) {
+		dial: func(ctx context.Context) (machine, error) {
 			return w.dialer.Maintenance(ctx, address, fingerprint)
 		},
 	})
@@ -187,7 +194,7 @@ func (w *Watcher) watch(ctx context.Context, key client.ObjectKey, one *watch, k
 
 // watchOnce is a watch over one connection: to the machine, in the boot, of the
 // given certificate.
-func (w *Watcher) watchOnce(ctx context.Context, node talosclient.Node, certificate string, tell func(talosclient.MachineStatus)) error {
+func (w *Watcher) watchOnce(ctx context.Context, node machine, certificate string, tell func(talosclient.MachineStatus)) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	err := node.WatchMachineStatus(ctx, func(status talosclient.MachineStatus) {

@@ -225,8 +225,8 @@ type Hardware struct {
 	ImageFactory string
 	// SecureBoot reports whether the firmware has verified what it booted.
 	SecureBoot bool
-	// Installed reports whether Talos is installed on a disk, or that the machine does
-	// not know yet. Talos installs nothing then, whatever its configuration says.
+	// Installed reports whether Talos is installed on a disk; it is also true while the
+	// machine does not know yet. Talos installs nothing then, whatever its configuration says.
 	Installed bool
 }
 
