@@ -32,12 +32,12 @@ const (
 // wantKind is what the contract and the design say about a kind.
 type wantKind struct {
 	folder, group, version, shortName string
-	// status tells that the kind has a status subresource; of the templates only that
+	// status reports whether the kind has a status subresource; of the templates only that
 	// of machines has one, for autoscaling from zero.
 	status bool
-	// scale tells that kubectl scale works on it.
+	// scale reports whether kubectl scale works on it.
 	scale bool
-	// inventory tells that objects of the kind move with clusterctl though no
+	// inventory reports whether objects of the kind move with clusterctl though no
 	// Cluster owns them.
 	inventory bool
 }

@@ -16,7 +16,7 @@ import (
 // manager is what is installed of one of our managers.
 type manager struct {
 	folder, policy string
-	// callsTalos tells that it connects to machines.
+	// callsTalos reports whether it connects to machines.
 	callsTalos bool
 }
 

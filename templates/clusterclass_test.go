@@ -67,7 +67,7 @@ func readTopology(g Gomega, template, contract string) *clusterv1.Cluster {
 // part is a template of the class, and where the class uses it.
 type part struct {
 	ref clusterv1.ClusterClassTemplateReference
-	// selects tells whether a patch for these resources is meant for it.
+	// selects reports whether a patch for these resources is meant for it.
 	selects func(clusterv1.PatchSelectorMatch) bool
 }
 

@@ -54,7 +54,7 @@ var world struct {
 	tool   *stackctl.Tool
 	config *clusterctl.E2EConfig
 	rights audit.Rights
-	// raised tells that all of this was there when the first spec began.
+	// raised reports whether all of this was there when the first spec began.
 	raised bool
 	// stopLogs ends what follows the logs of the managers.
 	stopLogs context.CancelFunc

@@ -74,7 +74,7 @@ var _ = Describe("The providers in a cluster", Ordered, ContinueOnFailure, func(
 	Context("Upgrade of the providers", upgradeSpecs)
 })
 
-// failedBefore tells whether a spec has failed so far.
+// failedBefore reports whether a spec has failed so far.
 var failedBefore bool
 
 var _ = ReportAfterEach(func(report SpecReport) {

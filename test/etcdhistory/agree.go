@@ -17,14 +17,14 @@ import (
 	"github.com/capi-talos/capi-talos/test/etcdmodel"
 )
 
-// isUnclear tells whether a call may have had its effect though it failed.
+// isUnclear reports whether a call may have had its effect though it failed.
 func isUnclear(err error) bool {
 	var said rpctypes.EtcdError
 	return !errors.As(err, &said) || errors.Is(err, rpctypes.ErrTimeout) || errors.Is(err, rpctypes.ErrStopped) ||
 		errors.Is(err, rpctypes.ErrTimeoutDueToLeaderFail) || errors.Is(err, rpctypes.ErrTimeoutDueToConnectionLost)
 }
 
-// isDone tells whether a refusal says that the change was made before.
+// isDone reports whether a refusal says that the change was made before.
 func isDone(kind Kind, err error) bool {
 	switch kind {
 	case Remove, Leave:

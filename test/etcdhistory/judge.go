@@ -90,7 +90,7 @@ func (j *judge) listed(node int) (etcdmodel.Member, bool) {
 	return etcdmodel.Member{}, false
 }
 
-// possible tells whether a step makes sense now.
+// possible reports whether a step makes sense now.
 func (j *judge) possible(step Step) bool {
 	_, data := j.nodes.Data(nodeName(step.Node))
 	_, known := j.ids[step.Node]
@@ -210,7 +210,7 @@ func (j *judge) leader() int {
 	return -1
 }
 
-// connected tells whether a node's member counts the one with the address of
+// connected reports whether a node's member counts the one with the address of
 // another node as connected.
 func (j *judge) connected(node, other int) bool {
 	from, _ := j.member(node)

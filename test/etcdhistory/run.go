@@ -73,7 +73,7 @@ type run struct {
 	judge   *judge
 	real    *real
 	counts  Counts
-	// checked tells that the lack of a quorum was looked at since processes were
+	// checked reports whether the lack of a quorum was looked at since processes were
 	// last started or ended.
 	checked bool
 }

@@ -45,5 +45,5 @@ func (c *Cluster) Disarm(member uint64) error {
 // Alarms are the alarms of all members.
 func (c *Cluster) Alarms() []Alarm { return slices.Clone(c.alarms) }
 
-// Writable tells whether keys can be written: there is a quorum, and no alarm.
+// Writable reports whether keys can be written: there is a quorum, and no alarm.
 func (c *Cluster) Writable() bool { return c.leader != 0 && len(c.alarms) == 0 }

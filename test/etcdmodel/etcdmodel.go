@@ -50,11 +50,11 @@ type Member struct {
 	Name string
 	// PeerURL is where its peers reach it.
 	PeerURL string
-	// Learner tells that it does not vote.
+	// Learner reports whether it does not vote.
 	Learner bool
-	// Up tells that it answers.
+	// Up reports whether it answers.
 	Up bool
-	// Silent tells that it does not answer, though its connections are open: it
+	// Silent reports whether it does not answer, though its connections are open: it
 	// hangs, or what it sends is lost. Its peers do not notice. Etcd means to give
 	// such a connection up after 5 s, but sets its deadlines where net/http does
 	// not look (client/pkg/transport/timeout_transport.go sets Dial beside
@@ -68,7 +68,7 @@ type Member struct {
 	started, silenced uint64
 }
 
-// counts tells whether a member counts another one as connected.
+// counts reports whether a member counts another one as connected.
 func (m Member) counts(other Member) bool {
 	return m.ID == other.ID || other.Up || other.Silent && m.started < other.silenced
 }
@@ -120,7 +120,7 @@ func (c *Cluster) voters() (all, up int) {
 
 func quorum(voters int) int { return voters/2 + 1 }
 
-// HasQuorum tells whether a majority of the voters answers.
+// HasQuorum reports whether a majority of the voters answers.
 func (c *Cluster) HasQuorum() bool { return c.Count().HasQuorum() }
 
 // Leader is the ID of the leader; 0 without quorum. A leader stays one until it
@@ -236,7 +236,7 @@ func (c *Cluster) connected(asked Member) (voters, connected int) {
 	return voters, connected
 }
 
-// Connected tells whether a member counts another one as connected.
+// Connected reports whether a member counts another one as connected.
 func (c *Cluster) Connected(asked, other uint64) bool {
 	from, to := c.index(asked), c.index(other)
 	return from >= 0 && to >= 0 && c.members[from].counts(c.members[to])

@@ -12,7 +12,7 @@ import (
 // Count is how many voters a cluster has, and how many of them answer.
 type Count struct{ Voters, Answering int }
 
-// HasQuorum tells whether a majority of the voters answers; where nobody votes
+// HasQuorum reports whether a majority of the voters answers; where nobody votes
 // nobody has a quorum.
 func (c Count) HasQuorum() bool { return c.Answering >= quorum(c.Voters) }
 
@@ -68,7 +68,7 @@ type Act struct {
 	// Learning are the names, else IDs, of other members that learnt before the act,
 	// and had for as long as the judge is patient.
 	Learning []string
-	// Corrupt tells that the alarm CORRUPT was raised before the act.
+	// Corrupt reports whether the alarm CORRUPT was raised before the act.
 	Corrupt bool
 	// Least is the number of voters that must be left of those that are asked for; 0
 	// where nobody has said.
@@ -200,7 +200,7 @@ func (j *Judge) Change(call Call, node string, cluster *Cluster, member uint64, 
 	return act.Refusal
 }
 
-// repeats tells whether an act was refused as it was just before: Talos tries to
+// repeats reports whether an act was refused as it was just before: Talos tries to
 // leave again and again.
 func (j *Judge) repeats(act Act) bool {
 	if act.Refusal == nil || len(j.acts) == 0 {

@@ -203,7 +203,7 @@ func (n *Nodes) Wipe(node string) {
 	delete(n.data, node)
 }
 
-// HasData tells whether any node has data of the group.
+// HasData reports whether any node has data of the group.
 func (n *Nodes) HasData(group string) bool {
 	for _, data := range n.data {
 		if data.Group == group {

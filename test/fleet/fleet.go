@@ -26,7 +26,7 @@ type Fleet interface {
 	NextKubernetesVersion() string
 	// TalosVersion is the Talos release of its machines, with its "v".
 	TalosVersion() string
-	// RunsWorkloads tells whether a Pod really runs in a cluster of this fleet.
+	// RunsWorkloads reports whether a Pod really runs in a cluster of this fleet.
 	RunsWorkloads() bool
 	// Add boots that many more machines, and returns them once each answers in
 	// maintenance mode.

@@ -59,5 +59,5 @@ func TestExternallyManagedTalosClusterIsLeftAlone(t *testing.T) {
 // ourPrefix begins the names that our managers write under.
 const ourPrefix = "capt-"
 
-// isOurs tells whether a field manager is one of ours.
+// isOurs reports whether a field manager is one of ours.
 func isOurs(manager string) bool { return strings.HasPrefix(manager, ourPrefix) }

@@ -27,7 +27,7 @@ type stuck struct {
 	faults talossim.Faults
 	// change changes the objects of the cluster.
 	change func(*unstructured.Unstructured)
-	// reached tells that the cluster is there.
+	// reached reports whether the cluster is there.
 	reached func(ctx context.Context, g Gomega, name string)
 	// then is what breaks at that moment.
 	then talossim.Faults

@@ -153,7 +153,7 @@ func (a *api) ServiceList(context.Context, *emptypb.Empty) (*machine.ServiceList
 	return &machine.ServiceListResponse{Messages: []*machine.ServiceList{list}}, nil
 }
 
-// hasData tells whether etcd's data directory has content. The lock is held.
+// hasData reports whether etcd's data directory has content. The lock is held.
 func (b *boot) hasData() bool {
 	_, found := b.sim.etcd.Data(b.machine.spec.Name)
 	return found

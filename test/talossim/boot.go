@@ -35,13 +35,13 @@ type boot struct {
 	// settings are nil in maintenance mode; they are set before anything that
 	// looks at them is started.
 	settings *settings
-	// taken tells that a configuration was taken in this boot. The lock of the
+	// taken reports whether a configuration was taken in this boot. The lock of the
 	// fleet guards it.
 	taken bool
-	// services tells that the services of a configured node were started. The
+	// services reports whether the services of a configured node were started. The
 	// lock of the fleet guards it.
 	services bool
-	// added tells that etcd has listed the machine as a learner in this boot. The
+	// added reports whether etcd has listed the machine as a learner in this boot. The
 	// lock of the fleet guards it.
 	added bool
 }
@@ -192,7 +192,7 @@ func (b *boot) install(ctx context.Context, configuration []byte) (reboots bool,
 	return true, nil
 }
 
-// hasDisk tells whether there is such a disk; an empty path is one that was
+// hasDisk reports whether there is such a disk; an empty path is one that was
 // selected by other means.
 func (m *Machine) hasDisk(path string) bool {
 	for _, disk := range m.spec.Disks {
@@ -299,7 +299,7 @@ func (b *boot) beside(ctx context.Context, run func(context.Context)) (stop func
 	}
 }
 
-// up tells whether all services are up: then the boot has ended. A service that has
+// up reports whether all services are up: then the boot has ended. A service that has
 // a health check is up once that succeeds. The lock is held.
 func (b *boot) up() bool {
 	if b.machine.faults.StuckBooting || b.settings.controlPlane && !b.healthy() {

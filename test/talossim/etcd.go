@@ -108,7 +108,7 @@ func (b *boot) etcdOnce(ctx context.Context) {
 	})
 }
 
-// etcdReady tells whether etcd can be started: it has data, or has joined just
+// etcdReady reports whether etcd can be started: it has data, or has joined just
 // now. The lock is held.
 func (b *boot) etcdReady() bool {
 	m := b.machine
@@ -126,7 +126,7 @@ func (b *boot) etcdReady() bool {
 	return m.listed
 }
 
-// etcdEnds tells whether etcd cannot go on. The lock is held.
+// etcdEnds reports whether etcd cannot go on. The lock is held.
 func (b *boot) etcdEnds() bool {
 	data, found := b.sim.etcd.Data(b.machine.spec.Name)
 	if !found || b.machine.faults.DeadEtcd {
@@ -178,7 +178,7 @@ func (b *boot) member() etcdmodel.Member {
 	return member
 }
 
-// healthy tells whether the etcd of the machine takes writes. The lock is held.
+// healthy reports whether the etcd of the machine takes writes. The lock is held.
 func (b *boot) healthy() bool {
 	data, found := b.sim.etcd.Data(b.machine.spec.Name)
 	if !found || b.machine.etcd != etcdRunning {

@@ -166,7 +166,7 @@ func (m *Machine) etcdAddress() string {
 	return ""
 }
 
-// found tells whether its peers find the member of a hosted machine at the address
+// found reports whether its peers find the member of a hosted machine at the address
 // that they know. Where they do not, Talos writes the new address, for which etcd
 // needs a quorum without this member; a member that is alone has it. The lock is
 // held.
@@ -185,7 +185,7 @@ func (m *Machine) found() bool {
 	return data.Cluster.Readdress(data.ID, m.url(peerPort)) == nil
 }
 
-// leadsHere tells whether what is sent to a URL of etcd arrives at the machine. The
+// leadsHere reports whether what is sent to a URL of etcd arrives at the machine. The
 // lock is held.
 func (m *Machine) leadsHere(peer string) bool {
 	at, err := url.Parse(peer)

@@ -24,7 +24,7 @@ func kindsSince114() []string {
 	}
 }
 
-// isSince114 tells whether a release is 1.14 or a later one.
+// isSince114 reports whether a release is 1.14 or a later one.
 func isSince114(release string) bool {
 	version, err := semver.ParseTolerant(release)
 	return err == nil && version.GE(semver.Version{Major: 1, Minor: 14})

@@ -34,23 +34,23 @@ type Machine struct {
 	etcd etcdState
 	// etcdStarted is when its service was started last.
 	etcdStarted time.Time
-	// bootstrapping tells that a bootstrap was accepted, and etcd has no data yet;
+	// bootstrapping reports whether a bootstrap was accepted, and etcd has no data yet;
 	// bootstrap counts the accepted calls of the present boot.
 	bootstrapping bool
 	bootstrap     int
-	// listed tells that etcd has joined and not started yet: the others have it in
+	// listed reports whether etcd has joined and not started yet: the others have it in
 	// their list, and it has no data.
 	listed bool
-	// apiUp tells that the API server serves, and apiStarted that the kubelet has
+	// apiUp reports whether the API server serves, and apiStarted that the kubelet has
 	// started it in the present boot.
 	apiUp, apiStarted bool
-	// joined tells that the node is registered.
+	// joined reports whether the node is registered.
 	joined bool
-	// trustd tells that the machine issues certificates for workers.
+	// trustd reports whether the machine issues certificates for workers.
 	trustd bool
 	// raised is the alarm of its etcd; nil when there is none.
 	raised *raised
-	// off tells that the machine waits for somebody to press its button: it has shut
+	// off reports whether the machine waits for somebody to press its button: it has shut
 	// down, or hangs. resets are the orders to wipe itself that it has taken.
 	off    bool
 	resets []*machine.ResetRequest
@@ -67,14 +67,14 @@ type Machine struct {
 
 // disk is what a machine keeps. Etcd's data is kept by the fleet.
 type disk struct {
-	// installed tells that Talos lies on the disk. A container needs none.
+	// installed reports whether Talos lies on the disk. A container needs none.
 	installed bool
 	// release is what is installed; empty means the one that installed it.
 	release string
 	// configuration is what lies in STATE; nil is nothing.
 	configuration []byte
 	settings      *settings
-	// ephemeral tells that EPHEMERAL was formatted.
+	// ephemeral reports whether EPHEMERAL was formatted.
 	ephemeral bool
 	// partitions are those beside the ones of Talos itself, and what lies on whole
 	// disks; placed are the volumes of the configuration.
@@ -92,7 +92,7 @@ type order struct {
 	leave bool
 	// now leaves no time for anything: the power is gone.
 	now bool
-	// blank tells that the disk is empty when the power is back.
+	// blank reports whether the disk is empty when the power is back.
 	blank bool
 }
 
@@ -136,7 +136,7 @@ func (m *Machine) Hostname() string {
 	return m.disk.settings.hostname
 }
 
-// HasEtcdData tells whether etcd's data directory has content.
+// HasEtcdData reports whether etcd's data directory has content.
 func (m *Machine) HasEtcdData() bool {
 	m.sim.mu.Lock()
 	defer m.sim.mu.Unlock()
@@ -144,7 +144,7 @@ func (m *Machine) HasEtcdData() bool {
 	return found && !m.listed
 }
 
-// ServesAPI tells whether an API server serves on the machine.
+// ServesAPI reports whether an API server serves on the machine.
 func (m *Machine) ServesAPI() bool {
 	m.sim.mu.Lock()
 	defer m.sim.mu.Unlock()

@@ -33,7 +33,7 @@ func (b *boot) keepJoined(ctx context.Context) {
 	}
 }
 
-// mute tells whether the kubelet is not heard of. The lock is held.
+// mute reports whether the kubelet is not heard of. The lock is held.
 func (b *boot) mute() bool { return b.machine.faults.Parted || b.machine.faults.DeadKubelet }
 
 // join registers the node, if that can be now.
@@ -72,7 +72,7 @@ func (b *boot) leave(ctx context.Context, heard func() bool) bool {
 	return b.sim.options.Clusters.Leave(ctx, b.settings.kubernetesCA.Crt, b.settings.hostname) == nil
 }
 
-// answers tells whether something of the cluster serves at its endpoint.
+// answers reports whether something of the cluster serves at its endpoint.
 func answers(ctx context.Context, endpoint *url.URL, ca []byte) bool {
 	roots := x509.NewCertPool()
 	if endpoint == nil || !roots.AppendCertsFromPEM(ca) {

@@ -61,7 +61,7 @@ func (m *Machine) refuses(req *machine.ResetRequest) error {
 	return nil
 }
 
-// located tells whether a volume can be wiped. The lock is held.
+// located reports whether a volume can be wiped. The lock is held.
 func (m *Machine) located(label string) error {
 	system := []string{constants.MetaPartitionLabel, constants.StatePartitionLabel, constants.EphemeralPartitionLabel}
 	if m.sim.options.Personality == Container && slices.Contains(system, label) {

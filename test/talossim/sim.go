@@ -134,7 +134,7 @@ type MachineSpec struct {
 	// Disks are its disks, none for a container; empty means one of 100 GiB at
 	// /dev/vda.
 	Disks []Disk
-	// Hosted tells that somebody runs the machine as a container: it is off before
+	// Hosted reports whether somebody runs the machine as a container: it is off before
 	// Start and after its end, gets its address each time, and whoever runs it has
 	// its volumes. Only containers are.
 	Hosted bool
@@ -148,7 +148,7 @@ type Disk struct {
 	SizeBytes uint64
 	// Model and Serial are what the disk tells about itself.
 	Model, Serial string
-	// ReadOnly tells that nothing can be written to it.
+	// ReadOnly reports whether nothing can be written to it.
 	ReadOnly bool
 }
 
@@ -264,7 +264,7 @@ func (s *Sim) Voters(machine *Machine) etcdmodel.Count {
 	return data.Cluster.Count()
 }
 
-// Leads tells whether the member of a machine leads its cluster.
+// Leads reports whether the member of a machine leads its cluster.
 func (s *Sim) Leads(machine *Machine) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -61,7 +61,7 @@ func (r Requests) count(grant Grant) int {
 	return count
 }
 
-// fits tells whether an explanation is about a grant.
+// fits reports whether an explanation is about a grant.
 func (e Explanation) fits(grant Grant) bool {
 	for _, pair := range [][2]string{{e.Manager, grant.Manager}, {e.Group, grant.Group}, {e.Verb, grant.Verb}} {
 		if matched, err := path.Match(pair[0], pair[1]); err != nil || !matched {

@@ -103,7 +103,7 @@ var ofOwners = []string{ //nolint:gochecknoglobals // a constant table
 	"cannot set an ownerRef on a resource you can't delete",
 }
 
-// refused tells whether an answer says that a right is missing. A quota, Pod
+// refused reports whether an answer says that a right is missing. A quota, Pod
 // Security, a webhook and a namespace that is being deleted say "forbidden", too, to
 // those who have the right.
 func refused(event *auditv1.Event) bool {
@@ -115,7 +115,7 @@ func refused(event *auditv1.Event) bool {
 		slices.ContainsFunc(ofOwners, func(words string) bool { return strings.Contains(status.Message, words) })
 }
 
-// Uses tells whether a request needs a grant.
+// Uses reports whether a request needs a grant.
 func (g Grant) Uses(request Request) bool {
 	return g.Manager == request.Manager &&
 		(g.Namespace == "" || g.Namespace == request.Namespace) &&

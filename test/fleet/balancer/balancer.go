@@ -188,7 +188,7 @@ func (b *Balancer) welcome(ctx context.Context, target string) {
 	}
 }
 
-// serves tells whether a target presents a certificate for host.
+// serves reports whether a target presents a certificate for host.
 func serves(ctx context.Context, target, host string) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

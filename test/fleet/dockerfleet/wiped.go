@@ -77,7 +77,7 @@ func (m *machine) files(ctx context.Context, place string) ([]string, error) {
 	}
 }
 
-// isMissing tells that Docker found no such file; it has two ways to say so.
+// isMissing reports whether Docker found no such file; it has two ways to say so.
 func isMissing(err error) bool {
 	return strings.Contains(err.Error(), "Could not find the file") || strings.Contains(err.Error(), "No such container:path")
 }

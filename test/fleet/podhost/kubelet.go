@@ -60,7 +60,7 @@ type worker struct {
 	pulled time.Time
 }
 
-// runs tells whether the container runs.
+// runs reports whether the container runs.
 func (w *worker) runs() bool { return w.state.Running != nil }
 
 // runKubelets sets up what stands for the kubelets of all nodes.

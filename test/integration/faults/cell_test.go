@@ -32,9 +32,9 @@ type run struct {
 	// the one that breaks.
 	before map[*talossim.Machine]bool
 	victim *talossim.Machine
-	// middle tells that machines were coming and going when the managers died.
+	// middle reports whether machines were coming and going when the managers died.
 	middle bool
-	// told tells that it could not heal, and that a condition said why.
+	// told is true when it could not heal, and a condition said why.
 	told bool
 	// took is how long it took from there until all was well again.
 	took time.Duration

@@ -43,7 +43,7 @@ func faults() []fault {
 	}
 }
 
-// replaces tells whether the victim does not come back, so that a
+// replaces reports whether the victim does not come back, so that a
 // MachineHealthCheck must find it.
 func (c cell) replaces() bool { return c.fault.wipes || c.fault.forGood && c.replicas == 5 }
 

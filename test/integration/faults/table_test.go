@@ -20,9 +20,9 @@ type outcome struct {
 	why error
 	// impossible is why it cannot be.
 	impossible string
-	// middle tells that machines were coming and going when the managers died.
+	// middle reports whether machines were coming and going when the managers died.
 	middle bool
-	// lost tells that it could not heal, and that a condition said why.
+	// lost is true when it could not heal, and a condition said why.
 	lost bool
 	// took is from the fault to the end.
 	took time.Duration

@@ -23,7 +23,7 @@ type Request struct {
 	At time.Time
 }
 
-// Writes tells whether the request changes something.
+// Writes reports whether the request changes something.
 func (r Request) Writes() bool { return r.Verb != "get" && r.Verb != "list" && r.Verb != "watch" }
 
 // auditEvent is what is read of an event of audit.k8s.io/v1.

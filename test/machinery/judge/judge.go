@@ -56,10 +56,10 @@ func (m Mode) String() string {
 	return string(m)
 }
 
-// RequiresInstall tells that the configuration must say where to install.
+// RequiresInstall reports whether the configuration must say where to install.
 func (m Mode) RequiresInstall() bool { return m == Metal }
 
-// InContainer tells that Talos runs in a container.
+// InContainer reports whether Talos runs in a container.
 func (m Mode) InContainer() bool { return m == Container }
 
 // Run judges all that was rendered for the release and for older ones, and

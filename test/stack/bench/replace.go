@@ -163,7 +163,7 @@ func (r *replacement) milestones() []milestone {
 	}
 }
 
-// votes tells that etcd has that many voters.
+// votes reports whether etcd has that many voters.
 func (r *replacement) votes(count int) bool {
 	return slices.ContainsFunc(r.hosts, func(host fleet.Host) bool {
 		return r.bench.Sim.Sim.Voters(r.bench.Sim.Machine(host)).Voters == count
@@ -174,7 +174,7 @@ func (r *replacement) called(machine *talossim.Machine, method string) bool {
 	return machine.Calls()[method] > r.calls[machine.Spec().Name][method]
 }
 
-// presence tells whether an object is there.
+// presence reports whether an object is there.
 type presence int
 
 const (

@@ -235,7 +235,7 @@ func (m *Manager) PID() int {
 	return 0
 }
 
-// Running tells whether the manager's process lives.
+// Running reports whether the manager's process lives.
 func (m *Manager) Running() bool {
 	running := m.current()
 	return running != nil && running.Running()

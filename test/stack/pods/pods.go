@@ -52,7 +52,7 @@ func (s Surroundings) Repository(from, to string) error {
 	})
 }
 
-// isTemplate tells whether a file of a release makes clusters in Pods.
+// isTemplate reports whether a file of a release makes clusters in Pods.
 func isTemplate(name string) bool {
 	return strings.HasPrefix(name, "cluster-template-") && strings.Contains(name, "container")
 }

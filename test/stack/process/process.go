@@ -120,7 +120,7 @@ func (p *Process) Log() string { return p.command.Log }
 // Exited is closed when the process has ended.
 func (p *Process) Exited() <-chan struct{} { return p.exited }
 
-// Running tells whether the process lives.
+// Running reports whether the process lives.
 func (p *Process) Running() bool {
 	select {
 	case <-p.exited:

@@ -127,7 +127,7 @@ func takeDown(ctx SpecContext) {
 	Expect(errors.Join(failures...)).To(Succeed())
 }
 
-// failedBefore tells whether a spec has failed so far.
+// failedBefore reports whether a spec has failed so far.
 var failedBefore bool
 
 var _ = ReportAfterEach(func(report SpecReport) { failedBefore = failedBefore || report.Failed() })

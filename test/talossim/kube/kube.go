@@ -51,7 +51,7 @@ type cluster struct {
 	handler http.Handler
 	// servers counts the API servers that serve it.
 	servers int
-	// full tells that its etcd refuses to write keys.
+	// full reports whether its etcd refuses to write keys.
 	full atomic.Bool
 }
 

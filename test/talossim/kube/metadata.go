@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 )
 
-// wantsMetadata tells whether the client wants no more than the metadata of
+// wantsMetadata reports whether the client wants no more than the metadata of
 // objects.
 func wantsMetadata(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "as=PartialObjectMetadata")

@@ -21,7 +21,7 @@ const (
 	none       = "<none>"
 )
 
-// wantsTable tells whether kubectl would like to print the answer.
+// wantsTable reports whether kubectl would like to print the answer.
 func wantsTable(r *http.Request) bool {
 	return strings.Contains(r.Header.Get("Accept"), "as=Table")
 }

@@ -15,7 +15,7 @@ import (
 type bed struct {
 	management demo.Management
 	fleet      fleet.Fleet
-	// inPods tells that machines are Pods; the fleet has none then.
+	// inPods reports whether machines are Pods; the fleet has none then.
 	inPods bool
 	// stop takes both down. The logs stay in the demo's folder.
 	stop func(context.Context) error
@@ -31,7 +31,7 @@ const (
 type bedKind struct {
 	// mode is what MODE says, name what FLEET says, what is for people.
 	mode, name, what string
-	// possible tells whether this machine can have it.
+	// possible reports whether this machine can have it.
 	possible func() bool
 	// raise builds and starts it. When it fails, all is stopped again.
 	raise func(context.Context, settings) (*bed, error)

@@ -18,7 +18,7 @@ const stopDelay = 10 * time.Second
 // tailBytes is how much of what a tool says is in an error.
 const tailBytes = 1500
 
-// Possible tells whether Install can install something.
+// Possible reports whether Install can install something.
 func Possible() bool {
 	_, err := exec.LookPath("apt-get")
 	return err == nil && os.Geteuid() == 0

@@ -31,7 +31,7 @@ type Options struct {
 	// Wrapper is the runtime of containers on machines without CAP_SYS_RESOURCE:
 	// part "runtime-wrapper". It is not used on others.
 	Wrapper string
-	// Confined tells that nothing outside of this machine can be reached, so a
+	// Confined reports whether nothing outside of this machine can be reached, so a
 	// daemon that is started here need not try.
 	Confined bool
 	// Log is the file for what the daemon says, when it is started here.
@@ -132,7 +132,7 @@ func newer(a, b string) bool {
 	return minor(a) > minor(b)
 }
 
-// installed tells whether both programs are there.
+// installed reports whether both programs are there.
 func installed() bool {
 	_, client := exec.LookPath("docker")
 	_, daemon := exec.LookPath("dockerd")

@@ -103,7 +103,7 @@ func (j *Janitor) clean(ctx context.Context) error {
 	return nil
 }
 
-// left tells whether there still are containers of the run.
+// left reports whether there still are containers of the run.
 func (j *Janitor) left(ctx context.Context) bool {
 	out, err := exec.CommandContext(ctx, j.path, "ps", "--all", "--quiet", "--filter", "label="+RunLabel(j.run)).Output() //nolint:gosec // the user's tool
 	return err != nil || len(out) > 0

@@ -51,7 +51,7 @@ func (p pusher) push(ctx context.Context, image *Image, tag string) error {
 	return err
 }
 
-// has tells whether something is there under a digest.
+// has reports whether something is there under a digest.
 func (p pusher) has(ctx context.Context, path, digest string) (bool, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodHead, p.base+path, nil)
 	if err != nil {

@@ -30,7 +30,7 @@ const (
 
 // Traits are what the kernel grants on this machine.
 type Traits struct {
-	// SysResource tells whether root has CAP_SYS_RESOURCE. Without it neither
+	// SysResource reports whether root has CAP_SYS_RESOURCE. Without it neither
 	// Docker nor Talos can start what they want to start.
 	SysResource bool
 	// CgroupV1 lists the controllers of version 1 of control groups. It is empty
@@ -84,7 +84,7 @@ func cgroupV1(folder string) []string {
 	return controllers
 }
 
-// RegistryAnswers tells whether images can be pulled on this machine.
+// RegistryAnswers reports whether images can be pulled on this machine.
 func RegistryAnswers(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, registryTimeout)
 	defer cancel()
