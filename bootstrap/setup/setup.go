@@ -19,6 +19,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/internal/webhooks"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 )
 
 // Options are what the provider needs from its manager.
@@ -46,6 +47,12 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	}
 
 	return nil
+}
+
+// CachedSecrets are the ends of the names of the Secrets whose data the provider reads
+// again and again, through Options.SecretCachingClient.
+func CachedSecrets() []string {
+	return []string{secrets.BundleName(""), secrets.CAName(""), secrets.TalosconfigName("")}
 }
 
 // SetupWithManager registers the controllers and webhooks of the provider.

@@ -16,8 +16,9 @@ import (
 
 func main() {
 	startup.Main(startup.Program{
-		Name:        "capt-bootstrap-manager",
-		AddToScheme: setup.AddToScheme,
+		Name:          "capt-bootstrap-manager",
+		AddToScheme:   setup.AddToScheme,
+		CachedSecrets: setup.CachedSecrets(),
 		Setup: func(ctx context.Context, mgr ctrl.Manager, env startup.Environment) error {
 			return setup.SetupWithManager(ctx, mgr, setup.Options{
 				WatchFilterValue:    env.WatchFilterValue,

@@ -19,6 +19,7 @@ func main() {
 		Name:              "capt-control-plane-manager",
 		NeedsClusterCache: true,
 		AddToScheme:       setup.AddToScheme,
+		CachedSecrets:     setup.CachedSecrets(),
 		Setup: func(ctx context.Context, mgr ctrl.Manager, env startup.Environment) error {
 			return setup.SetupWithManager(ctx, mgr, setup.Options{
 				WatchFilterValue:    env.WatchFilterValue,

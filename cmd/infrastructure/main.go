@@ -37,6 +37,7 @@ func main() {
 	startup.Main(startup.Program{
 		Name:          "capt-infrastructure-manager",
 		AddToScheme:   setup.AddToScheme,
+		CachedSecrets: setup.CachedSecrets(),
 		CacheByObject: setup.CacheByObject(),
 		Setup: func(ctx context.Context, mgr ctrl.Manager, env startup.Environment) error {
 			return setup.SetupWithManager(ctx, mgr, setup.Options{

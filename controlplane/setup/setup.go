@@ -13,6 +13,7 @@ import (
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/secret"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -23,6 +24,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/controllers"
@@ -69,6 +71,12 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	}
 
 	return nil
+}
+
+// CachedSecrets are the ends of the names of the Secrets whose data the provider reads
+// again and again, through Options.SecretCachingClient.
+func CachedSecrets() []string {
+	return []string{secrets.BundleName(""), secrets.CAName(""), secrets.TalosconfigName(""), secret.Name("", secret.Kubeconfig)}
 }
 
 // SetupWithManager registers the controllers and webhooks of the provider.

@@ -88,6 +88,12 @@ func AddToScheme(scheme *runtime.Scheme) error {
 	return nil
 }
 
+// CachedSecrets are the ends of the names of the Secrets whose data the provider reads
+// again and again, through Options.SecretCachingClient.
+func CachedSecrets() []string {
+	return []string{secrets.BundleName(""), infrav1.AdminSecretSuffix}
+}
+
 // SetupWithManager registers the controllers and webhooks of the provider. It
 // asks the management cluster which user the manager is.
 func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) error {

@@ -48,7 +48,7 @@ type Environment struct {
 	// Dialer opens connections to Talos nodes.
 	Dialer talosclient.Dialer
 	// SecretCachingClient reads the Secrets that carry the cluster name label
-	// from a cache.
+	// from a cache, and live when the cache does not keep their data.
 	SecretCachingClient client.Client
 	// ClusterCache is set when the program asked for it.
 	ClusterCache clustercache.ClusterCache
@@ -61,6 +61,11 @@ type Program struct {
 	Name string
 	// NeedsClusterCache asks for connections to workload clusters.
 	NeedsClusterCache bool
+	// CachedSecrets are the ends of the names of the Secrets whose data the cache keeps,
+	// because the manager reads it again and again; of all others, it keeps the metadata.
+	// Those with the kubeconfigs of clusters are kept for the cluster cache without being
+	// named here.
+	CachedSecrets []string
 	// CacheByObject says what the cache holds of kinds of which only a part is read;
 	// nil means all.
 	CacheByObject map[client.Object]cache.ByObject
@@ -181,9 +186,9 @@ func newManager(program Program, opts *options) (ctrl.Manager, error) {
 }
 
 func newEnvironment(ctx context.Context, program Program, opts *options, mgr ctrl.Manager, dialer talosclient.Dialer) (Environment, error) {
-	secrets, err := setup.CreateSecretCachingClient(mgr)
+	secrets, err := newSecretClient(mgr)
 	if err != nil {
-		return Environment{}, fmt.Errorf("creating the client that caches Secrets: %w", err)
+		return Environment{}, err
 	}
 	env := Environment{
 		WatchFilterValue:    opts.watchFilter,
