@@ -2,10 +2,6 @@
 package main
 
 import (
-	"context"
-
-	ctrl "sigs.k8s.io/controller-runtime"
-
 	"github.com/capi-talos/capi-talos/bootstrap/setup"
 	"github.com/capi-talos/capi-talos/cmd/internal/startup"
 )
@@ -19,12 +15,6 @@ func main() {
 		Name:          "capt-bootstrap-manager",
 		AddToScheme:   setup.AddToScheme,
 		CachedSecrets: setup.CachedSecrets(),
-		Setup: func(ctx context.Context, mgr ctrl.Manager, env startup.Environment) error {
-			return setup.SetupWithManager(ctx, mgr, setup.Options{
-				WatchFilterValue:    env.WatchFilterValue,
-				Concurrency:         env.Concurrency,
-				SecretCachingClient: env.SecretCachingClient,
-			})
-		},
+		Setup:         setup.SetupWithManager,
 	})
 }

@@ -2,10 +2,6 @@
 package main
 
 import (
-	"context"
-
-	ctrl "sigs.k8s.io/controller-runtime"
-
 	"github.com/capi-talos/capi-talos/cmd/internal/startup"
 	"github.com/capi-talos/capi-talos/controlplane/setup"
 )
@@ -20,14 +16,6 @@ func main() {
 		NeedsClusterCache: true,
 		AddToScheme:       setup.AddToScheme,
 		CachedSecrets:     setup.CachedSecrets(),
-		Setup: func(ctx context.Context, mgr ctrl.Manager, env startup.Environment) error {
-			return setup.SetupWithManager(ctx, mgr, setup.Options{
-				WatchFilterValue:    env.WatchFilterValue,
-				Concurrency:         env.Concurrency,
-				Dialer:              env.Dialer,
-				SecretCachingClient: env.SecretCachingClient,
-				ClusterCache:        env.ClusterCache,
-			})
-		},
+		Setup:             setup.SetupWithManager,
 	})
 }

@@ -32,27 +32,13 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/provider"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 )
 
 // cacheSyncTimeout leaves a manager of a large management cluster time to fill
 // its caches (controller-runtime's default is 2 minutes).
 const cacheSyncTimeout = 5 * time.Minute
-
-// Environment is what a manager's controllers and webhooks are built on.
-type Environment struct {
-	// WatchFilterValue is the value of the watch label, empty for all objects.
-	WatchFilterValue string
-	// Concurrency is the number of objects of a kind reconciled at a time.
-	Concurrency int
-	// Dialer opens connections to Talos nodes.
-	Dialer talosclient.Dialer
-	// SecretCachingClient reads the Secrets that carry the cluster name label
-	// from a cache, and live when the cache does not keep their data.
-	SecretCachingClient client.Client
-	// ClusterCache is set when the program asked for it.
-	ClusterCache clustercache.ClusterCache
-}
 
 // Program is one manager.
 type Program struct {
@@ -72,7 +58,7 @@ type Program struct {
 	// AddToScheme adds the kinds of the provider.
 	AddToScheme func(*runtime.Scheme) error
 	// Setup registers controllers and webhooks.
-	Setup func(context.Context, ctrl.Manager, Environment) error
+	Setup func(context.Context, ctrl.Manager, provider.Options) error
 }
 
 // Main runs the program until it is told to stop, and ends the process with
@@ -118,11 +104,11 @@ func run(ctx context.Context, program Program, opts *options) error {
 	pool := talosclient.New(talosclient.WithMetrics(calls))
 	defer pool.Close()
 
-	env, err := newEnvironment(ctx, program, opts, mgr, pool)
+	given, err := providerOptions(ctx, program, opts, mgr, pool)
 	if err != nil {
 		return err
 	}
-	if err := program.Setup(ctx, mgr, env); err != nil {
+	if err := program.Setup(ctx, mgr, given); err != nil {
 		return fmt.Errorf("setting up: %w", err)
 	}
 	if err := mgr.AddReadyzCheck("webhook", mgr.GetWebhookServer().StartedChecker()); err != nil {
@@ -137,10 +123,9 @@ func run(ctx context.Context, program Program, opts *options) error {
 
 func newScheme(program Program) (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, program.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("building the scheme: %w", err)
-		}
+	kinds := runtime.NewSchemeBuilder(clientgoscheme.AddToScheme, clusterv1.AddToScheme, program.AddToScheme)
+	if err := kinds.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("building the scheme: %w", err)
 	}
 	return scheme, nil
 }
@@ -185,28 +170,29 @@ func newManager(program Program, opts *options) (ctrl.Manager, error) {
 	return mgr, nil
 }
 
-func newEnvironment(ctx context.Context, program Program, opts *options, mgr ctrl.Manager, dialer talosclient.Dialer) (Environment, error) {
+// providerOptions are what the provider needs from its manager.
+func providerOptions(ctx context.Context, program Program, opts *options, mgr ctrl.Manager, dialer talosclient.Dialer) (provider.Options, error) {
 	secrets, err := newSecretClient(mgr)
 	if err != nil {
-		return Environment{}, err
+		return provider.Options{}, err
 	}
-	env := Environment{
+	given := provider.Options{
 		WatchFilterValue:    opts.watchFilter,
 		Concurrency:         opts.concurrency,
 		Dialer:              dialer,
 		SecretCachingClient: secrets,
 	}
 	if !program.NeedsClusterCache {
-		return env, nil
+		return given, nil
 	}
-	env.ClusterCache, err = clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
+	given.ClusterCache, err = clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
 		SecretClient:     secrets,
 		Cache:            setup.ClusterCacheCacheOptions(),
 		Client:           setup.ClusterCacheClientOptions(program.Name, opts.clusterQPS, opts.clusterBurst),
 		WatchFilterValue: opts.watchFilter,
 	}, controller.Options{MaxConcurrentReconciles: opts.clusterConcurrency})
 	if err != nil {
-		return Environment{}, fmt.Errorf("creating the cluster cache: %w", err)
+		return provider.Options{}, fmt.Errorf("creating the cluster cache: %w", err)
 	}
-	return env, nil
+	return given, nil
 }
