@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"sync"
 	"time"
-
 )
 
 // breath is how long the managers live at least: many cells ask for their death,
