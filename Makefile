@@ -4,7 +4,14 @@ VERSION ?= v0.1.0
 REGISTRY ?= ghcr.io/capi-talos
 GOLANGCI_LINT_VERSION := v2.15.0
 
-PROVIDERS := bootstrap controlplane infrastructure
+# The list of providers is that of clusterctl-settings.json: <folder>:<name>, where the
+# name is that in component files and images.
+PROVIDER_NAMES := $(shell awk -F'"' '/"providers"/ {list = 1} \
+	list && /"name"/ {name = $$4; sub(/-talos$$/, "", name)} \
+	list && /"configFolder"/ {split($$4, path, "/"); print path[2] ":" name}' clusterctl-settings.json)
+PROVIDERS := $(foreach provider,$(PROVIDER_NAMES),$(firstword $(subst :, ,$(provider))))
+$(if $(PROVIDERS),,$(error clusterctl-settings.json lists no providers))
+name_of = $(patsubst $(1):%,%,$(filter $(1):%,$(PROVIDER_NAMES)))
 # The modules of the repository. The parts of the test bed below
 # test/stack/parts/modules pin what is built from elsewhere; they are no code of
 # ours.
@@ -19,11 +26,6 @@ GO_TEST := go test $(if $(RACE),-race)
 # Suites build the programs that they start while they run. Go does not know about
 # these when it looks for a result that it has already.
 GO_SUITE := $(GO_TEST) -count=1
-
-# What the providers are called in component files and images.
-NAME_bootstrap := bootstrap
-NAME_controlplane := control-plane
-NAME_infrastructure := infrastructure
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -47,7 +49,7 @@ generate: $(PROVIDERS:%=generate-%) ## Generate deep copies, kinds, roles, webho
 $(PROVIDERS:%=generate-%): generate-%:
 	$(TOOL) controller-gen object paths=$(ROOT)/$*/api/...
 	$(TOOL) controller-gen crd:crdVersions=v1 paths=$(ROOT)/$*/api/... output:crd:artifacts:config=$(ROOT)/config/$*/crd/bases
-	$(TOOL) controller-gen rbac:roleName=capt-$(NAME_$*)-manager-role paths=$(ROOT)/$*/internal/... paths=$(ROOT)/cmd/$* output:rbac:artifacts:config=$(ROOT)/config/$*/rbac
+	$(TOOL) controller-gen rbac:roleName=capt-$(call name_of,$*)-manager-role paths=$(ROOT)/$*/internal/... paths=$(ROOT)/cmd/$* output:rbac:artifacts:config=$(ROOT)/config/$*/rbac
 	$(TOOL) controller-gen webhook paths=$(ROOT)/$*/internal/webhooks/... output:webhook:artifacts:config=$(ROOT)/config/$*/webhook
 	@mkdir -p $(ROOT)/docs/api
 	$(TOOL) crd-ref-docs --log-level ERROR --config apireference/config.yaml --templates-dir apireference \
@@ -220,7 +222,7 @@ images: $(PROVIDERS:%=image-%) ## Build the managers' images with Docker.
 
 .PHONY: $(PROVIDERS:%=image-%)
 $(PROVIDERS:%=image-%): image-%: build
-	docker build --tag $(REGISTRY)/$(NAME_$*)-manager:$(VERSION) --file cmd/$*/Dockerfile $(OUT)/bin
+	docker build --tag $(REGISTRY)/$(call name_of,$*)-manager:$(VERSION) --file cmd/$*/Dockerfile $(OUT)/bin
 
 .PHONY: release
 release: $(PROVIDERS:%=release-%) ## Write component files, metadata and templates into out/release.
@@ -234,7 +236,7 @@ release-folder:
 .PHONY: $(PROVIDERS:%=release-%)
 $(PROVIDERS:%=release-%): release-%: release-folder
 	$(TOOL) kustomize build $(ROOT)/config/$*/default > $(OUT)/release/components.$*
-	sed 's|ghcr.io/capi-talos/\(.*\)-manager:dev|$(REGISTRY)/\1-manager:$(VERSION)|' $(OUT)/release/components.$* > $(OUT)/release/$(NAME_$*)-components.yaml
+	sed 's|ghcr.io/capi-talos/\(.*\)-manager:dev|$(REGISTRY)/\1-manager:$(VERSION)|' $(OUT)/release/components.$* > $(OUT)/release/$(call name_of,$*)-components.yaml
 	@rm $(OUT)/release/components.$*
 
 .PHONY: local-repository

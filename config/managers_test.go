@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -11,6 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	"github.com/capi-talos/capi-talos/test/providers"
 )
 
 // manager is what is installed of one of our managers.
@@ -20,12 +22,16 @@ type manager struct {
 	callsTalos bool
 }
 
-func managers() []manager {
-	return []manager{
-		{folder: "bootstrap", policy: "bootstrap"},
-		{folder: "controlplane", policy: "control-plane", callsTalos: true},
-		{folder: "infrastructure", policy: "infrastructure", callsTalos: true},
+func managers(g Gomega) []manager {
+	ours, err := providers.Read("..")
+	g.Expect(err).NotTo(HaveOccurred())
+	all := make([]manager, 0, len(ours))
+	for _, provider := range ours {
+		door := read(g, provider.Folder+"/setup/setup.go")
+		all = append(all, manager{folder: provider.Folder, policy: provider.Name, callsTalos: strings.Contains(door, "(provider.Dialer")})
 	}
+
+	return all
 }
 
 // manifest is the object in a file, its path as seen from the folder config.
@@ -39,7 +45,7 @@ func manifest[T any](g Gomega, path string) *T {
 // TestManagersProtectTheirDiagnostics: they ask the API server who scrapes them, and
 // whether that is allowed.
 func TestManagersProtectTheirDiagnostics(t *testing.T) {
-	for _, of := range managers() {
+	for _, of := range managers(NewWithT(t)) {
 		t.Run(of.folder, func(t *testing.T) {
 			g := NewWithT(t)
 			args := manifest[appsv1.Deployment](g, of.folder+"/manager/manager.yaml").Spec.Template.Spec.Containers[0].Args
@@ -65,7 +71,7 @@ func TestNetworkPoliciesFitTheManagers(t *testing.T) {
 		Resources  []string `json:"resources"`
 	}](NewWithT(t), "network-policy/kustomization.yaml")
 	var files []string
-	for _, of := range managers() {
+	for _, of := range managers(NewWithT(t)) {
 		files = append(files, of.policy+".yaml")
 		t.Run(of.folder, func(t *testing.T) {
 			g := NewWithT(t)
@@ -100,7 +106,7 @@ func TestNetworkPoliciesFitTheManagers(t *testing.T) {
 // The network of a cluster takes a moment to learn where the webhook of a Pod is
 // that has just become ready.
 func TestManagersAreAvailableOnceTheirWebhooksCanBeReached(t *testing.T) {
-	for _, of := range managers() {
+	for _, of := range managers(NewWithT(t)) {
 		NewWithT(t).Expect(manifest[appsv1.Deployment](NewWithT(t), of.folder+"/manager/manager.yaml").Spec.MinReadySeconds).To(BeNumerically(">", 1), of.folder)
 	}
 }

@@ -86,7 +86,7 @@ func TestPackagesAreMapped(t *testing.T) {
 	g := NewWithT(t)
 	packages := map[string]bool{}
 	tree := os.DirFS("..")
-	for _, folder := range []string{"bootstrap", "controlplane", "infrastructure", "cmd"} {
+	for _, folder := range append(providerFolders(g), "cmd") {
 		g.Expect(fs.WalkDir(tree, folder, func(file string, _ fs.DirEntry, err error) error {
 			if err == nil && filepath.Ext(file) == ".go" && !strings.HasSuffix(file, "_test.go") {
 				packages[path.Dir(file)] = true

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
+	"github.com/capi-talos/capi-talos/test/providers"
 )
 
 // TestFiguresOnPagesAreThoseOfTheCode: a page says what a file of the repository says,
@@ -106,7 +107,7 @@ func TestPagesNameWhatIsInstalled(t *testing.T) {
 		return nil
 	})).To(Succeed())
 	lease := pinned(g, "cmd/internal/startup/startup.go", `program\.Name \+ "(-[a-z-]+)"`)
-	for _, manager := range []string{"bootstrap", "controlplane", "infrastructure"} {
+	for _, manager := range providerFolders(g) {
 		installed = append(installed, pinned(g, "cmd/"+manager+"/main.go", `Name: +"([^"]+)"`)+lease)
 	}
 	for path, text := range allPages(g) {
@@ -119,13 +120,25 @@ func TestPagesNameWhatIsInstalled(t *testing.T) {
 	}
 }
 
+// providerFolders are the folders of our providers.
+func providerFolders(g Gomega) []string {
+	ours, err := providers.Read("..")
+	g.Expect(err).NotTo(HaveOccurred())
+	folders := make([]string, 0, len(ours))
+	for _, provider := range ours {
+		folders = append(folders, provider.Folder)
+	}
+
+	return folders
+}
+
 // TestUninstallTakesAwayWhatWasInstalled: the label that all of it has, and the roles
 // that the page about the installation has for users.
 func TestUninstallTakesAwayWhatWasInstalled(t *testing.T) {
 	g := NewWithT(t)
 	page := source(g, "docs/uninstall.md")
 	var labels []string
-	for _, provider := range []string{"bootstrap", "controlplane", "infrastructure"} {
+	for _, provider := range providerFolders(g) {
 		labels = append(labels, pinned(g, "config/"+provider+"/default/kustomization.yaml", `cluster\.x-k8s\.io/provider: (\S+)`))
 	}
 	g.Expect(page).To(ContainSubstring("--selector 'cluster.x-k8s.io/provider in (" + strings.Join(labels, ", ") + ")'"))
@@ -139,7 +152,7 @@ func TestUninstallTakesAwayWhatWasInstalled(t *testing.T) {
 func TestRightsOnSecretsAreThoseOfTheRoles(t *testing.T) {
 	g := NewWithT(t)
 	told := found("`([a-z]+)`", pinned(g, "docs/SECURITY.md", `(?m)^\| the managers \| (.+) on Secrets in all namespaces`))
-	for _, provider := range []string{"bootstrap", "controlplane", "infrastructure"} {
+	for _, provider := range providerFolders(g) {
 		role := &rbacv1.ClusterRole{}
 		g.Expect(yaml.UnmarshalStrict([]byte(source(g, "config/"+provider+"/rbac/role.yaml")), role)).To(Succeed())
 		var granted []string

@@ -30,7 +30,7 @@ func TestMetricsAreDocumented(t *testing.T) {
 	g := NewWithT(t)
 	var source strings.Builder
 	repository := os.DirFS("..")
-	for _, folder := range []string{"bootstrap", "controlplane", "infrastructure", "cmd"} {
+	for _, folder := range append(providerFolders(g), "cmd") {
 		g.Expect(fs.WalkDir(repository, folder, func(path string, _ fs.DirEntry, err error) error {
 			if err != nil || filepath.Ext(path) != ".go" || strings.HasSuffix(path, "_test.go") {
 				return err

@@ -57,7 +57,7 @@ var pagesForUsers = []string{"access.md", "airgap.md", "cni.md", "maintenance.md
 // alert that these pages name is one of ours, or of Cluster API.
 func TestPagesNameOnlyWhatExists(t *testing.T) {
 	g := NewWithT(t)
-	ours := sources(g, "..", "bootstrap", "controlplane", "infrastructure")
+	ours := sources(g, "..", providerFolders(g)...)
 	modules := moduleFolders(t)
 	clusterAPI, talos := sources(g, modules[1], "core", "addons"), sources(g, modules[2], "config/types")
 	metrics := readAll(g, "../config/metrics/alerts.yaml", "metrics.md")

@@ -2,10 +2,6 @@
 package main
 
 import (
-	"context"
-
-	ctrl "sigs.k8s.io/controller-runtime"
-
 	"github.com/capi-talos/capi-talos/bootstrap/setup"
 	"github.com/capi-talos/capi-talos/cmd/internal/startup"
 )
@@ -16,14 +12,9 @@ import (
 
 func main() {
 	startup.Main(startup.Program{
-		Name:        "capt-bootstrap-manager",
-		AddToScheme: setup.AddToScheme,
-		Setup: func(ctx context.Context, mgr ctrl.Manager, env startup.Environment) error {
-			return setup.SetupWithManager(ctx, mgr, setup.Options{
-				WatchFilterValue:    env.WatchFilterValue,
-				Concurrency:         env.Concurrency,
-				SecretCachingClient: env.SecretCachingClient,
-			})
-		},
+		Name:          "capt-bootstrap-manager",
+		AddToScheme:   setup.AddToScheme,
+		CachedSecrets: setup.CachedSecrets(),
+		Setup:         setup.SetupWithManager,
 	})
 }

@@ -2,10 +2,6 @@
 package main
 
 import (
-	"context"
-
-	ctrl "sigs.k8s.io/controller-runtime"
-
 	"github.com/capi-talos/capi-talos/cmd/internal/startup"
 	"github.com/capi-talos/capi-talos/controlplane/setup"
 )
@@ -19,14 +15,7 @@ func main() {
 		Name:              "capt-control-plane-manager",
 		NeedsClusterCache: true,
 		AddToScheme:       setup.AddToScheme,
-		Setup: func(ctx context.Context, mgr ctrl.Manager, env startup.Environment) error {
-			return setup.SetupWithManager(ctx, mgr, setup.Options{
-				WatchFilterValue:    env.WatchFilterValue,
-				Concurrency:         env.Concurrency,
-				Dialer:              env.Dialer,
-				SecretCachingClient: env.SecretCachingClient,
-				ClusterCache:        env.ClusterCache,
-			})
-		},
+		CachedSecrets:     setup.CachedSecrets(),
+		Setup:             setup.SetupWithManager,
 	})
 }

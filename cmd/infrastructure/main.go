@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/provider"
 	"github.com/capi-talos/capi-talos/cmd/internal/startup"
 	"github.com/capi-talos/capi-talos/infrastructure/setup"
 )
@@ -37,16 +38,14 @@ func main() {
 	startup.Main(startup.Program{
 		Name:          "capt-infrastructure-manager",
 		AddToScheme:   setup.AddToScheme,
+		CachedSecrets: setup.CachedSecrets(),
 		CacheByObject: setup.CacheByObject(),
-		Setup: func(ctx context.Context, mgr ctrl.Manager, env startup.Environment) error {
+		Setup: func(ctx context.Context, mgr ctrl.Manager, options provider.Options) error {
 			return setup.SetupWithManager(ctx, mgr, setup.Options{
-				WatchFilterValue:    env.WatchFilterValue,
-				Concurrency:         env.Concurrency,
-				ProbeInterval:       *probeInterval,
-				Dialer:              env.Dialer,
-				SecretCachingClient: env.SecretCachingClient,
-				ClusterDomain:       cmp.Or(*clusterDomain, ownDomain(resolvConf)),
-				ImageFactory:        *imageFactory,
+				Options:       options,
+				ProbeInterval: *probeInterval,
+				ClusterDomain: cmp.Or(*clusterDomain, ownDomain(resolvConf)),
+				ImageFactory:  *imageFactory,
 			})
 		},
 	})

@@ -4,26 +4,21 @@ package setup
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
-	"github.com/prometheus/client_golang/prometheus"
 	autoscalingv1 "k8s.io/api/autoscaling/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/secret"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
-	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/provider"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/controllers"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
@@ -31,62 +26,26 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/webhooks"
 )
 
-// Options are what the provider needs from its manager.
-type Options struct {
-	// WatchFilterValue restricts the controllers to objects with this value of
-	// the label cluster.x-k8s.io/watch-filter; empty means all.
-	WatchFilterValue string
-	// Concurrency is how many TalosControlPlanes are reconciled at a time; 0
-	// means 10.
-	Concurrency int
-	// Dialer opens connections to Talos nodes. It is required.
-	Dialer talosclient.Dialer
-	// Clock tells the time; nil means the real one.
-	Clock clock.PassiveClock
-	// Random is the source of names and of jitter; nil means math/rand.
-	Random requeue.Random
-	// SecretCachingClient reads Secrets from the cache. It is required.
-	SecretCachingClient client.Client
-	// ClusterCache keeps connections to the API servers of clusters. It is
-	// required.
-	ClusterCache clustercache.ClusterCache
-	// Metrics is the registry in which the provider shows its control planes;
-	// nil means that of controller-runtime, which the manager serves.
-	Metrics prometheus.Registerer
-}
-
-// defaultConcurrency is used when Options.Concurrency is 0.
-const defaultConcurrency = 10
-
 // AddToScheme adds the kinds that the provider reads and writes.
 func AddToScheme(scheme *runtime.Scheme) error {
-	for _, add := range []func(*runtime.Scheme) error{
-		clusterv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme, autoscalingv1.AddToScheme,
-	} {
-		if err := add(scheme); err != nil {
-			return fmt.Errorf("adding the kinds of the control plane provider: %w", err)
-		}
+	kinds := runtime.NewSchemeBuilder(clusterv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme, autoscalingv1.AddToScheme)
+	if err := kinds.AddToScheme(scheme); err != nil {
+		return fmt.Errorf("adding the kinds of the control plane provider: %w", err)
 	}
 
 	return nil
 }
 
+// CachedSecrets are the ends of the names of the Secrets whose data the provider reads
+// again and again, through Options.SecretCachingClient.
+func CachedSecrets() []string {
+	return []string{secrets.BundleName(""), secrets.CAName(""), secrets.TalosconfigName(""), secret.Name("", secret.Kubeconfig)}
+}
+
 // SetupWithManager registers the controllers and webhooks of the provider.
-func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) error {
-	if options.Dialer == nil || options.SecretCachingClient == nil || options.ClusterCache == nil {
-		return errors.New("setting up the control plane provider: Dialer, SecretCachingClient and ClusterCache are required")
-	}
-	if options.Clock == nil {
-		options.Clock = clock.RealClock{}
-	}
-	if options.Random == nil {
-		options.Random = requeue.SharedRandom{}
-	}
-	if options.Metrics == nil {
-		options.Metrics = ctrlmetrics.Registry
-	}
-	if options.Concurrency == 0 {
-		options.Concurrency = defaultConcurrency
+func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options provider.Options) error {
+	if err := options.Complete(provider.Dialer, provider.ClusterCache); err != nil {
+		return fmt.Errorf("setting up the control plane provider: %w", err)
 	}
 
 	counts := metrics.New()
@@ -107,7 +66,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		Metrics:             counts,
 		WatchFilterValue:    options.WatchFilterValue,
 	}
-	if err := reconciler.SetupWithManager(ctx, mgr, controller.Options{MaxConcurrentReconciles: options.Concurrency}); err != nil {
+	if err := reconciler.SetupWithManager(ctx, mgr, options.Controller()); err != nil {
 		return err
 	}
 	// Webhooks are asked about all namespaces, the cache knows those that the
@@ -117,13 +76,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		return fmt.Errorf("creating the client of the webhooks: %w", err)
 	}
 	trials := &configgen.Trials{}
-	for _, webhook := range []interface{ SetupWebhookWithManager(ctrl.Manager) error }{
-		&webhooks.TalosControlPlane{Trials: trials, Client: live}, &webhooks.TalosControlPlaneTemplate{Trials: trials}, &webhooks.Scale{},
-	} {
-		if err := webhook.SetupWebhookWithManager(mgr); err != nil {
-			return err
-		}
-	}
 
-	return nil
+	return provider.SetupWebhooks(mgr,
+		&webhooks.TalosControlPlane{Trials: trials, Client: live}, &webhooks.TalosControlPlaneTemplate{Trials: trials}, &webhooks.Scale{})
 }

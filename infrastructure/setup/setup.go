@@ -4,28 +4,22 @@ package setup
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	authorizationv1 "k8s.io/api/authorization/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller"
-	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/provider"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/container"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
@@ -39,27 +33,11 @@ import (
 
 // Options are what the provider needs from its manager.
 type Options struct {
-	// WatchFilterValue restricts the controllers to objects with this value of
-	// the label cluster.x-k8s.io/watch-filter; empty means all.
-	WatchFilterValue string
-	// Concurrency is how many objects of a kind are reconciled at a time; 0
-	// means 10.
-	Concurrency int
+	provider.Options
+
 	// ProbeInterval is how often a machine is looked at that nobody has claimed,
 	// or that does not answer; 0 means 10 seconds.
 	ProbeInterval time.Duration
-	// Dialer opens connections to Talos machines. It is required.
-	Dialer talosclient.Dialer
-	// Clock tells the time; nil means the real one.
-	Clock clock.PassiveClock
-	// Random picks hosts, mints provider IDs and spreads retries; nil means
-	// math/rand.
-	Random requeue.Random
-	// Metrics is where metrics are registered; nil means the registry that managers
-	// serve.
-	Metrics prometheus.Registerer
-	// SecretCachingClient reads Secrets from the cache. It is required.
-	SecretCachingClient client.Client
 	// ClusterDomain is the DNS domain of the management cluster; empty means
 	// cluster.local.
 	ClusterDomain string
@@ -70,29 +48,32 @@ type Options struct {
 }
 
 const (
-	defaultConcurrency   = 10
 	defaultProbeInterval = 10 * time.Second
 	defaultClusterDomain = "cluster.local"
 )
 
 // AddToScheme adds the kinds that the provider reads and writes.
 func AddToScheme(scheme *runtime.Scheme) error {
-	for _, add := range []func(*runtime.Scheme) error{
-		clusterv1.AddToScheme, bootstrapv1.AddToScheme, infrav1.AddToScheme, authenticationv1.AddToScheme, authorizationv1.AddToScheme,
-	} {
-		if err := add(scheme); err != nil {
-			return fmt.Errorf("adding the kinds of the infrastructure provider: %w", err)
-		}
+	kinds := runtime.NewSchemeBuilder(clusterv1.AddToScheme, bootstrapv1.AddToScheme, infrav1.AddToScheme,
+		authenticationv1.AddToScheme, authorizationv1.AddToScheme)
+	if err := kinds.AddToScheme(scheme); err != nil {
+		return fmt.Errorf("adding the kinds of the infrastructure provider: %w", err)
 	}
 
 	return nil
 }
 
+// CachedSecrets are the ends of the names of the Secrets whose data the provider reads
+// again and again, through Options.SecretCachingClient.
+func CachedSecrets() []string {
+	return []string{secrets.BundleName(""), infrav1.AdminSecretSuffix}
+}
+
 // SetupWithManager registers the controllers and webhooks of the provider. It
 // asks the management cluster which user the manager is.
 func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) error {
-	if options.Dialer == nil || options.SecretCachingClient == nil {
-		return errors.New("setting up the infrastructure provider: Dialer and SecretCachingClient are required")
+	if err := options.Complete(provider.Dialer); err != nil {
+		return fmt.Errorf("setting up the infrastructure provider: %w", err)
 	}
 	if err := checkFactory(options.ImageFactory); err != nil {
 		return fmt.Errorf("setting up the infrastructure provider: %w", err)
@@ -105,16 +86,10 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	if err != nil {
 		return err
 	}
-	for _, webhook := range []interface{ SetupWebhookWithManager(ctrl.Manager) error }{
-		&webhooks.TalosCluster{}, &webhooks.TalosClusterTemplate{}, &webhooks.TalosMachine{Manager: user}, &webhooks.TalosMachineTemplate{},
-		&webhooks.TalosHost{Reader: mgr.GetAPIReader(), Reviews: mgr.GetClient(), Manager: user},
-	} {
-		if err := webhook.SetupWebhookWithManager(mgr); err != nil {
-			return err
-		}
-	}
 
-	return nil
+	return provider.SetupWebhooks(mgr,
+		&webhooks.TalosCluster{}, &webhooks.TalosClusterTemplate{}, &webhooks.TalosMachine{Manager: user}, &webhooks.TalosMachineTemplate{},
+		&webhooks.TalosHost{Reader: mgr.GetAPIReader(), Reviews: mgr.GetClient(), Manager: user})
 }
 
 // checkFactory refuses what is no host with an optional port: it becomes the first
@@ -132,18 +107,6 @@ func checkFactory(factory string) error {
 }
 
 func (o *Options) setDefaults() {
-	if o.Clock == nil {
-		o.Clock = clock.RealClock{}
-	}
-	if o.Random == nil {
-		o.Random = requeue.SharedRandom{}
-	}
-	if o.Metrics == nil {
-		o.Metrics = ctrlmetrics.Registry
-	}
-	if o.Concurrency == 0 {
-		o.Concurrency = defaultConcurrency
-	}
 	if o.ProbeInterval == 0 {
 		o.ProbeInterval = defaultProbeInterval
 	}
@@ -165,7 +128,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 	if err := registerMetrics(ctx, mgr, options, contacts, counts, hostWatcher, follower); err != nil {
 		return err
 	}
-	concurrency := controller.Options{MaxConcurrentReconciles: options.Concurrency}
+	concurrency := options.Controller()
 
 	clusters := &controllers.ClusterReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterDomain: options.ClusterDomain, WatchFilterValue: options.WatchFilterValue,

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -198,8 +199,10 @@ func makeImages(ctx context.Context, source string, overrides ...string) []strin
 		}
 	}
 	var names []string
-	for _, manager := range []string{"bootstrap", "control-plane", "infrastructure"} {
-		name := registry + "/" + manager + "-manager:" + version
+	ours, err := parts.Providers()
+	Expect(err).NotTo(HaveOccurred())
+	for _, provider := range ours {
+		name := registry + "/" + path.Base(provider.Image()) + ":" + version
 		Expect(output).To(ContainSubstring(name), "make images names what it builds")
 		names = append(names, name)
 	}

@@ -15,8 +15,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	bed "github.com/capi-talos/capi-talos/test/integration/world"
 )
 
 // TestDiagnosticsAreForThoseWhoMaySeeThem: each of our managers serves metrics,
@@ -30,7 +28,7 @@ func TestDiagnosticsAreForThoseWhoMaySeeThem(t *testing.T) {
 	scraper := newUser(t, namespace, "scraper", may("get", "/metrics"))
 	developer := newUser(t, namespace, "developer", may("get", "/debug/pprof/*"), may("put", "/debug/flags/v"))
 
-	for _, name := range bed.OurManagers() {
+	for _, name := range world.Stack.Managers.Ours() {
 		t.Run(name, func(t *testing.T) {
 			g, at := NewWithT(t), world.Stack.Managers.Get(name).Diagnostics
 			for _, path := range []string{"/metrics", "/debug/pprof/", "/debug/flags/v"} {

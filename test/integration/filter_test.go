@@ -12,7 +12,6 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/fleet"
 	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
-	bed "github.com/capi-talos/capi-talos/test/integration/world"
 	"github.com/capi-talos/capi-talos/test/stack/management"
 )
 
@@ -61,7 +60,7 @@ func TestManagersOfOneWatchFilter(t *testing.T) {
 func restartManagers(t *testing.T, args ...string) {
 	t.Helper()
 	restart := func(args ...string) {
-		for _, name := range bed.OurManagers() {
+		for _, name := range world.Stack.Managers.Ours() {
 			NewWithT(t).Expect(world.Stack.Managers.Get(name).RestartWith(contextAfter(t), args...)).To(Succeed())
 		}
 	}

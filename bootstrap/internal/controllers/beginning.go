@@ -158,7 +158,7 @@ func (r *Reconciler) renderedConfigs(ctx context.Context, s *scope) ([]string, e
 		// The status may be lost, and the cache may lag.
 		there := ptr.Deref(config.Status.Initialization.DataSecretCreated, false) || named[config.Name]
 		if !there {
-			err := r.SecretCachingClient.Get(ctx, client.ObjectKeyFromObject(config), &corev1.Secret{})
+			err := r.SecretCachingClient.Get(ctx, client.ObjectKeyFromObject(config), &corev1.Secret{}, secrets.MetadataOnly{})
 			if client.IgnoreNotFound(err) != nil {
 				return nil, fmt.Errorf("looking for Secret %s: %w", config.Name, err)
 			}

@@ -1,27 +1,32 @@
 package startup
 
 import (
+	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"sigs.k8s.io/cluster-api/core/setup"
+	"sigs.k8s.io/cluster-api/util/secret"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-)
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
-// readSecrets are the name endings of the Secrets whose content our
-// controllers read from the cache; of all others only the metadata is kept.
-var readSecrets = []string{"-kubeconfig", "-ca", "-talos", "-talosconfig", "-talos-admin"}
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+)
 
 // cacheOptions are Cluster API's own but for the Secrets whose data is kept, and for
 // what a program says.
 func cacheOptions(scheme *runtime.Scheme, program Program, opts *options) cache.Options {
+	kept := slices.Clone(program.CachedSecrets)
+	if program.NeedsClusterCache {
+		kept = append(kept, secret.Name("", secret.Kubeconfig))
+	}
 	cached := setup.ManagerCacheOptions(scheme, program.Name, opts.namespace, opts.syncPeriod)
 	for object, byObject := range cached.ByObject {
 		if _, isSecret := object.(*corev1.Secret); isSecret {
-			byObject.Transform = dropUnread
+			byObject.Transform = secrets.KeepData(kept)
 			cached.ByObject[object] = byObject
 		}
 	}
@@ -29,14 +34,12 @@ func cacheOptions(scheme *runtime.Scheme, program Program, opts *options) cache.
 	return cached
 }
 
-func dropUnread(in any) (any, error) {
-	secret, ok := in.(*corev1.Secret)
-	if !ok {
-		return in, nil
+// newSecretClient returns a client that reads Secrets from the cache of the manager, and
+// live where the cache lacks their data.
+func newSecretClient(mgr ctrl.Manager) (client.Client, error) {
+	cached, err := setup.CreateSecretCachingClient(mgr)
+	if err != nil {
+		return nil, fmt.Errorf("creating the client that caches Secrets: %w", err)
 	}
-	secret.SetManagedFields(nil)
-	if !slices.ContainsFunc(readSecrets, func(ending string) bool { return strings.HasSuffix(secret.Name, ending) }) {
-		secret.Data = nil
-	}
-	return in, nil
+	return secrets.NewCachingClient(cached, mgr.GetAPIReader()), nil
 }

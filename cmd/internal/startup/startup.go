@@ -32,27 +32,13 @@ import (
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/provider"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 )
 
 // cacheSyncTimeout leaves a manager of a large management cluster time to fill
 // its caches (controller-runtime's default is 2 minutes).
 const cacheSyncTimeout = 5 * time.Minute
-
-// Environment is what a manager's controllers and webhooks are built on.
-type Environment struct {
-	// WatchFilterValue is the value of the watch label, empty for all objects.
-	WatchFilterValue string
-	// Concurrency is the number of objects of a kind reconciled at a time.
-	Concurrency int
-	// Dialer opens connections to Talos nodes.
-	Dialer talosclient.Dialer
-	// SecretCachingClient reads the Secrets that carry the cluster name label
-	// from a cache.
-	SecretCachingClient client.Client
-	// ClusterCache is set when the program asked for it.
-	ClusterCache clustercache.ClusterCache
-}
 
 // Program is one manager.
 type Program struct {
@@ -61,13 +47,18 @@ type Program struct {
 	Name string
 	// NeedsClusterCache asks for connections to workload clusters.
 	NeedsClusterCache bool
+	// CachedSecrets are the ends of the names of the Secrets whose data the cache keeps,
+	// because the manager reads it again and again; of all others, it keeps the metadata.
+	// Those with the kubeconfigs of clusters are kept for the cluster cache without being
+	// named here.
+	CachedSecrets []string
 	// CacheByObject says what the cache holds of kinds of which only a part is read;
 	// nil means all.
 	CacheByObject map[client.Object]cache.ByObject
 	// AddToScheme adds the kinds of the provider.
 	AddToScheme func(*runtime.Scheme) error
 	// Setup registers controllers and webhooks.
-	Setup func(context.Context, ctrl.Manager, Environment) error
+	Setup func(context.Context, ctrl.Manager, provider.Options) error
 }
 
 // Main runs the program until it is told to stop, and ends the process with
@@ -113,11 +104,11 @@ func run(ctx context.Context, program Program, opts *options) error {
 	pool := talosclient.New(talosclient.WithMetrics(calls))
 	defer pool.Close()
 
-	env, err := newEnvironment(ctx, program, opts, mgr, pool)
+	given, err := providerOptions(ctx, program, opts, mgr, pool)
 	if err != nil {
 		return err
 	}
-	if err := program.Setup(ctx, mgr, env); err != nil {
+	if err := program.Setup(ctx, mgr, given); err != nil {
 		return fmt.Errorf("setting up: %w", err)
 	}
 	if err := mgr.AddReadyzCheck("webhook", mgr.GetWebhookServer().StartedChecker()); err != nil {
@@ -132,10 +123,9 @@ func run(ctx context.Context, program Program, opts *options) error {
 
 func newScheme(program Program) (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clientgoscheme.AddToScheme, clusterv1.AddToScheme, program.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("building the scheme: %w", err)
-		}
+	kinds := runtime.NewSchemeBuilder(clientgoscheme.AddToScheme, clusterv1.AddToScheme, program.AddToScheme)
+	if err := kinds.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("building the scheme: %w", err)
 	}
 	return scheme, nil
 }
@@ -180,28 +170,29 @@ func newManager(program Program, opts *options) (ctrl.Manager, error) {
 	return mgr, nil
 }
 
-func newEnvironment(ctx context.Context, program Program, opts *options, mgr ctrl.Manager, dialer talosclient.Dialer) (Environment, error) {
-	secrets, err := setup.CreateSecretCachingClient(mgr)
+// providerOptions are what the provider needs from its manager.
+func providerOptions(ctx context.Context, program Program, opts *options, mgr ctrl.Manager, dialer talosclient.Dialer) (provider.Options, error) {
+	secrets, err := newSecretClient(mgr)
 	if err != nil {
-		return Environment{}, fmt.Errorf("creating the client that caches Secrets: %w", err)
+		return provider.Options{}, err
 	}
-	env := Environment{
+	given := provider.Options{
 		WatchFilterValue:    opts.watchFilter,
 		Concurrency:         opts.concurrency,
 		Dialer:              dialer,
 		SecretCachingClient: secrets,
 	}
 	if !program.NeedsClusterCache {
-		return env, nil
+		return given, nil
 	}
-	env.ClusterCache, err = clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
+	given.ClusterCache, err = clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
 		SecretClient:     secrets,
 		Cache:            setup.ClusterCacheCacheOptions(),
 		Client:           setup.ClusterCacheClientOptions(program.Name, opts.clusterQPS, opts.clusterBurst),
 		WatchFilterValue: opts.watchFilter,
 	}, controller.Options{MaxConcurrentReconciles: opts.clusterConcurrency})
 	if err != nil {
-		return Environment{}, fmt.Errorf("creating the cluster cache: %w", err)
+		return provider.Options{}, fmt.Errorf("creating the cluster cache: %w", err)
 	}
-	return env, nil
+	return given, nil
 }

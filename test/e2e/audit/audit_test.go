@@ -13,6 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	auditv1 "k8s.io/apiserver/pkg/apis/audit/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/capi-talos/capi-talos/test/providers"
 )
 
 // components has a manager with a role, one with a role that collects others, and
@@ -113,13 +115,15 @@ func TestReadRights(t *testing.T) {
 func TestOurReleaseIsRead(t *testing.T) {
 	g := NewWithT(t)
 	var components [][]byte
-	for folder, provider := range map[string]string{"bootstrap": "bootstrap-talos", "controlplane": "control-plane-talos", "infrastructure": "infrastructure-talos"} {
-		files, err := filepath.Glob(filepath.Join("..", "..", "..", "config", folder, "rbac", "*.yaml"))
+	ours, err := providers.Read(filepath.Join("..", "..", ".."))
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, provider := range ours {
+		files, err := filepath.Glob(filepath.Join("..", "..", "..", "config", provider.Folder, "rbac", "*.yaml"))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(files).NotTo(BeEmpty())
 		for _, file := range files {
 			if filepath.Base(file) != "kustomization.yaml" {
-				components = append(components, labelled(t, file, provider)...)
+				components = append(components, labelled(t, file, provider.Label)...)
 			}
 		}
 	}

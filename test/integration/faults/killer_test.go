@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"sync"
 	"time"
-
-	bed "github.com/capi-talos/capi-talos/test/integration/world"
 )
 
 // breath is how long the managers live at least: many cells ask for their death,
@@ -83,12 +81,12 @@ func (k *killer) serve(ctx context.Context) {
 // restart kills our managers with SIGKILL, all before the first is started again.
 func restart(ctx context.Context) error {
 	var failures []error
-	for _, name := range bed.OurManagers() {
+	for _, name := range world.Stack.Managers.Ours() {
 		failures = append(failures, world.Stack.Managers.Get(name).Kill())
 	}
-	results := make([]error, len(bed.OurManagers()))
+	results := make([]error, len(world.Stack.Managers.Ours()))
 	var group sync.WaitGroup
-	for i, name := range bed.OurManagers() {
+	for i, name := range world.Stack.Managers.Ours() {
 		group.Go(func() { results[i] = world.Stack.Managers.Get(name).Start(ctx) })
 	}
 	group.Wait()

@@ -82,7 +82,7 @@ func TestIdle(t *testing.T) {
 	after := gauges(t, scraper)
 	table(t, func(out *tabwriter.Writer) {
 		fmt.Fprintf(out, "AT THE BEGINNING AND THE END OF %s\tGOROUTINES\tCONNECTIONS TO THE TALOS API\n", window)
-		for _, name := range bed.OurManagers() {
+		for _, name := range world.Stack.Managers.Ours() {
 			fmt.Fprintf(out, "%s\t%d, %d\t%d, %d\n", name, before[name].Goroutines, after[name].Goroutines, before[name].Connections, after[name].Connections)
 		}
 	})
@@ -114,7 +114,7 @@ func TestIdle(t *testing.T) {
 func gauges(t *testing.T, scraper *bed.Scraper) map[string]bed.Gauges {
 	t.Helper()
 	found := map[string]bed.Gauges{}
-	for _, name := range bed.OurManagers() {
+	for _, name := range world.Stack.Managers.Ours() {
 		NewWithT(t).Eventually(func() (err error) {
 			found[name], err = scraper.Read(t.Context(), world.Stack.Managers.Get(name))
 			return err
@@ -210,7 +210,7 @@ func requests(t *testing.T, from, until time.Time) (writes, reads []bed.Request)
 	t.Helper()
 	g := NewWithT(t)
 	users := map[string]bool{}
-	for _, name := range bed.OurManagers() {
+	for _, name := range world.Stack.Managers.Ours() {
 		users[world.Stack.Managers.Get(name).User] = true
 	}
 	log, err := os.Open(world.Stack.AuditLog())

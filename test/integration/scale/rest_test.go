@@ -93,7 +93,7 @@ type taken struct {
 func gauge(t *testing.T, scraper *bed.Scraper) map[string]taken {
 	t.Helper()
 	g, found := NewWithT(t), map[string]taken{}
-	for _, name := range bed.OurManagers() {
+	for _, name := range world.Stack.Managers.Ours() {
 		manager := world.Stack.Managers.Get(name)
 		var gauges bed.Gauges
 		g.Eventually(func() (err error) {
@@ -111,7 +111,7 @@ func printGauges(t *testing.T, machines int, before, after map[string]taken) {
 	t.Helper()
 	out := tabwriter.NewWriter(t.Output(), 0, 0, 2, ' ', 0)
 	fmt.Fprintf(out, "%d MACHINES, %s AT REST\tGOROUTINES\tCONNECTIONS\tRESIDENT MiB\n", machines, *rest)
-	for _, name := range bed.OurManagers() {
+	for _, name := range world.Stack.Managers.Ours() {
 		fmt.Fprintf(out, "%s\t%d, then %d\t%d, then %d\t%.0f, then %.0f\n", name, before[name].Goroutines, after[name].Goroutines,
 			before[name].Connections, after[name].Connections, before[name].ResidentMiB, after[name].ResidentMiB)
 	}

@@ -82,7 +82,7 @@ func run(ctx context.Context, m *testing.M, options Options, into *World) (err e
 	if code := m.Run(); code != 0 {
 		return fmt.Errorf("tests have failed; logs are in %s", dir)
 	}
-	if err := checkLogs(into.Stack.LogDir()); err != nil {
+	if err := checkLogs(into.Stack.LogDir(), into.Stack.Managers.Ours()); err != nil {
 		return fmt.Errorf("%w; logs are in %s", err, dir)
 	}
 	return os.RemoveAll(dir)
@@ -131,13 +131,13 @@ func (w *World) stop(ctx context.Context) error {
 }
 
 // checkLogs fails for a right that a manager lacked, and for a data race.
-func checkLogs(dir string) error {
+func checkLogs(dir string, managers []string) error {
 	var failures []error
 	logs, err := filepath.Glob(filepath.Join(dir, "*-twin.log"))
 	if err != nil {
 		return fmt.Errorf("looking for the logs of twins: %w", err)
 	}
-	for _, manager := range OurManagers() {
+	for _, manager := range managers {
 		logs = append(logs, filepath.Join(dir, manager+".log"))
 	}
 	for _, log := range logs {
@@ -154,9 +154,4 @@ func checkLogs(dir string) error {
 	}
 	const enough = 10
 	return errors.Join(failures[:min(len(failures), enough)]...)
-}
-
-// OurManagers are the names of our managers in management.Managers.
-func OurManagers() []string {
-	return []string{management.Bootstrap, management.ControlPlane, management.Infrastructure}
 }

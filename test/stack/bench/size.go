@@ -8,7 +8,6 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/stack/process"
 )
 
@@ -92,7 +91,7 @@ func (b *Bench) atRest(ctx context.Context) (map[string]size, error) {
 
 func (b *Bench) usage() (map[string]process.Usage, error) {
 	found := map[string]process.Usage{}
-	for _, name := range ours() {
+	for _, name := range b.Stack.Managers.Ours() {
 		usage, err := process.UsageOf(b.Stack.Managers.Get(name).PID())
 		if err != nil {
 			return nil, err
@@ -102,16 +101,11 @@ func (b *Bench) usage() (map[string]process.Usage, error) {
 	return found, nil
 }
 
-// ours are the names of our managers.
-func ours() []string {
-	return []string{management.Bootstrap, management.ControlPlane, management.Infrastructure}
-}
-
 func (b *Bench) printSizes(empty, full map[string]size) {
 	out := tabwriter.NewWriter(b.Output, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(out, "\nMANAGER AT REST\tMiB, NO CLUSTER\tOF ITS PROGRAM\tGOAL\tCPU\tMiB, %d CLUSTERS\tCPU\n", b.Clusters)
 	const percent = 100
-	for _, name := range ours() {
+	for _, name := range b.Stack.Managers.Ours() {
 		fmt.Fprintf(out, "%s\t%.0f\t%.0f\t%s\t%.1f %%\t%.0f\t%.1f %%\n", name, empty[name].residentMiB, empty[name].fileMiB,
 			verdict(empty[name].residentMiB <= maxIdleMiB, fmt.Sprintf("≤ %d", maxIdleMiB)), percent*empty[name].cpu, full[name].residentMiB, percent*full[name].cpu)
 	}

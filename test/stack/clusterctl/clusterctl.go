@@ -59,15 +59,6 @@ type Tool struct {
 	ours bool
 }
 
-// ours are our providers: label in the repository, type, component file.
-var ours = []provider{ //nolint:gochecknoglobals // a constant table
-	{label: "bootstrap-talos", kind: "BootstrapProvider", file: "bootstrap-components.yaml"},
-	{label: "control-plane-talos", kind: "ControlPlaneProvider", file: "control-plane-components.yaml"},
-	{label: "infrastructure-talos", kind: "InfrastructureProvider", file: "infrastructure-components.yaml"},
-}
-
-type provider struct{ label, kind, file string }
-
 // New lays out the core provider's part of the repository and writes the
 // configuration.
 func New(options Options) (*Tool, error) {
@@ -121,12 +112,16 @@ func (t *Tool) configuration(options Options, core string) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("finding the local repository: %w", err)
 		}
+		ours, err := parts.Providers()
+		if err != nil {
+			return nil, err
+		}
 		for _, provider := range ours {
-			url := filepath.Join(repository, provider.label, ReleaseVersion, provider.file)
+			url := filepath.Join(repository, provider.Label, ReleaseVersion, provider.ComponentsFile)
 			if _, err := os.Stat(url); err != nil {
 				return nil, fmt.Errorf("looking into the local repository (make local-repository): %w", err)
 			}
-			providers = append(providers, entry{Name: "talos", Type: provider.kind, URL: url})
+			providers = append(providers, entry{Name: "talos", Type: provider.Kind(), URL: url})
 		}
 	}
 	manifest, err := t.certManager(options)

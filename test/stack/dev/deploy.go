@@ -21,6 +21,7 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
+	"github.com/capi-talos/capi-talos/test/providers"
 	"github.com/capi-talos/capi-talos/test/stack/internal/images"
 	"github.com/capi-talos/capi-talos/test/stack/internal/kind"
 	"github.com/capi-talos/capi-talos/test/stack/kindstack"
@@ -28,26 +29,30 @@ import (
 	"github.com/capi-talos/capi-talos/test/stack/parts"
 )
 
-// provider is one of our managers: its folder, and what it is called elsewhere.
-type provider struct{ folder, name string }
+// provider is one of ours, whose manager is made anew again and again.
+type provider struct{ providers.Provider }
 
-var providers = []provider{ //nolint:gochecknoglobals // a constant table
-	{"bootstrap", "bootstrap"}, {"controlplane", "control-plane"}, {"infrastructure", "infrastructure"},
+// find finds the provider in a folder.
+func find(folder string) (provider, error) {
+	ours, err := parts.Providers()
+	if err != nil {
+		return provider{}, err
+	}
+	index := slices.IndexFunc(ours, func(p providers.Provider) bool { return p.Folder == folder })
+	if index < 0 {
+		return provider{}, fmt.Errorf("there is no provider in folder %q", folder)
+	}
+	return provider{ours[index]}, nil
 }
-
-func (p provider) namespace() string  { return "capt-" + p.name + "-system" }
-func (p provider) deployment() string { return "capt-" + p.name + "-controller-manager" }
-func (p provider) repository() string { return "ghcr.io/capi-talos/" + p.name + "-manager" }
 
 // Deploy puts a manager that was built into the cluster, with the manifests as they
 // are in the sources now, and prints its Deployment to output: that is how Tilt
 // learns whose Pods to watch. What it does goes to messages.
 func Deploy(ctx context.Context, session *Session, folder, binary string, output, messages io.Writer) error {
-	index := slices.IndexFunc(providers, func(p provider) bool { return p.folder == folder })
-	if index < 0 {
-		return fmt.Errorf("there is no provider in folder %q", folder)
+	provider, err := find(folder)
+	if err != nil {
+		return err
 	}
-	provider := providers[index]
 	image, remove, err := managerImage(provider, binary)
 	if err != nil {
 		return err
@@ -57,7 +62,7 @@ func Deploy(ctx context.Context, session *Session, folder, binary string, output
 	if err := session.load(ctx, image); err != nil {
 		return err
 	}
-	rendered, err := session.kubectl(ctx, nil, "kustomize", filepath.Join(session.Source, "config", provider.folder, "default"))
+	rendered, err := session.kubectl(ctx, nil, "kustomize", filepath.Join(session.Source, "config", provider.Folder, "default"))
 	if err != nil {
 		return err
 	}
@@ -69,7 +74,7 @@ func Deploy(ctx context.Context, session *Session, folder, binary string, output
 	if _, err := session.kubectl(ctx, manifests, "apply", "--server-side", "--force-conflicts", "--field-manager", Name, "-f", "-"); err != nil {
 		return err
 	}
-	deployment, err := session.kubectl(ctx, nil, "--namespace", provider.namespace(), "get", "deployment", provider.deployment(), "-o", "yaml")
+	deployment, err := session.kubectl(ctx, nil, "--namespace", provider.Namespace(), "get", "deployment", provider.Deployment(), "-o", "yaml")
 	if err != nil {
 		return err
 	}
@@ -94,7 +99,7 @@ func managerImage(p provider, binary string) (_ *images.Image, remove func(), er
 		return nil, nil, fmt.Errorf("making a folder for the image: %w", err)
 	}
 	remove = func() { _ = os.RemoveAll(folder) }
-	name := p.repository() + ":dev-" + hex.EncodeToString(sum[:digits])
+	name := p.Image() + ":dev-" + hex.EncodeToString(sum[:digits])
 	err = parts.WriteProgramImage(binary, filepath.Join(folder, "root"), filepath.Join(folder, "image"), name)
 	if err != nil {
 		remove()
@@ -142,7 +147,7 @@ func (p provider) amend(rendered []byte, image string) ([]byte, error) {
 		fmt.Fprintf(&all, "---\n%s", text)
 	}
 	if amended != 1 {
-		return nil, fmt.Errorf("looking for the manager among the manifests of provider %s: there are %d Deployments", p.name, amended)
+		return nil, fmt.Errorf("looking for the manager among the manifests of provider %s: there are %d Deployments", p.Name, amended)
 	}
 	return all.Bytes(), nil
 }
@@ -153,7 +158,7 @@ func (p provider) amendDeployment(object *unstructured.Unstructured, image strin
 		return err
 	}
 	containers := deployment.Spec.Template.Spec.Containers
-	if len(containers) != 1 || !strings.HasPrefix(containers[0].Image, p.repository()+":") {
+	if len(containers) != 1 || !strings.HasPrefix(containers[0].Image, p.Image()+":") {
 		return errors.New("it is not one container with the manager's image")
 	}
 	containers[0].Image = image
@@ -176,9 +181,9 @@ func (p provider) amendDeployment(object *unstructured.Unstructured, image strin
 // each saved file. What cannot be removed only takes space.
 func (s *Session) removeOthers(ctx context.Context, p provider, image string, messages io.Writer) {
 	node := kindstack.NodeContainer(Name)
-	list, err := s.run(ctx, nil, s.Docker, "exec", node, "crictl", "images", "--output", "yaml", p.repository())
+	list, err := s.run(ctx, nil, s.Docker, "exec", node, "crictl", "images", "--output", "yaml", p.Image())
 	if err == nil {
-		for _, name := range others(list, p.repository(), image) {
+		for _, name := range others(list, p.Image(), image) {
 			if _, removeErr := s.run(ctx, nil, s.Docker, "exec", node, "crictl", "rmi", name); removeErr != nil {
 				err = removeErr
 			}

@@ -23,16 +23,31 @@ func sources(t *testing.T) string {
 	return dir
 }
 
+// ours are our providers.
+func ours(t *testing.T) []provider {
+	t.Helper()
+	g := NewWithT(t)
+	listed, err := parts.Providers()
+	g.Expect(err).NotTo(HaveOccurred())
+	all := make([]provider, 0, len(listed))
+	for _, one := range listed {
+		found, err := find(one.Folder)
+		g.Expect(err).NotTo(HaveOccurred())
+		all = append(all, found)
+	}
+	return all
+}
+
 func TestEachManagerIsDeployedAsReleasedButForItsTurns(t *testing.T) {
-	for _, provider := range providers {
-		t.Run(provider.name, func(t *testing.T) {
+	for _, provider := range ours(t) {
+		t.Run(provider.Name, func(t *testing.T) {
 			g := NewWithT(t)
-			shipped, err := os.ReadFile(filepath.Join(sources(t), "config", provider.folder, "manager", "manager.yaml"))
+			shipped, err := os.ReadFile(filepath.Join(sources(t), "config", provider.Folder, "manager", "manager.yaml"))
 			g.Expect(err).NotTo(HaveOccurred())
 			amended, err := provider.amend(shipped, "image:new")
 			g.Expect(err).NotTo(HaveOccurred())
 			before, after := deployment(t, shipped), deployment(t, amended)
-			g.Expect(after.Namespace + "/" + after.Name).To(Equal(provider.namespace() + "/" + provider.deployment()))
+			g.Expect(after.Namespace + "/" + after.Name).To(Equal(provider.Namespace() + "/" + provider.Deployment()))
 
 			container := &after.Spec.Template.Spec.Containers[0]
 			g.Expect(container.Image).To(Equal("image:new"))
@@ -63,7 +78,7 @@ func TestManifestsWithoutTheManagerAreRefused(t *testing.T) {
 		"another image": {"kind: Deployment\napiVersion: apps/v1\nspec: {template: {spec: {containers: [{name: other, image: other}]}}}\n", "not one container"},
 	} {
 		t.Run(behaviour, func(t *testing.T) {
-			_, err := providers[0].amend([]byte(test.manifests), "image:new")
+			_, err := ours(t)[0].amend([]byte(test.manifests), "image:new")
 			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(test.message)))
 		})
 	}
@@ -74,7 +89,7 @@ func TestAnotherManagerIsAnotherImage(t *testing.T) {
 	binary := filepath.Join(t.TempDir(), "bootstrap")
 	name := func(content string) string {
 		g.Expect(os.WriteFile(binary, []byte(content), 0o755)).To(Succeed())
-		image, remove, err := managerImage(providers[0], binary)
+		image, remove, err := managerImage(ours(t)[0], binary)
 		g.Expect(err).NotTo(HaveOccurred())
 		remove()
 		return image.Name

@@ -58,10 +58,10 @@ func TestTheDailyLoop(t *testing.T) {
 	const patience, poll = 15 * time.Minute, time.Second
 	// The image first: what has rolled out before is the manager of make dev-up, and
 	// its webhook is about to go.
-	for _, provider := range providers {
+	for _, provider := range ours(t) {
 		g.Eventually(func() (string, error) {
-			return loop.shell(t.Context(), fmt.Sprintf("kubectl --namespace %[1]s get deployment %[2]s -o jsonpath='{.spec.template.spec.containers[0].image}'; kubectl --namespace %[1]s rollout status deployment %[2]s --timeout=10s >&2", provider.namespace(), provider.deployment()))
-		}, patience, poll).Should(MatchRegexp(`:dev-\w+$`), provider.name)
+			return loop.shell(t.Context(), fmt.Sprintf("kubectl --namespace %[1]s get deployment %[2]s -o jsonpath='{.spec.template.spec.containers[0].image}'; kubectl --namespace %[1]s rollout status deployment %[2]s --timeout=10s >&2", provider.Namespace(), provider.Deployment()))
+		}, patience, poll).Should(MatchRegexp(`:dev-\w+$`), provider.Name)
 	}
 	loop.trigger(t, "create-cluster")
 	g.Eventually(func() (string, error) {
@@ -76,7 +76,7 @@ func TestTheDailyLoop(t *testing.T) {
 	saved := time.Now()
 	g.Expect(os.WriteFile(path, bytes.Replace(code, []byte(line), []byte(line+added), 1), 0o600)).To(Succeed())
 	g.Eventually(func() (string, error) {
-		return loop.shell(t.Context(), fmt.Sprintf("kubectl --namespace %s logs deployment/%s --tail=-1", providers[0].namespace(), providers[0].deployment()))
+		return loop.shell(t.Context(), fmt.Sprintf("kubectl --namespace %s logs deployment/%s --tail=-1", ours(t)[0].Namespace(), ours(t)[0].Deployment()))
 	}, patience, poll).Should(ContainSubstring(strings.Split(added, `"`)[1]))
 	t.Logf("from a saved file to the new line in the log: %.1f s", time.Since(saved).Seconds())
 

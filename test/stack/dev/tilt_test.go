@@ -103,20 +103,20 @@ func TestTheTiltfileHasALoopPerProviderAndButtons(t *testing.T) {
 	for _, found := range result.Manifests {
 		resources[found.Name] = found
 	}
-	for _, provider := range providers {
-		build, deploy := resources[provider.name+"-build"], resources[provider.name]
-		binary := "out/tilt/" + provider.folder
-		g.Expect(build.DeployTarget.UpdateCmdSpec).NotTo(BeNil(), provider.name)
-		g.Expect(build.DeployTarget.UpdateCmdSpec.Args).To(ContainElements("go", "build", binary, "./cmd/"+provider.folder))
-		g.Expect(deploy.DeployTarget.ApplyCmd).NotTo(BeNil(), provider.name)
-		g.Expect(deploy.DeployTarget.ApplyCmd.Args).To(Equal([]string{"stack", "dev-deploy", provider.folder, binary}))
+	for _, provider := range ours(t) {
+		build, deploy := resources[provider.Name+"-build"], resources[provider.Name]
+		binary := "out/tilt/" + provider.Folder
+		g.Expect(build.DeployTarget.UpdateCmdSpec).NotTo(BeNil(), provider.Name)
+		g.Expect(build.DeployTarget.UpdateCmdSpec.Args).To(ContainElements("go", "build", binary, "./cmd/"+provider.Folder))
+		g.Expect(deploy.DeployTarget.ApplyCmd).NotTo(BeNil(), provider.Name)
+		g.Expect(deploy.DeployTarget.ApplyCmd.Args).To(Equal([]string{"stack", "dev-deploy", provider.Folder, binary}))
 		g.Expect(deploy.DeployTarget.DeleteCmd.Args).To(Equal([]string{"true"}), "providers stay when Tilt is told to go down")
-		g.Expect(deploy.ResourceDependencies).To(Equal([]string{provider.name + "-build"}))
+		g.Expect(deploy.ResourceDependencies).To(Equal([]string{provider.Name + "-build"}))
 		for _, one := range []resource{build, deploy} {
-			g.Expect(one.Labels).To(Equal(map[string]string{provider.name: provider.name}), "one group per provider")
+			g.Expect(one.Labels).To(Equal(map[string]string{provider.Name: provider.Name}), "one group per provider")
 			g.Expect(one.TriggerMode).NotTo(Equal(manual))
 		}
-		coversItsImports(t, provider.folder, build.DeployTarget.Deps)
+		coversItsImports(t, provider.Folder, build.DeployTarget.Deps)
 	}
 	for name, words := range map[string][]string{
 		"create-cluster":   {"clusterctl generate cluster dev --flavor container --kubernetes-version " + parts.KubernetesVersion, "kubectl apply"},
@@ -130,11 +130,11 @@ func TestTheTiltfileHasALoopPerProviderAndButtons(t *testing.T) {
 			g.Expect(button.DeployTarget.UpdateCmdSpec.Args).To(ContainElement(ContainSubstring(word)), name)
 		}
 	}
-	for _, provider := range providers {
-		g.Expect(resources["create-cluster"].ResourceDependencies).To(ContainElement(provider.name), "the webhook is away while the manager is replaced")
+	for _, provider := range ours(t) {
+		g.Expect(resources["create-cluster"].ResourceDependencies).To(ContainElement(provider.Name), "the webhook is away while the manager is replaced")
 	}
 	const each, buttons = 2, 3
-	g.Expect(resources).To(HaveLen(each*len(providers) + buttons))
+	g.Expect(resources).To(HaveLen(each*len(ours(t)) + buttons))
 }
 
 func TestTheTiltfileRefusesOtherClusters(t *testing.T) {
@@ -251,23 +251,23 @@ func TestClusterAPIsTiltfileFindsOurProviders(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	var entries []upstream
 	g.Expect(yaml.UnmarshalStrict(content, &entries)).To(Succeed())
-	g.Expect(entries).To(HaveLen(len(providers)))
+	g.Expect(entries).To(HaveLen(len(ours(t))))
 	for index, entry := range entries {
-		provider, config := providers[index], entry.Config
-		g.Expect(entry.Name).To(Equal("talos-" + provider.name))
+		provider, config := ours(t)[index], entry.Config
+		g.Expect(entry.Name).To(Equal("talos-" + provider.Name))
 		g.Expect(config.Label).To(Equal(entry.Name))
 		context := filepath.Join(folder, config.Context)
-		g.Expect(context).To(Equal(filepath.Join(sources(t), "cmd", provider.folder)), "each has a folder of its own for its binary")
+		g.Expect(context).To(Equal(filepath.Join(sources(t), "cmd", provider.Folder)), "each has a folder of its own for its binary")
 		g.Expect(filepath.Join(context, config.GoMain)).To(BeARegularFile())
-		manager, err := os.ReadFile(filepath.Join(sources(t), "config", provider.folder, "manager", "manager.yaml"))
+		manager, err := os.ReadFile(filepath.Join(sources(t), "config", provider.Folder, "manager", "manager.yaml"))
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(string(manager)).To(ContainSubstring("image: " + config.Image + ":"))
-		g.Expect(filepath.Join(context, config.KustomizeFolder)).To(Equal(filepath.Join(sources(t), "config", provider.folder, "default")))
+		g.Expect(filepath.Join(context, config.KustomizeFolder)).To(Equal(filepath.Join(sources(t), "config", provider.Folder, "default")))
 		var watched []string
 		for _, path := range config.LiveReloadDeps {
 			watched = append(watched, filepath.Join(context, path))
 		}
 		g.Expect(watched).To(ContainElement(filepath.Join(context, "main.go")))
-		coversItsImports(t, provider.folder, append(watched, context))
+		coversItsImports(t, provider.Folder, append(watched, context))
 	}
 }

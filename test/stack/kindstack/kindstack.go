@@ -27,9 +27,6 @@ import (
 	"github.com/capi-talos/capi-talos/test/stack/parts"
 )
 
-// managerImage is where a release has the image of a manager.
-const managerImage = "ghcr.io/capi-talos/%s-manager:" + clusterctl.ReleaseVersion
-
 // Options are what a Stack is made of.
 type Options struct {
 	// Name is the name of the cluster in kind: that which Nodes were told.
@@ -121,9 +118,13 @@ func managerImages(ctx context.Context, dir string) ([]*images.Image, error) {
 		return nil, err
 	}
 	var all []*images.Image
-	for program, name := range map[string]string{"bootstrap": "bootstrap", "controlplane": "control-plane", "infrastructure": "infrastructure"} {
-		folder := filepath.Join(dir, "images", program)
-		if err := parts.WriteProgramImage(filepath.Join(programs, program), filepath.Join(folder, "root"), folder, fmt.Sprintf(managerImage, name)); err != nil {
+	ours, err := parts.Providers()
+	if err != nil {
+		return nil, err
+	}
+	for _, provider := range ours {
+		folder := filepath.Join(dir, "images", provider.Folder)
+		if err := parts.WriteProgramImage(filepath.Join(programs, provider.Folder), filepath.Join(folder, "root"), folder, provider.Image()+":"+clusterctl.ReleaseVersion); err != nil {
 			return nil, err
 		}
 		image, err := images.Open(folder)

@@ -63,6 +63,17 @@ func established(conditions []apiextensionsv1.CustomResourceDefinitionCondition)
 // All lists the managers.
 func (m *Managers) All() []*Manager { return slices.Clone(m.all) }
 
+// Ours are the names of the managers of our providers.
+func (m *Managers) Ours() []string {
+	var names []string
+	for _, manager := range m.all {
+		if manager.Name != Core {
+			names = append(names, manager.Name)
+		}
+	}
+	return names
+}
+
 // Get finds a manager by its name. It is nil when there is none.
 func (m *Managers) Get(name string) *Manager {
 	for _, manager := range m.all {

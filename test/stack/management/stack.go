@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"time"
 
@@ -197,19 +196,23 @@ func programsOf(ctx context.Context, built parts.Built, options StackOptions) ([
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range []string{Bootstrap, ControlPlane, Infrastructure} {
+	ours, err := parts.Providers()
+	if err != nil {
+		return nil, err
+	}
+	for _, provider := range ours {
 		programs = append(programs, Program{
-			Name:       name,
-			Deployment: client.ObjectKey{Namespace: "capt-" + name + "-system", Name: "capt-" + name + "-controller-manager"},
-			Path:       filepath.Join(folder, strings.ReplaceAll(name, "-", "")),
+			Name:       provider.Name,
+			Deployment: client.ObjectKey{Namespace: provider.Namespace(), Name: provider.Deployment()},
+			Path:       filepath.Join(folder, provider.Folder),
 			Args:       options.ManagerArgs,
 		})
 	}
 	return programs, nil
 }
 
-// BuildManagers builds our managers from this repository's sources into a folder:
-// bootstrap, controlplane and infrastructure. What they are compiled of comes
+// BuildManagers builds our managers from this repository's sources into a folder, each
+// under the name of its provider's folder. What they are compiled of comes
 // from Go's own build cache. Without the race detector they are static.
 func BuildManagers(ctx context.Context, folder string, race bool) (string, error) {
 	source, err := parts.SourceDir()
@@ -219,11 +222,18 @@ func BuildManagers(ctx context.Context, folder string, race bool) (string, error
 	if folder, err = filepath.Abs(folder); err != nil {
 		return "", fmt.Errorf("finding the folder for our managers: %w", err)
 	}
+	ours, err := parts.Providers()
+	if err != nil {
+		return "", err
+	}
 	args, cgo := []string{"build", "-buildvcs=false", "-mod=readonly", "-o", folder + "/"}, "0"
 	if race {
 		args, cgo = append(args, "-race"), "1"
 	}
-	cmd := exec.CommandContext(ctx, "go", append(args, "./cmd/bootstrap", "./cmd/controlplane", "./cmd/infrastructure")...) //nolint:gosec // fixed arguments
+	for _, provider := range ours {
+		args = append(args, "./cmd/"+provider.Folder)
+	}
+	cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // our own programs
 	cmd.Dir = source
 	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOFLAGS=", "GOWORK=off")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

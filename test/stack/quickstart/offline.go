@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/capi-talos/capi-talos/test/providers"
 	"github.com/capi-talos/capi-talos/test/stack/clusterctl"
 	"github.com/capi-talos/capi-talos/test/stack/parts"
 )
@@ -26,7 +27,7 @@ const release = "https://github.com/capi-talos/capi-talos/releases/" + clusterct
 
 // offline are all replacements for a machine where nothing can be downloaded. What
 // such a machine needs of the cluster itself is in the templates of the repository.
-func offline(s substitutes) []Replacement {
+func offline(s substitutes, ours []providers.Provider) []Replacement {
 	all := []Replacement{
 		{
 			Said:  createCluster,
@@ -40,11 +41,11 @@ func offline(s substitutes) []Replacement {
 			Why: "clusterctl would download Cluster API and cert-manager",
 		},
 	}
-	for _, label := range []string{"bootstrap", "control-plane", "infrastructure"} {
-		file := label + "-components.yaml"
+	for _, provider := range ours {
+		file := provider.ComponentsFile
 		all = append(all, Replacement{
 			Said:  release + file,
-			Typed: s.repository + "/" + label + "-talos/" + clusterctl.ReleaseVersion + "/" + file,
+			Typed: s.repository + "/" + provider.Label + "/" + clusterctl.ReleaseVersion + "/" + file,
 			Why:   "our release cannot be downloaded",
 		})
 	}

@@ -153,7 +153,9 @@ func quickStart(t *testing.T) []Block {
 func TestThePageIsShellAndItsReplacementsAreOnIt(t *testing.T) {
 	g := NewWithT(t)
 	blocks := quickStart(t)
-	changed, err := Replace(blocks, offline(substitutes{}))
+	ours, err := parts.Providers()
+	g.Expect(err).NotTo(HaveOccurred())
+	changed, err := Replace(blocks, offline(substitutes{}, ours))
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, all := range [][]Block{blocks, changed} {
 		check := exec.CommandContext(t.Context(), "sh", "-n")
@@ -187,6 +189,8 @@ type clusterctlConfig struct {
 }
 
 func TestThePageConfiguresClusterctl(t *testing.T) {
+	ours, err := parts.Providers()
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	for behaviour, test := range map[string]struct {
 		replacements []Replacement
 		want         []string
@@ -196,7 +200,7 @@ func TestThePageConfiguresClusterctl(t *testing.T) {
 			"talos ControlPlaneProvider https://github.com/capi-talos/capi-talos/releases/v0.1.0/control-plane-components.yaml",
 			"talos InfrastructureProvider https://github.com/capi-talos/capi-talos/releases/v0.1.0/infrastructure-components.yaml",
 		}},
-		"where nothing can be downloaded": {offline(substitutes{repository: "/r", core: "/core.yaml", certManager: "/cert.yaml"}), []string{
+		"where nothing can be downloaded": {offline(substitutes{repository: "/r", core: "/core.yaml", certManager: "/cert.yaml"}, ours), []string{
 			"cluster-api CoreProvider /core.yaml",
 			"talos BootstrapProvider /r/bootstrap-talos/v0.1.0/bootstrap-components.yaml",
 			"talos ControlPlaneProvider /r/control-plane-talos/v0.1.0/control-plane-components.yaml",

@@ -49,7 +49,9 @@ func TestQuickStart(t *testing.T) {
 	})
 	instead, err := prepare(ctx, around, built, dir)
 	g.Expect(err).NotTo(HaveOccurred())
-	blocks, err := Replace(quickStart(t), offline(instead))
+	ours, err := parts.Providers()
+	g.Expect(err).NotTo(HaveOccurred())
+	blocks, err := Replace(quickStart(t), offline(instead, ours))
 	g.Expect(err).NotTo(HaveOccurred())
 
 	took, err := Run(ctx, blocks, Options{Dir: dir, Env: environment(around, built, dir), Output: os.Stderr})
