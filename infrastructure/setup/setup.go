@@ -29,11 +29,11 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/container"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/controllers"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/webhooks"
 )
 
@@ -160,7 +160,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 	store := credentials.New(mgr.GetClient(), secrets.NewReader(options.SecretCachingClient, mgr.GetAPIReader()), options.Clock)
 	follower := machinewatch.New(ctx, options.Dialer, controllers.TalosMachineOf)
 	hostWatcher := machinewatch.New(ctx, options.Dialer, controllers.HostOf)
-	contacts := contact.NewLog(options.Clock)
+	contacts := probe.NewLog(options.Clock)
 	counts := metrics.NewCounts()
 	if err := registerMetrics(ctx, mgr, options, contacts, counts, hostWatcher, follower); err != nil {
 		return err
@@ -193,7 +193,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 
 // machineReconciler is the controller of TalosMachines, with both ways of getting one.
 func machineReconciler(
-	mgr ctrl.Manager, options Options, store *credentials.Store, contacts *contact.Log, counts *metrics.Counts, follower *machinewatch.Watcher,
+	mgr ctrl.Manager, options Options, store *credentials.Store, contacts *probe.Log, counts *metrics.Counts, follower *machinewatch.Watcher,
 ) *controllers.MachineReconciler {
 	events := reconciliation.NewEventRecorder(mgr, "talosmachine-controller")
 
@@ -217,7 +217,7 @@ func machineReconciler(
 
 // registerMetrics registers the metrics of hosts. The machine of a host has answered
 // just now while it is watched; else when it was last asked.
-func registerMetrics(ctx context.Context, mgr ctrl.Manager, options Options, contacts *contact.Log, counts *metrics.Counts, hosts, machines *machinewatch.Watcher) error {
+func registerMetrics(ctx context.Context, mgr ctrl.Manager, options Options, contacts *probe.Log, counts *metrics.Counts, hosts, machines *machinewatch.Watcher) error {
 	list := func() []infrav1.TalosHost {
 		found := &infrav1.TalosHostList{}
 		if err := mgr.GetClient().List(ctx, found); err != nil {

@@ -31,12 +31,11 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/twins"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 )
 
 // HostReconciler reconciles TalosHosts: it looks at machines that nobody has
@@ -57,7 +56,7 @@ type HostReconciler struct {
 	// Recorder records events.
 	Recorder events.EventRecorder
 	// Contacts remembers when machines have answered.
-	Contacts *contact.Log
+	Contacts *probe.Log
 	// Counts counts releases.
 	Counts *metrics.Counts
 	// Tracker watches free machines.
@@ -148,7 +147,7 @@ func (r *HostReconciler) reconcileHost(ctx context.Context, s *hostScope) (ctrl.
 		s.deletion = condition.True(infrav1.DeletedForMoveReason, "The host was moved to another management cluster; its machine is left alone here")
 		return ctrl.Result{}, nil
 	case spec.Release.Policy != "" && !deleting && s.consumerMovedOrMissing():
-		s.claimed()
+		s.setClaimed()
 		s.available = condition.Falsef(infrav1.HostReleasingReason, "TalosMachine %s, for which the machine is re-provisioned, is missing, or was moved to another management cluster; the machine is left alone", spec.ConsumerRef.Name)
 		return ctrl.Result{}, nil
 	case spec.Release.Policy != "":
@@ -156,10 +155,10 @@ func (r *HostReconciler) reconcileHost(ctx context.Context, s *hostScope) (ctrl.
 	case deleting:
 		return ctrl.Result{}, r.reconcileDelete(ctx, s)
 	case spec.ConsumerRef.Name != "":
-		s.claimed()
+		s.setClaimed()
 		return ctrl.Result{}, nil
 	case spec.Handover.ProviderID != "":
-		s.error(infrav1.HostOrphanedReason, "The machine was configured by this provider, but no TalosMachine has claimed it and no release was asked for; delete the host, and wipe the machine by hand")
+		s.setError(infrav1.HostOrphanedReason, "The machine was configured by this provider, but no TalosMachine has claimed it and no release was asked for; delete the host, and wipe the machine by hand")
 		return ctrl.Result{}, nil
 	}
 
@@ -176,7 +175,7 @@ func (r *HostReconciler) reconcileDelete(ctx context.Context, s *hostScope) erro
 	if s.consumer == nil {
 		return r.letGo(ctx, s, s.host.Spec.Handover.ProviderID != "")
 	}
-	s.claimed()
+	s.setClaimed()
 	s.deletion = condition.True(infrav1.DeletingReason, "Waiting for TalosMachine "+s.consumer.Name+" to give the host back")
 
 	return nil
@@ -254,7 +253,7 @@ func (r *HostReconciler) hostToTwins(ctx context.Context, object client.Object) 
 		other := &hosts.Items[i]
 		found := conditions.Get(other, infrav1.IdentityVerifiedCondition)
 		wasTwin := found != nil && found.Reason == infrav1.IdentityDuplicateReason
-		areTwins := twins.AreTwins(host, identity.Told(host), other, twins.Recorded) || twins.AreTwins(other, identity.Told(other), host, twins.Recorded)
+		areTwins := taloshost.AreDuplicates(host, taloshost.KnownIdentity(host), other, taloshost.RecordsUse) || taloshost.AreDuplicates(other, taloshost.KnownIdentity(other), host, taloshost.RecordsUse)
 		if areTwins || (wasTwin && other.UID != host.UID) {
 			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(other)})
 		}

@@ -17,12 +17,9 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/hardware"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 )
 
 // reconcileFree looks at a machine that nobody has claimed.
@@ -35,58 +32,58 @@ func (r *HostReconciler) reconcileFree(ctx context.Context, s *hostScope) (ctrl.
 		return ctrl.Result{}, fmt.Errorf("listing TalosHosts: %w", err)
 	}
 	// A machine that another host stands for is not even asked.
-	if r.isTwin(ctx, s, identity.Told(s.host), hosts.Items) {
+	if r.isTwin(ctx, s, taloshost.KnownIdentity(s.host), hosts.Items) {
 		return r.Pacing.Wrong(s.errorSince(), r.Pacing.Interval), nil
 	}
 	if _, calm := r.Tracker.Unchanged(client.ObjectKeyFromObject(s.host), r.targetText(s)); calm && s.isKnown() {
 		return r.judge(s), nil
 	}
-	twice, err := metal.SeenTwice(ctx, r.Client, s.host.Namespace)
+	ambiguous, err := taloshost.ListAmbiguousUUIDs(ctx, r.Client, s.host.Namespace)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	answer := r.Contacts.Reach(ctx, r.Dialer, client.ObjectKeyFromObject(s.host), contact.Target{
-		Addresses: contact.Addresses(s.host), Identity: identity.Known(s.host), Twice: twice,
+	answer := r.Contacts.Reach(ctx, r.Dialer, client.ObjectKeyFromObject(s.host), probe.Target{
+		Addresses: taloshost.AddressesOf(s.host), Identity: taloshost.ExpectedIdentity(s.host), Ambiguous: ambiguous,
 	})
 	defer answer.Close()
 	s.setReachable(answer.Outcome)
 	s.setVerdict(answer.Verdict)
-	if answer.Outcome != contact.InMaintenance {
+	if answer.Outcome != probe.InMaintenance {
 		r.Tracker.Forget(client.ObjectKeyFromObject(s.host))
 	}
 
 	switch answer.Outcome {
-	case contact.InMaintenance:
-		if r.isTwin(ctx, s, identity.Of(answer.Hardware), hosts.Items) {
+	case probe.InMaintenance:
+		if r.isTwin(ctx, s, taloshost.IdentityOf(answer.Hardware), hosts.Items) {
 			return r.Pacing.Wrong(s.errorSince(), r.Pacing.Interval), nil
 		}
 		return r.observeMaintenance(ctx, s, answer)
-	case contact.Foreign:
+	case probe.Foreign:
 		return r.reconcileForeign(ctx, s, hosts.Items)
-	case contact.WrongMachine:
-		s.error(infrav1.HostIdentityReason, wrongMachine(answer))
+	case probe.WrongMachine:
+		s.setError(infrav1.HostIdentityReason, wrongMachine(answer))
 		return r.Pacing.Wrong(s.errorSince(), r.Pacing.Interval), nil
 	default:
-		s.silent()
+		s.setUnreachable()
 	}
 
 	return r.Pacing.Silent(s.silentSince(), r.Pacing.Interval), nil
 }
 
-func wrongMachine(answer contact.Answer) string {
+func wrongMachine(answer probe.Answer) string {
 	return answer.WrongMachineText() + "; nothing is sent to it. Correct spec.addresses or spec.identity; the annotation " + infrav1.HostRetryAnnotation +
 		" lets a host that names no identity stand for the machine that answers now"
 }
 
 // targetText is where a free machine is looked for, and as what.
 func (r *HostReconciler) targetText(s *hostScope) string {
-	return fmt.Sprint(contact.Addresses(s.host), s.host.Spec.Identity)
+	return fmt.Sprint(taloshost.AddressesOf(s.host), s.host.Spec.Identity)
 }
 
 // observeMaintenance records what a machine in maintenance mode tells, and
 // watches it. The watch is enough once the machine tells the same again and
 // again.
-func (r *HostReconciler) observeMaintenance(ctx context.Context, s *hostScope, answer contact.Answer) (ctrl.Result, error) {
+func (r *HostReconciler) observeMaintenance(ctx context.Context, s *hostScope, answer probe.Answer) (ctrl.Result, error) {
 	version, err := answer.Node.Version(ctx)
 	var status talosclient.MachineStatus
 	if err == nil {
@@ -94,13 +91,13 @@ func (r *HostReconciler) observeMaintenance(ctx context.Context, s *hostScope, a
 	}
 	if err != nil {
 		ctrl.LoggerFrom(ctx).V(3).Info("The machine was lost while it was looked at", "reason", err.Error())
-		s.silent()
+		s.setUnreachable()
 		return r.Pacing.Silent(s.silentSince(), r.Pacing.Interval), nil
 	}
 	fingerprint := answer.Node.Fingerprint()
 	s.host.Status.Address = answer.Address
 	s.host.Status.MaintenanceCertFingerprint = fingerprint
-	s.host.Status.Hardware = hardware.Of(answer.Hardware, version, s.host.Spec.Install)
+	s.host.Status.Hardware = taloshost.HardwareOf(answer.Hardware, version, s.host.Spec.Install)
 	result := r.judge(s)
 
 	key := client.ObjectKeyFromObject(s.host)
@@ -119,10 +116,10 @@ func (r *HostReconciler) observeMaintenance(ctx context.Context, s *hostScope, a
 // when that changes by time alone.
 func (r *HostReconciler) judge(s *hostScope) ctrl.Result {
 	s.state = infrav1.HostAvailable
-	ends := claim.QuarantineEnds(s.host)
+	ends := taloshost.QuarantineEnds(s.host)
 	switch {
-	case claim.IsOtherBoot(s.host):
-		s.error(infrav1.HostFingerprintReason, "The maintenance certificate of the machine is not the one that maintenanceCertFingerprint demands; nothing is sent to it. "+
+	case taloshost.IsOtherBoot(s.host):
+		s.setError(infrav1.HostFingerprintReason, "The maintenance certificate of the machine is not the one that maintenanceCertFingerprint demands; nothing is sent to it. "+
 			"Talos makes a new one at each boot: compare with the machine's console")
 	case ptr.Deref(s.host.Spec.Unschedulable, false):
 		s.available = condition.False(infrav1.HostUnschedulableReason, "spec.unschedulable is set")
@@ -131,7 +128,7 @@ func (r *HostReconciler) judge(s *hostScope) ctrl.Result {
 			ends.UTC().Format(time.RFC3339), infrav1.HostRetryAnnotation)
 		return ctrl.Result{RequeueAfter: ends.Sub(r.Clock.Now())}
 	default:
-		s.available = condition.True(infrav1.HostAvailableReason, hardware.Omitted(s.host.Status.Hardware))
+		s.available = condition.True(infrav1.HostAvailableReason, taloshost.OmittedHardware(s.host.Status.Hardware))
 	}
 
 	return ctrl.Result{}
@@ -152,10 +149,7 @@ func (r *HostReconciler) startAfresh(ctx context.Context, s *hostScope) error {
 	forgetful.DeepCopyInto(s.host)
 	s.gone = true // The next pass finds what there is.
 
-	return r.update(ctx, s, func(host *infrav1.TalosHost) {
-		delete(host.Annotations, infrav1.HostRetryAnnotation)
-		host.Spec.Quarantine = infrav1.HostQuarantine{}
-	})
+	return r.update(ctx, s, taloshost.EndQuarantine)
 }
 
 // reconcileForeign handles a machine that somebody else has configured. It is
@@ -163,45 +157,45 @@ func (r *HostReconciler) startAfresh(ctx context.Context, s *hostScope) error {
 func (r *HostReconciler) reconcileForeign(ctx context.Context, s *hostScope, hosts []infrav1.TalosHost) (ctrl.Result, error) {
 	wait := r.Pacing.Silent(s.errorSince(), r.Pacing.Interval)
 	if s.host.Spec.AdoptionPolicy != infrav1.AdoptionWipeForeign {
-		s.error(infrav1.HostForeignReason, "The machine was configured by somebody else, and is left alone. Reset it to maintenance mode, or set adoptionPolicy WipeForeign with its talosconfig")
+		s.setError(infrav1.HostForeignReason, "The machine was configured by somebody else, and is left alone. Reset it to maintenance mode, or set adoptionPolicy WipeForeign with its talosconfig")
 		return wait, nil
 	}
 	secret := s.host.Spec.AdoptionSecretRef.Name
 	creds, err := r.Credentials.Adoption(ctx, s.host)
 	switch {
 	case errors.Is(err, credentials.ErrMissing):
-		s.error(infrav1.HostForeignReason, "The machine was configured by somebody else; Secret "+secret+" holds no talosconfig to wipe it with")
+		s.setError(infrav1.HostForeignReason, "The machine was configured by somebody else; Secret "+secret+" holds no talosconfig to wipe it with")
 		return wait, nil
 	case errors.Is(err, credentials.ErrNoAdmin):
-		s.error(infrav1.HostForeignReason, "The machine was configured by somebody else; the talosconfig in Secret "+secret+" lacks the role os:admin, without which it cannot be wiped")
+		s.setError(infrav1.HostForeignReason, "The machine was configured by somebody else; the talosconfig in Secret "+secret+" lacks the role os:admin, without which it cannot be wiped")
 		return wait, nil
 	case errors.Is(err, credentials.ErrInUse):
-		s.error(infrav1.HostForeignReason, fmt.Sprintf("The machine was configured by somebody else, and is not wiped: %v. Give a talosconfig of its own, in another Secret", err))
+		s.setError(infrav1.HostForeignReason, fmt.Sprintf("The machine was configured by somebody else, and is not wiped: %v. Give a talosconfig of its own, in another Secret", err))
 		return wait, nil
 	case err != nil:
 		return ctrl.Result{}, err
 	}
-	twice, err := metal.SeenTwice(ctx, r.Client, s.host.Namespace)
+	ambiguous, err := taloshost.ListAmbiguousUUIDs(ctx, r.Client, s.host.Namespace)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	answer := r.Contacts.Reach(ctx, r.Dialer, client.ObjectKeyFromObject(s.host), contact.Target{
-		Addresses: contact.Addresses(s.host), Identity: identity.Known(s.host), Twice: twice, Credentials: &creds,
+	answer := r.Contacts.Reach(ctx, r.Dialer, client.ObjectKeyFromObject(s.host), probe.Target{
+		Addresses: taloshost.AddressesOf(s.host), Identity: taloshost.ExpectedIdentity(s.host), Ambiguous: ambiguous, Credentials: &creds,
 	})
 	defer answer.Close()
 	s.setVerdict(answer.Verdict)
 	switch {
-	case answer.Outcome == contact.WrongMachine:
-		s.error(infrav1.HostIdentityReason, wrongMachine(answer))
+	case answer.Outcome == probe.WrongMachine:
+		s.setError(infrav1.HostIdentityReason, wrongMachine(answer))
 		return wait, nil
-	case answer.Outcome == contact.WrongClock:
+	case answer.Outcome == probe.WrongClock:
 		s.setReachable(answer.Outcome)
-		s.error(infrav1.HostForeignReason, "The machine was configured by somebody else, and cannot be wiped yet. "+contact.WrongClockText)
+		s.setError(infrav1.HostForeignReason, "The machine was configured by somebody else, and cannot be wiped yet. "+probe.WrongClockText)
 		return wait, nil
-	case answer.Outcome != contact.Configured:
-		s.error(infrav1.HostForeignReason, "The machine was configured by somebody else, and does not accept the talosconfig of adoptionSecretRef")
+	case answer.Outcome != probe.Configured:
+		s.setError(infrav1.HostForeignReason, "The machine was configured by somebody else, and does not accept the talosconfig of adoptionSecretRef")
 		return wait, nil
-	case r.isTwin(ctx, s, identity.Of(answer.Hardware), hosts):
+	case r.isTwin(ctx, s, taloshost.IdentityOf(answer.Hardware), hosts):
 		return wait, nil
 	}
 
@@ -210,20 +204,17 @@ func (r *HostReconciler) reconcileForeign(ctx context.Context, s *hostScope, hos
 
 // adopt begins to wipe a machine that somebody else has configured. It must have
 // the same identity until it is wiped.
-func (r *HostReconciler) adopt(ctx context.Context, s *hostScope, answer contact.Answer) error {
-	if !hardware.IsContainer(answer.Hardware) {
+func (r *HostReconciler) adopt(ctx context.Context, s *hostScope, answer probe.Answer) error {
+	var identity infrav1.HostIdentity
+	if !taloshost.IsContainer(answer.Hardware) {
 		// In a container links come and go with Pods: they prove nothing later.
-		s.host.Status.Hardware = hardware.Of(answer.Hardware, "", s.host.Spec.Install)
+		s.host.Status.Hardware = taloshost.HardwareOf(answer.Hardware, "", s.host.Spec.Install)
+		identity = taloshost.IdentityOf(answer.Hardware)
 	}
 	s.state = infrav1.HostReleasing
 	s.available = condition.False(infrav1.HostReleasingReason, "The machine was configured by somebody else, and is wiped as adoptionPolicy says")
-	if err := r.update(ctx, s, func(host *infrav1.TalosHost) {
-		host.Spec.Release = infrav1.HostRelease{Policy: infrav1.ReleaseWipeSystem, RequestedAt: metav1.NewTime(r.Clock.Now())}
-		if !hardware.IsContainer(answer.Hardware) {
-			host.Spec.Release.Identity = identity.Of(answer.Hardware)
-		}
-		metal.SetBlockMove(host, true)
-	}); err != nil {
+	err := r.update(ctx, s, func(host *infrav1.TalosHost) error { return taloshost.Adopt(host, identity, r.Clock.Now()) })
+	if err != nil {
 		return err
 	}
 	r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventAdopting, "Adopt", "Wiping a machine that somebody else has configured, as adoptionPolicy says")
@@ -234,12 +225,14 @@ func (r *HostReconciler) adopt(ctx context.Context, s *hostScope, answer contact
 // update changes the host as this pass has read it: if it was changed since,
 // the pass was made on old facts, and is made again. The host of the scope stays
 // as it was read, for the status.
-func (r *HostReconciler) update(ctx context.Context, s *hostScope, change func(*infrav1.TalosHost)) error {
+func (r *HostReconciler) update(ctx context.Context, s *hostScope, change func(*infrav1.TalosHost) error) error {
 	changed := s.host.DeepCopy()
 	if s.written != nil {
 		changed = s.written.DeepCopy()
 	}
-	change(changed)
+	if err := change(changed); err != nil {
+		return err
+	}
 	if err := r.Client.Update(ctx, changed); err != nil {
 		return fmt.Errorf("updating TalosHost %s: %w", changed.Name, err)
 	}

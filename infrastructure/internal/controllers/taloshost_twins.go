@@ -8,31 +8,29 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/twins"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/wipe"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/wipe"
 )
 
 // isTwin tells whether another host stands for the machine, and was there first.
 // Then it is left alone through this one.
 func (r *HostReconciler) isTwin(ctx context.Context, s *hostScope, told infrav1.HostIdentity, hosts []infrav1.TalosHost) bool {
-	other := twins.Of(s.host, told, hosts, metal.InUse(ctx, r.Client, r.APIReader, s.host.Namespace))
+	other := taloshost.DuplicateOf(s.host, told, hosts, taloshost.InUse(ctx, r.Client, r.APIReader, s.host.Namespace))
 	if other == nil {
 		return false
 	}
 	r.Tracker.Forget(client.ObjectKeyFromObject(s.host))
-	s.duplicate(twins.Text(s.host, other) + " stands for the same machine or names the same address; delete one of them")
+	s.setDuplicate(taloshost.DuplicateText(s.host, other) + " stands for the same machine or names the same address; delete one of them")
 
 	return true
 }
 
-// duplicate says that the machine is left to another host.
-func (s *hostScope) duplicate(message string) {
+// setDuplicate says that the machine is left to another host.
+func (s *hostScope) setDuplicate(message string) {
 	s.identity = condition.False(infrav1.IdentityDuplicateReason, message)
 	s.reachable = condition.Unknown(infrav1.IdentityNotObservedReason, "The machine is left to the other TalosHost")
-	s.error(infrav1.HostIdentityReason, message)
+	s.setError(infrav1.HostIdentityReason, message)
 }
 
 // leftToTwin says why a machine that is to be wiped is left to another host in use; the
@@ -42,21 +40,21 @@ func (r *HostReconciler) leftToTwin(ctx context.Context, s *hostScope, told infr
 	if err := r.Client.List(ctx, hosts); err != nil {
 		return wipe.Decision{}, fmt.Errorf("listing TalosHosts: %w", err)
 	}
-	other := twins.OfReleased(s.host, told, hosts.Items, metal.InUse(ctx, r.Client, r.APIReader, s.host.Namespace))
+	other := taloshost.DuplicateInUse(s.host, told, hosts.Items, taloshost.InUse(ctx, r.Client, r.APIReader, s.host.Namespace))
 	if other == nil {
 		return wipe.Decision{}, nil
 	}
 
 	return wipe.Decision{
 		Action: wipe.Wait, Reason: infrav1.ReleaseDuplicateReason, Failed: true,
-		Message: twins.Text(s.host, other) + " stands for the same machine or names the same address, and is in use: the machine is not wiped. Delete one of them",
+		Message: taloshost.DuplicateText(s.host, other) + " stands for the same machine or names the same address, and is in use: the machine is not wiped. Delete one of them",
 	}, nil
 }
 
 // leftToItsClaim says why a machine that was about to be wiped is not: it runs with
 // another provider ID than the one that it was given for this claim. One that does not
 // tell is asked again, and one without a kubelet has nothing to tell.
-func (r *HostReconciler) leftToItsClaim(ctx context.Context, s *hostScope, answer contact.Answer) (wipe.Decision, error) {
+func (r *HostReconciler) leftToItsClaim(ctx context.Context, s *hostScope, answer probe.Answer) (wipe.Decision, error) {
 	wanted := s.host.Spec.Handover.ProviderID
 	if wanted == "" {
 		return wipe.Decision{}, nil
@@ -80,10 +78,10 @@ func (r *HostReconciler) leftToItsClaim(ctx context.Context, s *hostScope, answe
 }
 
 // seen is the identity that the machine of an answer has told, else what is known of it.
-func (s *hostScope) seen(answer contact.Answer) infrav1.HostIdentity {
+func (s *hostScope) seen(answer probe.Answer) infrav1.HostIdentity {
 	if answer.Node == nil {
-		return identity.Told(s.host)
+		return taloshost.KnownIdentity(s.host)
 	}
 
-	return identity.Of(answer.Hardware)
+	return taloshost.IdentityOf(answer.Hardware)
 }

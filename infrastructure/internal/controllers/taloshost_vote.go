@@ -14,9 +14,9 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/quorum"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/wipe"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/wipe"
 )
 
 // vote finds out whether a machine votes in the etcd that it had left. The others
@@ -66,7 +66,7 @@ type knownMember struct {
 
 // known finds out by what the member of a machine is known.
 func (r *HostReconciler) known(ctx context.Context, host *infrav1.TalosHost, cluster *clusterv1.Cluster, node talosclient.Node) (knownMember, error) {
-	found := knownMember{contacts: append(contact.Addresses(host), host.Status.Address)}
+	found := knownMember{contacts: append(taloshost.AddressesOf(host), host.Status.Address)}
 	if status, err := node.EtcdStatus(ctx); err == nil {
 		found.status = &status
 	}

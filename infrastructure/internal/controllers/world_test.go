@@ -30,10 +30,10 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/container"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 	"github.com/capi-talos/capi-talos/test/mortal"
 )
 
@@ -314,7 +314,7 @@ type manager struct {
 	machines *MachineReconciler
 	hosts    *HostReconciler
 
-	contacts                    *contact.Log
+	contacts                    *probe.Log
 	counts                      *metrics.Counts
 	hostWatcher, machineWatcher *machinewatch.Watcher
 	openWatches                 int
@@ -329,7 +329,7 @@ func (w *world) manager() *manager {
 	store := credentials.New(c, cachedReader{Reader: c, world: w}, w.clock)
 	m.machineWatcher = machinewatch.New(w.t.Context(), watches, TalosMachineOf)
 	m.hostWatcher = machinewatch.New(w.t.Context(), watches, HostOf)
-	m.contacts, m.counts = contact.NewLog(w.clock), metrics.NewCounts()
+	m.contacts, m.counts = probe.NewLog(w.clock), metrics.NewCounts()
 	m.clusters = &ClusterReconciler{Client: c, APIReader: live, ClusterDomain: "example.local"}
 	m.machines = &MachineReconciler{
 		Client: c, APIReader: live, Changes: m.machineWatcher.Events(),

@@ -5,6 +5,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 )
 
 // PodFacts are what speaks for and against beginning to re-provision a machine in
@@ -22,7 +23,7 @@ type PodFacts struct {
 // RefusePod says what speaks against a beginning: the same as for a host.
 func RefusePod(facts PodFacts) Refusal {
 	machine := facts.Machine
-	going := !machine.DeletionTimestamp.IsZero() || !controllerutil.ContainsFinalizer(machine, infrav1.TalosMachineFinalizer) || IsMoved(machine)
+	going := !machine.DeletionTimestamp.IsZero() || !controllerutil.ContainsFinalizer(machine, infrav1.TalosMachineFinalizer) || taloshost.IsMoved(machine)
 	other := ""
 	for i := range facts.Others {
 		if facts.Others[i].Name != machine.Name && IsPodUnderWay(&facts.Others[i]) {

@@ -3,6 +3,7 @@ package container
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -17,7 +18,6 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/wipe"
 )
 
 // Delete implements backends.Machines: the Pod, then its data and its names.
@@ -70,7 +70,7 @@ func (m *Machines) rememberGone(ctx context.Context, scope *backends.Scope) erro
 		return fmt.Errorf("reading TalosCluster %s: %w", key.Name, err)
 	}
 	before := cluster.DeepCopy()
-	if !wipe.RememberGone(cluster, machine.Spec.ProviderID) {
+	if !addGone(cluster, machine.Spec.ProviderID) {
 		return nil
 	}
 	if err := objects.Patch(ctx, m.Client, before, cluster); err != nil {
@@ -78,6 +78,22 @@ func (m *Machines) rememberGone(ctx context.Context, scope *backends.Scope) erro
 	}
 
 	return nil
+}
+
+// addGone writes into a TalosCluster that nothing is left of a control plane
+// machine in a Pod: its Pod, its volume and its Secret are gone. It has to be stored
+// before the finalizer of the TalosMachine goes. False means that nothing has changed.
+func addGone(cluster *infrav1.TalosCluster, providerID string) bool {
+	known := infrav1.GoneMachines(cluster.Annotations)
+	// The ID of a machine in a Pod is minted, and so never has the separator.
+	if providerID == "" || strings.Contains(providerID, ",") || slices.Contains(known, providerID) {
+		return false
+	}
+	known = slices.Insert(known, 0, providerID)
+	known = known[:min(len(known), infrav1.MaxGoneMachines)]
+	metav1.SetMetaDataAnnotation(&cluster.ObjectMeta, infrav1.GoneMachinesAnnotation, strings.Join(known, ","))
+
+	return true
 }
 
 // deleteAll deletes the Pod, and once it has ended what belongs to it; with names

@@ -22,8 +22,8 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/endpoint"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 )
 
 // followPod brings a Pod from its node to Talos that runs in it, and follows that.
@@ -193,7 +193,7 @@ func (m *Machines) followTalos(ctx context.Context, scope *backends.Scope, w wis
 	case errors.Is(err, talosclient.ErrUntrusted):
 		return m.untrusted(scope, w, pod, node), nil
 	case errors.Is(err, talosclient.ErrClock):
-		scope.Observed.Running = condition.False(infrav1.ClockSkewReason, contact.WrongClockText)
+		scope.Observed.Running = condition.False(infrav1.ClockSkewReason, probe.WrongClockText)
 		return m.Pacing.Later(), nil
 	}
 

@@ -27,12 +27,11 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 )
 
 const (
@@ -42,9 +41,6 @@ const (
 	// refusedRetryInterval is how often a configuration is tried again that
 	// Talos has refused, beside changes of the host.
 	refusedRetryInterval = 5 * time.Minute
-	// handoverSettle is how long a machine that has taken its configuration may
-	// stay in maintenance mode before it is given it again.
-	handoverSettle = 30 * time.Second
 )
 
 // Machines is the metal backend. All exported fields but ImageFactory are required.
@@ -58,7 +54,7 @@ type Machines struct {
 	// Credentials gives out client certificates.
 	Credentials *credentials.Store
 	// Contacts remembers when machines have answered.
-	Contacts *contact.Log
+	Contacts *probe.Log
 	// Counts counts claims and releases.
 	Counts *metrics.Counts
 	// Tracker watches configured machines.
@@ -98,7 +94,7 @@ func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.R
 		return result, err
 	}
 	scope.Observed.FailureDomain = host.Spec.FailureDomain
-	if reprovision.HasRun(host) {
+	if taloshost.HasRunBefore(host) {
 		// Set at the end: until it runs again, it counts as one that has not.
 		defer func() { scope.Observed.Provisioned = true }()
 	}
@@ -146,7 +142,7 @@ func (m *Machines) runningHost(ctx context.Context, machine *infrav1.TalosMachin
 		return nil
 	}
 	ran := host.Spec.Handover.ProviderID == machine.Spec.ProviderID && host.Spec.Handover.Progress == infrav1.HandoverRan
-	if !ran || !isOurs(host, machine) || host.Spec.Release.Policy != "" {
+	if !ran || !taloshost.IsClaimedBy(host, machine) || host.Spec.Release.Policy != "" {
 		return nil
 	}
 
@@ -167,15 +163,6 @@ func (m *Machines) getHost(ctx context.Context, namespace, name string) (*infrav
 	return host, nil
 }
 
-// isOurs tells whether a host is claimed for a TalosMachine. A UID is none of
-// it: a move gives every object a new one.
-func isOurs(host *infrav1.TalosHost, machine *infrav1.TalosMachine) bool {
-	ref := host.Spec.ConsumerRef
-
-	return ref.Kind == infrav1.TalosMachineKind && ref.Namespace == machine.Namespace && ref.Name == machine.Name &&
-		ref.ProviderID != "" && ref.ProviderID == machine.Spec.ProviderID
-}
-
 // recordLost tells that the machine of a TalosMachine has run, but that its host knows
 // nothing of it: it is not the object that was there at the hand-over, and whoever
 // answers at its addresses may be anybody. Where the configuration was only begun to be
@@ -193,16 +180,16 @@ func observeLostRecord(scope *backends.Scope, host *infrav1.TalosHost) {
 }
 
 // target is the machine behind a host.
-func (m *Machines) target(ctx context.Context, host *infrav1.TalosHost) (contact.Target, error) {
-	twice, err := SeenTwice(ctx, m.Client, host.Namespace)
+func (m *Machines) target(ctx context.Context, host *infrav1.TalosHost) (probe.Target, error) {
+	ambiguous, err := taloshost.ListAmbiguousUUIDs(ctx, m.Client, host.Namespace)
 	if err != nil {
-		return contact.Target{}, err
+		return probe.Target{}, err
 	}
 
-	return contact.Target{
-		Addresses: contact.Addresses(host),
-		Identity:  identity.Known(host),
-		Twice:     twice,
+	return probe.Target{
+		Addresses: taloshost.AddressesOf(host),
+		Identity:  taloshost.ExpectedIdentity(host),
+		Ambiguous: ambiguous,
 	}, nil
 }
 

@@ -9,14 +9,13 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 )
 
 // reconcileClaim finds the host of a TalosMachine, or claims one: the intent is
@@ -35,7 +34,7 @@ func (m *Machines) reconcileClaim(ctx context.Context, scope *backends.Scope, da
 		return nil, ctrl.Result{}, err
 	}
 	switch {
-	case host != nil && isOurs(host, scope.TalosMachine):
+	case host != nil && taloshost.IsClaimedBy(host, scope.TalosMachine):
 		return m.bind(ctx, scope, host)
 	case ref.Claim == infrav1.HostClaimBound:
 		scope.Observed.Claim = condition.False(infrav1.HostLostReason,
@@ -113,10 +112,9 @@ func (m *Machines) intend(ctx context.Context, scope *backends.Scope, host *infr
 // conflict.
 func (m *Machines) claimHost(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (*infrav1.TalosHost, ctrl.Result, error) {
 	machine := scope.TalosMachine
-	host.Spec.ConsumerRef = infrav1.ConsumerReference{
-		Kind: infrav1.TalosMachineKind, Namespace: machine.Namespace, Name: machine.Name, UID: string(machine.UID), ProviderID: machine.Spec.ProviderID,
+	if err := taloshost.Claim(host, machine); err != nil {
+		return nil, ctrl.Result{}, err
 	}
-	controllerutil.AddFinalizer(host, infrav1.TalosHostFinalizer)
 	if err := m.Client.Update(ctx, host); err != nil {
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 			m.Counts.Claim(host.Namespace, metrics.ClaimConflict)
@@ -137,7 +135,7 @@ func (m *Machines) claimHost(ctx context.Context, scope *backends.Scope, host *i
 func (m *Machines) bind(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (*infrav1.TalosHost, ctrl.Result, error) {
 	machine := scope.TalosMachine
 	wanted := infrav1.TalosMachineHostReference{Name: machine.Spec.HostRef.Name, Claim: infrav1.HostClaimBound, Progress: machine.Spec.HostRef.Progress}
-	if host.Spec.Handover.Progress == infrav1.HandoverRan && !reprovision.IsUnderWay(host) {
+	if host.Spec.Handover.Progress == infrav1.HandoverRan && !taloshost.IsReprovisioned(host) {
 		wanted.Progress = infrav1.HostRan
 	}
 	if machine.Spec.HostRef != wanted {
@@ -146,7 +144,9 @@ func (m *Machines) bind(ctx context.Context, scope *backends.Scope, host *infrav
 		}
 	}
 	if host.Spec.ConsumerRef.UID != string(machine.UID) {
-		host.Spec.ConsumerRef.UID = string(machine.UID)
+		if err := taloshost.RenewClaim(host, machine); err != nil {
+			return nil, ctrl.Result{}, err
+		}
 		if err := m.Client.Update(ctx, host); err != nil {
 			return nil, ctrl.Result{}, fmt.Errorf("binding TalosHost %s again: %w", host.Name, err)
 		}

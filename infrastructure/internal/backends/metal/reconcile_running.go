@@ -17,9 +17,9 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 )
 
 // reconcileRunning follows a machine that was given its configuration.
@@ -52,13 +52,13 @@ func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, 
 	defer answer.Close()
 
 	switch answer.Outcome {
-	case contact.Configured:
+	case probe.Configured:
 		scope.Observed.Configuration = condition.True(infrav1.ConfigurationAppliedReason, "")
 		return m.observe(ctx, scope, host, answer, creds)
-	case contact.InMaintenance:
+	case probe.InMaintenance:
 		m.Tracker.Forget(keyOf(scope.TalosMachine))
 		return m.backInMaintenance(ctx, scope, host, data, answer)
-	case contact.Silent, contact.Foreign, contact.WrongFingerprint, contact.WrongClock, contact.WrongMachine:
+	case probe.Silent, probe.Foreign, probe.WrongFingerprint, probe.WrongClock, probe.WrongMachine:
 	}
 	m.Tracker.Forget(keyOf(scope.TalosMachine))
 	scope.Observed.Running = notRunning(answer, scope.Observed.Provisioned)
@@ -84,7 +84,7 @@ func (m *Machines) isCalm(scope *backends.Scope, host *infrav1.TalosHost) bool {
 
 // targetText is where a machine is looked for, and as what.
 func targetText(host *infrav1.TalosHost) string {
-	return fmt.Sprint(contact.Addresses(host), identity.Wanted(host))
+	return fmt.Sprint(taloshost.AddressesOf(host), taloshost.WantedIdentity(host))
 }
 
 // takenFinding is what is known of the configuration of a machine that was not
@@ -100,15 +100,15 @@ func takenFinding(scope *backends.Scope) condition.Finding {
 // notRunning says why a machine is not seen running. One that has run, and now
 // answers as a stranger, is another one, or another's. Before it has run that
 // may be a moment of its installation.
-func notRunning(answer contact.Answer, ran bool) condition.Finding {
+func notRunning(answer probe.Answer, ran bool) condition.Finding {
 	switch {
-	case answer.Outcome == contact.WrongMachine:
+	case answer.Outcome == probe.WrongMachine:
 		return condition.False(infrav1.HostIdentityMismatchReason, answer.WrongMachineText()+"; nothing is sent to it")
-	case answer.Outcome == contact.WrongClock:
-		return condition.False(infrav1.ClockSkewReason, contact.WrongClockText)
-	case answer.Outcome == contact.Foreign && ran:
+	case answer.Outcome == probe.WrongClock:
+		return condition.False(infrav1.ClockSkewReason, probe.WrongClockText)
+	case answer.Outcome == probe.Foreign && ran:
 		return condition.False(infrav1.ForeignConfigurationReason, "The machine that answers belongs to another cluster; nothing is sent to it")
-	case answer.Outcome == contact.Foreign:
+	case answer.Outcome == probe.Foreign:
 		return condition.False(infrav1.UnreachableReason, "The machine answers, but not yet as a node of this cluster")
 	}
 
@@ -120,7 +120,7 @@ func notRunning(answer contact.Answer, ran bool) condition.Finding {
 // first call may have been lost. Afterwards it never does by itself, because a
 // blank member would join etcd (design D10).
 func (m *Machines) backInMaintenance(
-	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData, answer contact.Answer,
+	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData, answer probe.Answer,
 ) (ctrl.Result, error) {
 	if scope.Observed.Provisioned || scope.TalosMachine.Spec.HostRef.Progress == infrav1.HostRan {
 		scope.Observed.Running = condition.False(infrav1.ReturnedToMaintenanceReason,
@@ -129,7 +129,7 @@ func (m *Machines) backInMaintenance(
 	}
 	scope.Observed.Running = condition.False(infrav1.NotConfiguredReason, "The machine is still in maintenance mode")
 	if demanded := host.Spec.MaintenanceCertFingerprint; demanded != "" && demanded != answer.Node.Fingerprint() {
-		scope.Observed.Configuration = notHandedOver(contact.Answer{Outcome: contact.WrongFingerprint})
+		scope.Observed.Configuration = notHandedOver(probe.Answer{Outcome: probe.WrongFingerprint})
 		return m.Pacing.Later(), nil
 	}
 	if m.isTaking(scope, answer) {
@@ -141,7 +141,7 @@ func (m *Machines) backInMaintenance(
 
 // observe reads what a configured machine tells.
 func (m *Machines) observe(
-	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, answer contact.Answer, creds talosclient.Credentials,
+	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, answer probe.Answer, creds talosclient.Credentials,
 ) (ctrl.Result, error) {
 	status, err := answer.Node.MachineStatus(ctx)
 	if err != nil {
@@ -183,7 +183,8 @@ func (m *Machines) observe(
 // configured again. The TalosMachine knows it first, and for itself: a host can be
 // made anew by whoever may write hosts.
 func (m *Machines) recordRan(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
-	if host.Spec.Handover.Progress == infrav1.HandoverRan {
+	// One that is being wiped runs for the last time.
+	if host.Spec.Handover.Progress == infrav1.HandoverRan || host.Spec.Release.Policy != "" {
 		return nil
 	}
 	if scope.TalosMachine.Spec.HostRef.Progress != infrav1.HostRan {
@@ -191,8 +192,9 @@ func (m *Machines) recordRan(ctx context.Context, scope *backends.Scope, host *i
 			return err
 		}
 	}
-	host.Spec.Handover.Progress = infrav1.HandoverRan
-	SetBlockMove(host, false)
+	if err := taloshost.MarkRan(host); err != nil {
+		return err
+	}
 	if err := m.Client.Update(ctx, host); err != nil {
 		return fmt.Errorf("recording on TalosHost %s that its machine runs: %w", host.Name, err)
 	}

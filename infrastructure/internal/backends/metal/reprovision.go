@@ -14,6 +14,7 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 )
 
 // reconcileReprovision wipes a machine when somebody asks for it, and has it
@@ -47,7 +48,7 @@ func (m *Machines) reconcileReprovision(ctx context.Context, scope *backends.Sco
 // configureAgain lets a machine that is proven wiped be configured, unless its
 // host goes.
 func (m *Machines) configureAgain(scope *backends.Scope, host *infrav1.TalosHost) *infrav1.TalosHost {
-	if !host.DeletionTimestamp.IsZero() || reprovision.IsMoved(host) || reprovision.IsMoved(scope.TalosMachine) {
+	if !host.DeletionTimestamp.IsZero() || taloshost.IsMoved(host) || taloshost.IsMoved(scope.TalosMachine) {
 		message := "The machine is not configured again: its TalosHost is being deleted, or was moved to another management cluster"
 		scope.Observed.Reprovisioning = condition.False(infrav1.ReprovisionGoingReason, message)
 		scope.Observed.Configuration = condition.False(infrav1.ReprovisionGoingReason, message)
@@ -70,7 +71,7 @@ func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) 
 	if err != nil {
 		return nil, ctrl.Result{}, err
 	}
-	if facts.Host == nil || !isOurs(facts.Host, facts.Machine) || reprovision.Next(facts.Machine, facts.Host) != reprovision.Begin {
+	if facts.Host == nil || !taloshost.IsClaimedBy(facts.Host, facts.Machine) || reprovision.Next(facts.Machine, facts.Host) != reprovision.Begin {
 		// The cache is behind.
 		return nil, m.Pacing.After(claimRetryInterval), nil
 	}
@@ -90,12 +91,9 @@ func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) 
 		return nil, ctrl.Result{}, err
 	}
 	host := facts.Host
-	host.Spec.Reprovision = infrav1.HostReprovision{ClusterName: facts.Cluster, Previous: host.Spec.Handover}
-	host.Spec.Release = infrav1.HostRelease{
-		Policy: infrav1.ReleaseWipeSystem, RequestedAt: metav1.NewTime(m.Clock.Now()), TimeoutSeconds: metalSpec(scope.TalosMachine).ReleaseTimeoutSeconds,
+	if err := taloshost.BeginReprovision(host, facts.Cluster, metalSpec(scope.TalosMachine).ReleaseTimeoutSeconds, m.Clock.Now()); err != nil {
+		return nil, ctrl.Result{}, err
 	}
-	host.Spec.MaintenanceCertFingerprint = ""
-	SetBlockMove(host, true)
 	if err := m.Client.Update(ctx, host); err != nil {
 		return nil, ctrl.Result{}, fmt.Errorf("asking for the release of TalosHost %s: %w", host.Name, err)
 	}
@@ -153,7 +151,9 @@ func (m *Machines) finishReprovision(ctx context.Context, scope *backends.Scope,
 	if err := backends.RemoveReprovisionAnnotation(ctx, m.Client, scope.TalosMachine); err != nil {
 		return err
 	}
-	host.Spec.Reprovision = infrav1.HostReprovision{}
+	if err := taloshost.FinishReprovision(host); err != nil {
+		return err
+	}
 	if err := m.Client.Update(ctx, host); err != nil {
 		return fmt.Errorf("recording on TalosHost %s that its machine is re-provisioned: %w", host.Name, err)
 	}

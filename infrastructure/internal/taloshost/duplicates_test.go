@@ -1,4 +1,4 @@
-package twins
+package taloshost
 
 import (
 	"testing"
@@ -30,7 +30,7 @@ func tells(id string) func(*infrav1.TalosHost) {
 	return func(h *infrav1.TalosHost) { h.Status.Hardware.SystemUUID = id }
 }
 
-func TestOf(t *testing.T) {
+func TestDuplicateOf(t *testing.T) {
 	later := func(h *infrav1.TalosHost) { h.CreationTimestamp = metav1.Unix(1<<30+60, 0) }
 	claimed := func(h *infrav1.TalosHost) { h.Spec.ConsumerRef.Name = "m" }
 	tests := map[string]struct {
@@ -57,7 +57,7 @@ func TestOf(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			found := Of(&tt.host, infrav1.HostIdentity{UUID: tt.told}, []infrav1.TalosHost{tt.host, tt.other}, Recorded)
+			found := DuplicateOf(&tt.host, infrav1.HostIdentity{UUID: tt.told}, []infrav1.TalosHost{tt.host, tt.other}, RecordsUse)
 			if !tt.twin {
 				NewWithT(t).Expect(found).To(BeNil())
 				return
@@ -67,8 +67,8 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// TestOfOtherNamespaces: of two tenants, the one keeps the machine whose host has met it.
-func TestOfOtherNamespaces(t *testing.T) {
+// TestDuplicateOfOtherNamespaces: of two tenants, the one keeps the machine whose host has met it.
+func TestDuplicateOfOtherNamespaces(t *testing.T) {
 	const mac = "52:54:00:12:34:56"
 	theirs := func(h *infrav1.TalosHost) { h.Namespace = "tenant" }
 	older := func(h *infrav1.TalosHost) { h.CreationTimestamp = metav1.Unix(1<<30-60, 0) }
@@ -142,13 +142,13 @@ func TestOfOtherNamespaces(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			found := Of(&tt.host, tt.told, []infrav1.TalosHost{tt.host, tt.other}, Recorded)
+			found := DuplicateOf(&tt.host, tt.told, []infrav1.TalosHost{tt.host, tt.other}, RecordsUse)
 			NewWithT(t).Expect(found != nil).To(Equal(tt.twin))
 		})
 	}
 }
 
-func TestOfReleased(t *testing.T) {
+func TestDuplicateInUse(t *testing.T) {
 	const address = "192.0.2.1"
 	later := func(h *infrav1.TalosHost) { h.CreationTimestamp = metav1.Unix(1<<30+60, 0) }
 	released := func(h *infrav1.TalosHost) { h.Spec.Release.Policy = infrav1.ReleaseWipeSystem }
@@ -167,17 +167,17 @@ func TestOfReleased(t *testing.T) {
 		"and the younger one is not":                  {host: host("a", address, released, handedOver), other: host("b", address, later, handedOver)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			found := OfReleased(&tt.host, infrav1.HostIdentity{}, []infrav1.TalosHost{tt.host, tt.other}, Recorded)
+			found := DuplicateInUse(&tt.host, infrav1.HostIdentity{}, []infrav1.TalosHost{tt.host, tt.other}, RecordsUse)
 			NewWithT(t).Expect(found != nil).To(Equal(tt.twin))
 		})
 	}
 	mine, theirs := host("b", address, released), host("a", address, handedOver)
 	nobody := func(*infrav1.TalosHost) bool { return false }
-	NewWithT(t).Expect(OfReleased(&mine, infrav1.HostIdentity{}, []infrav1.TalosHost{theirs}, nobody)).To(BeNil(), "its records are not believed")
+	NewWithT(t).Expect(DuplicateInUse(&mine, infrav1.HostIdentity{}, []infrav1.TalosHost{theirs}, nobody)).To(BeNil(), "its records are not believed")
 }
 
-func TestText(t *testing.T) {
+func TestDuplicateText(t *testing.T) {
 	mine, beside, foreign := host("a", "192.0.2.1"), host("b", "192.0.2.1"), host("b", "192.0.2.1", func(h *infrav1.TalosHost) { h.Namespace = "tenant" })
-	NewWithT(t).Expect(Text(&mine, &beside)).To(Equal("TalosHost b"))
-	NewWithT(t).Expect(Text(&mine, &foreign)).To(Equal("A TalosHost of another namespace"))
+	NewWithT(t).Expect(DuplicateText(&mine, &beside)).To(Equal("TalosHost b"))
+	NewWithT(t).Expect(DuplicateText(&mine, &foreign)).To(Equal("A TalosHost of another namespace"))
 }

@@ -1,4 +1,4 @@
-package metal
+package taloshost
 
 import (
 	"context"
@@ -8,30 +8,28 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/twins"
 )
 
-// SeenTwice finds UUIDs that several machines tell. That a UUID is worth nothing is for
-// the hosts of a namespace alone to say: elsewhere anybody may name it.
-func SeenTwice(ctx context.Context, reader client.Reader, namespace string) (identity.Seen, error) {
+// ListAmbiguousUUIDs finds the UUIDs that several machines tell. That a UUID is worth
+// nothing is for the hosts of a namespace alone to say: elsewhere anybody may name it.
+func ListAmbiguousUUIDs(ctx context.Context, reader client.Reader, namespace string) (AmbiguousUUID, error) {
 	hosts := &infrav1.TalosHostList{}
 	if err := reader.List(ctx, hosts, client.InNamespace(namespace)); err != nil {
 		return nil, fmt.Errorf("listing TalosHosts: %w", err)
 	}
 
-	return identity.Twice(hosts.Items), nil
+	return AmbiguousUUIDs(hosts.Items), nil
 }
 
-// InUse tells which hosts are in use, seen from a namespace. There the records are
+// InUse reports which hosts are in use, seen from a namespace. There the records are
 // believed. Elsewhere the TalosMachine must exist that they name, with the provider ID
 // of the claim: the hosts of one tenant must not keep those of another from their work.
-// What the cache does not know is asked live, and where nobody tells a host is in use.
-func InUse(ctx context.Context, cached, live client.Reader, namespace string) twins.Used {
+// What the cache does not know is asked live, and where nobody says a host is in use.
+func InUse(ctx context.Context, cached, live client.Reader, namespace string) Used {
 	return func(host *infrav1.TalosHost) bool {
 		ref := host.Spec.ConsumerRef
 		switch {
-		case !twins.Recorded(host):
+		case !RecordsUse(host):
 			return false
 		case host.Namespace == namespace:
 			return true

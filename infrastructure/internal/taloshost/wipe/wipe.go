@@ -9,6 +9,8 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 )
 
 const (
@@ -16,10 +18,6 @@ const (
 	// answering in the same boot before it is told again: it may never have
 	// got the order.
 	resetSettle = time.Minute
-	// handoverSettle is how long a configuration that was sent may take to end
-	// the maintenance mode. A machine that is in the same boot still has not
-	// taken it.
-	handoverSettle = time.Minute
 	// etcdSettle is how long the etcd of a machine that has left and has data again
 	// may be silent: it may be starting, or be removed by the others.
 	etcdSettle = 5 * time.Minute
@@ -37,26 +35,6 @@ const (
 	MayVote Vote = "MayVote"
 )
 
-// Contact is how a machine has answered.
-type Contact string
-
-const (
-	// Silent says that no address answers.
-	Silent Contact = "Silent"
-	// Refused says that a machine answers, but not to the credentials at hand.
-	Refused Contact = "Refused"
-	// WrongClock says that the machine answers, and that its clock differs too much
-	// from ours for either to believe the other.
-	WrongClock Contact = "WrongClock"
-	// OtherMachine says that a machine of another identity answers.
-	OtherMachine Contact = "OtherMachine"
-	// InMaintenance says that the machine is in maintenance mode.
-	InMaintenance Contact = "InMaintenance"
-	// Configured says that the machine runs with a configuration, and accepts
-	// the credentials at hand.
-	Configured Contact = "Configured"
-)
-
 // Facts are what is known about a machine that is to be wiped.
 type Facts struct {
 	// Release is what was asked for and done so far.
@@ -64,8 +42,8 @@ type Facts struct {
 	// Handover is the record of the configuration that we gave it; zero for a
 	// machine that somebody else has configured.
 	Handover infrav1.HostHandover
-	// Contact is how the machine has answered.
-	Contact Contact
+	// Outcome is how the machine has answered.
+	Outcome probe.Outcome
 	// Fingerprint is the fingerprint of the certificate it has presented.
 	Fingerprint string
 	// Stage is its stage, one of the talosclient.Stage constants.
@@ -134,28 +112,28 @@ type Decision struct {
 
 // Decide says what the release of a machine needs next.
 func Decide(facts Facts) Decision {
-	switch facts.Contact {
-	case Silent:
+	switch facts.Outcome {
+	case probe.Silent, probe.WrongFingerprint:
 		return silent(facts)
-	case Refused:
+	case probe.Foreign:
 		return Decision{
 			Action: Wait, Reason: infrav1.ReleaseUntrustedReason,
 			Message: "The machine answers, but does not accept the client certificate of the host; it cannot be wiped with it",
 		}
-	case WrongClock:
+	case probe.WrongClock:
 		return Decision{
 			Action: Wait, Reason: infrav1.ReleaseClockSkewReason,
 			Message: "The machine answers, but its clock and that of the management cluster differ by more than ten minutes, " +
 				"so that they refuse each other's certificates; it is wiped once they agree. Set the time servers of both",
 		}
-	case OtherMachine:
+	case probe.WrongMachine:
 		return Decision{
 			Action: Wait, Reason: infrav1.ReleaseIdentityReason,
 			Message: "Another machine answers at the addresses of the host; it is left alone",
 		}
-	case InMaintenance:
+	case probe.InMaintenance:
 		return inMaintenance(facts)
-	case Configured:
+	case probe.Configured:
 		return configured(facts)
 	}
 
@@ -213,11 +191,11 @@ func inMaintenance(facts Facts) Decision {
 			Action: Wait, Reason: infrav1.WaitingForResetReason,
 			Message: "The machine answers in maintenance mode; waiting for it to tell its volumes",
 		}
-	case !isNewBoot(facts) && facts.Now.Sub(facts.Release.RequestedAt.Time) < handoverSettle:
+	case !isNewBoot(facts) && facts.Now.Sub(facts.Release.RequestedAt.Time) < taloshost.HandoverSettle:
 		return Decision{
 			Action: Wait, Reason: infrav1.WaitingForResetReason,
 			Message: "The machine is in maintenance mode, in the boot in which it was given its configuration; waiting until that is sure not to have been taken",
-			Next:    handoverSettle - facts.Now.Sub(facts.Release.RequestedAt.Time),
+			Next:    taloshost.HandoverSettle - facts.Now.Sub(facts.Release.RequestedAt.Time),
 		}
 	}
 	if left := leftovers(facts); len(left) > 0 {
