@@ -321,7 +321,7 @@ type manager struct {
 }
 
 func (w *world) manager() *manager {
-	m, c := &manager{}, w.life.Client(w.client)
+	m, c := &manager{}, w.held(w.life.Client(w.client))
 	pace := pacing.Pacing{Interval: 10 * time.Second, Clock: w.clock, Random: w.random}
 	dialer := mortalDialer{Dialer: w.dialer, world: w}
 	watches := watchDialer{Dialer: w.dialer, world: w, open: &m.openWatches}

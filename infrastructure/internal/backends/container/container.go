@@ -9,7 +9,6 @@ package container
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -65,8 +64,8 @@ type Machines struct {
 	// ClusterDomain is the DNS domain of the management cluster.
 	ClusterDomain string
 
-	// beginning lets one TalosMachine at a time begin to be re-provisioned.
-	beginning sync.Mutex
+	// reprovisioner begins to re-provision machines.
+	reprovisioner backends.Reprovisioner
 }
 
 var _ backends.Machines = &Machines{}

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -41,46 +40,46 @@ func (m *Machines) reconcileReprovision(ctx context.Context, scope *backends.Sco
 }
 
 // beginReprovision records that the Pod and its data are to be made again, unless
-// something speaks against it. That is judged on what is read live, by one
-// TalosMachine at a time, so that no two of a Cluster begin in one moment.
+// something speaks against it. That is judged on what is read live.
 func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
-	m.beginning.Lock()
-	defer m.beginning.Unlock()
-
-	machines := &infrav1.TalosMachineList{}
-	err := m.APIReader.List(ctx, machines, client.InNamespace(scope.TalosMachine.Namespace),
-		client.MatchingLabels{clusterv1.ClusterNameLabel: scope.Cluster.Name})
-	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("listing TalosMachines: %w", err)
-	}
-	_, missing, err := m.configuration(ctx, scope)
-	if err != nil {
+	begun, err := m.reprovisioner.Begin(ctx, scope, backends.Etcd{Live: m.APIReader, Dialer: m.Dialer, Credentials: m.Credentials},
+		func() (reprovision.Refusal, error) { return m.refuseReprovision(ctx, scope) },
+		func() error {
+			return backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.Pod.Progress = infrav1.PodReprovisioning })
+		},
+	)
+	switch {
+	case err != nil:
 		return ctrl.Result{}, err
-	}
-	refusal := reprovision.RefusePod(reprovision.PodFacts{
-		Machine:      scope.TalosMachine,
-		Others:       machines.Items,
-		FromTemplate: metav1.HasAnnotation(scope.Machine.ObjectMeta, infrav1.ReprovisionAnnotation),
-		HasData:      missing == "",
-	})
-	if refusal.Reason == "" {
-		if refusal, err = backends.RefuseForEtcd(ctx, m.APIReader, m.Dialer, m.Credentials, scope); err != nil {
-			return ctrl.Result{}, err
-		}
-	}
-	if refusal.Reason != "" {
-		scope.Observed.Reprovisioning = condition.False(refusal.Reason, refusal.Message)
+	case !begun:
 		return m.Pacing.Later(), nil
-	}
-	err = backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.Pod.Progress = infrav1.PodReprovisioning })
-	if err != nil {
-		return ctrl.Result{}, err
 	}
 	ctrl.LoggerFrom(ctx).Info("Re-provisioning the machine")
 	m.Recorder.Eventf(scope.TalosMachine, nil, corev1.EventTypeNormal, infrav1.EventReprovisioning, "Reprovision",
 		"The Pod and its data are deleted, and made again with the same configuration")
 
 	return ctrl.Result{}, nil
+}
+
+// refuseReprovision says what speaks against a beginning, beside etcd.
+func (m *Machines) refuseReprovision(ctx context.Context, scope *backends.Scope) (reprovision.Refusal, error) {
+	machines := &infrav1.TalosMachineList{}
+	err := m.APIReader.List(ctx, machines, client.InNamespace(scope.TalosMachine.Namespace),
+		client.MatchingLabels{clusterv1.ClusterNameLabel: scope.Cluster.Name})
+	if err != nil {
+		return reprovision.Refusal{}, fmt.Errorf("listing TalosMachines: %w", err)
+	}
+	_, missing, err := m.configuration(ctx, scope)
+	if err != nil {
+		return reprovision.Refusal{}, err
+	}
+
+	return reprovision.RefusePod(reprovision.PodFacts{
+		Machine:      scope.TalosMachine,
+		Others:       machines.Items,
+		FromTemplate: backends.IsReprovisionFromTemplate(scope),
+		HasData:      missing == "",
+	}), nil
 }
 
 // wipePod deletes the Pod and its data; once both are gone the Pod is made again as

@@ -75,8 +75,8 @@ type Machines struct {
 	// taken remembers which boot of a machine has taken its configuration, and
 	// when. It only saves calls: a new process asks again.
 	taken sync.Map
-	// beginning lets one TalosMachine at a time begin to be re-provisioned.
-	beginning sync.Mutex
+	// reprovisioner begins to re-provision machines.
+	reprovisioner backends.Reprovisioner
 }
 
 var _ backends.Machines = &Machines{}
