@@ -33,6 +33,7 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/webhooks"
 )
@@ -157,6 +158,9 @@ func (o *Options) pacing() pacing.Pacing {
 }
 
 func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) error {
+	if err := taloshost.AddIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
 	store := credentials.New(mgr.GetClient(), secrets.NewReader(options.SecretCachingClient, mgr.GetAPIReader()), options.Clock)
 	follower := machinewatch.New(ctx, options.Dialer, controllers.TalosMachineOf)
 	hostWatcher := machinewatch.New(ctx, options.Dialer, controllers.HostOf)
@@ -220,7 +224,7 @@ func machineReconciler(
 func registerMetrics(ctx context.Context, mgr ctrl.Manager, options Options, contacts *probe.Log, counts *metrics.Counts, hosts, machines *machinewatch.Watcher) error {
 	list := func() []infrav1.TalosHost {
 		found := &infrav1.TalosHostList{}
-		if err := mgr.GetClient().List(ctx, found); err != nil {
+		if err := mgr.GetClient().List(ctx, found, client.UnsafeDisableDeepCopy); err != nil {
 			// The cache has not begun, or has ended.
 			return nil
 		}

@@ -168,7 +168,7 @@ func kubernetesUnfit(host *infrav1.TalosHost, request Request) bool {
 		return false
 	}
 
-	return versions.Supports(release, request.KubernetesVersion) != nil
+	return !versions.IsSupported(release, request.KubernetesVersion)
 }
 
 // judgeInstallDisk finds the disk to install on among those of a host. One

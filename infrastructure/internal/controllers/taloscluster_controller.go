@@ -70,7 +70,7 @@ func (r *ClusterReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 		WithOptions(options).
 		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(toCluster)).
-		Watches(&infrav1.TalosHost{}, handler.EnqueueRequestsFromMapFunc(r.hostToClusters)).
+		Watches(&infrav1.TalosHost{}, handler.EnqueueRequestsFromMapFunc(r.hostToClusters), changes(isOtherFailureDomain)).
 		Watches(&infrav1.TalosMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineToClusters)).
 		// Nodes have no label of the watch filter.
 		WatchesRawSource(source.Kind[client.Object](mgr.GetCache(), &corev1.Node{},
@@ -210,7 +210,7 @@ func retryRefused(found condition.Finding) ctrl.Result {
 // in it.
 func (r *ClusterReconciler) failureDomains(ctx context.Context, namespace string) ([]clusterv1.FailureDomain, error) {
 	hosts := &infrav1.TalosHostList{}
-	if err := r.Client.List(ctx, hosts, client.InNamespace(namespace)); err != nil {
+	if err := r.Client.List(ctx, hosts, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing TalosHosts: %w", err)
 	}
 	free := map[string]string{}
@@ -296,6 +296,15 @@ func setWaiting(talosCluster *infrav1.TalosCluster, reason, message string) {
 // failure domains it may change.
 func (r *ClusterReconciler) hostToClusters(ctx context.Context, object client.Object) []ctrl.Request {
 	return r.list(ctx, isAny, client.InNamespace(object.GetNamespace()))
+}
+
+// isOtherFailureDomain reports whether a host is in another failure domain now, or free
+// in it, or not any more.
+func isOtherFailureDomain(before, after client.Object) bool {
+	old, isHost := before.(*infrav1.TalosHost)
+	host, isHostToo := after.(*infrav1.TalosHost)
+
+	return isHost && isHostToo && (old.Spec.FailureDomain != host.Spec.FailureDomain || isFree(old) != isFree(host))
 }
 
 // nodeToClusters maps a node of the management cluster to the TalosClusters whose

@@ -14,7 +14,6 @@ import (
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
-	"sigs.k8s.io/cluster-api/util/conditions"
 	capicontroller "sigs.k8s.io/cluster-api/util/controller"
 	"sigs.k8s.io/cluster-api/util/patch"
 	"sigs.k8s.io/cluster-api/util/predicates"
@@ -34,7 +33,6 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 )
 
@@ -92,7 +90,7 @@ func (r *HostReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager,
 		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
 		Watches(&infrav1.TalosMachine{}, handler.EnqueueRequestsFromMapFunc(machineToHost)).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToHosts)).
-		Watches(&infrav1.TalosHost{}, handler.EnqueueRequestsFromMapFunc(r.hostToTwins)).
+		Watches(&infrav1.TalosHost{}, handler.EnqueueRequestsFromMapFunc(r.hostToDuplicates)).
 		WatchesRawSource(source.Channel(r.Changes, &handler.EnqueueRequestForObject{})).
 		Build(ctx, reconciliation.Fairly(r, options.MaxConcurrentReconciles))
 	if err != nil {
@@ -236,27 +234,21 @@ func HostOf(key client.ObjectKey) client.Object {
 	return &infrav1.TalosHost{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 }
 
-// hostToTwins maps a host to the free ones that stand for the same machine, or
-// were found to do so with another: what they may do depends on each other.
-func (r *HostReconciler) hostToTwins(ctx context.Context, object client.Object) []ctrl.Request {
+// hostToDuplicates maps a host to those that stand for the same machine, or were found
+// to do so with another: what they may do depends on each other.
+func (r *HostReconciler) hostToDuplicates(ctx context.Context, object client.Object) []ctrl.Request {
 	host, ok := object.(*infrav1.TalosHost)
 	if !ok {
 		return nil
 	}
-	hosts := &infrav1.TalosHostList{}
-	if err := r.Client.List(ctx, hosts); err != nil {
+	others, err := r.hosts().Affected(ctx, host)
+	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list TalosHosts")
 		return nil
 	}
 	var requests []ctrl.Request
-	for i := range hosts.Items {
-		other := &hosts.Items[i]
-		found := conditions.Get(other, infrav1.IdentityVerifiedCondition)
-		wasTwin := found != nil && found.Reason == infrav1.IdentityDuplicateReason
-		areTwins := taloshost.AreDuplicates(host, taloshost.KnownIdentity(host), other, taloshost.RecordsUse) || taloshost.AreDuplicates(other, taloshost.KnownIdentity(other), host, taloshost.RecordsUse)
-		if areTwins || (wasTwin && other.UID != host.UID) {
-			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(other)})
-		}
+	for i := range others {
+		requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&others[i])})
 	}
 
 	return requests

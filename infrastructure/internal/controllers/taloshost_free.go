@@ -27,24 +27,14 @@ func (r *HostReconciler) reconcileFree(ctx context.Context, s *hostScope) (ctrl.
 	if metav1.HasAnnotation(s.host.ObjectMeta, infrav1.HostRetryAnnotation) {
 		return ctrl.Result{}, r.startAfresh(ctx, s)
 	}
-	hosts := &infrav1.TalosHostList{}
-	if err := r.Client.List(ctx, hosts); err != nil {
-		return ctrl.Result{}, fmt.Errorf("listing TalosHosts: %w", err)
-	}
 	// A machine that another host stands for is not even asked.
-	if r.isTwin(ctx, s, taloshost.KnownIdentity(s.host), hosts.Items) {
-		return r.Pacing.Wrong(s.errorSince(), r.Pacing.Interval), nil
+	if isLeft, err := r.isLeftToDuplicate(ctx, s, taloshost.KnownIdentity(s.host)); err != nil || isLeft {
+		return r.Pacing.Wrong(s.errorSince(), r.Pacing.Interval), err
 	}
 	if _, calm := r.Tracker.Unchanged(client.ObjectKeyFromObject(s.host), r.targetText(s)); calm && s.isKnown() {
 		return r.judge(s), nil
 	}
-	ambiguous, err := taloshost.ListAmbiguousUUIDs(ctx, r.Client, s.host.Namespace)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	answer := r.Contacts.Reach(ctx, r.Dialer, client.ObjectKeyFromObject(s.host), probe.Target{
-		Addresses: taloshost.AddressesOf(s.host), Identity: taloshost.ExpectedIdentity(s.host), Ambiguous: ambiguous,
-	})
+	answer := r.reach(ctx, s, nil)
 	defer answer.Close()
 	s.setReachable(answer.Outcome)
 	s.setVerdict(answer.Verdict)
@@ -54,12 +44,12 @@ func (r *HostReconciler) reconcileFree(ctx context.Context, s *hostScope) (ctrl.
 
 	switch answer.Outcome {
 	case probe.InMaintenance:
-		if r.isTwin(ctx, s, taloshost.IdentityOf(answer.Hardware), hosts.Items) {
-			return r.Pacing.Wrong(s.errorSince(), r.Pacing.Interval), nil
+		if isLeft, err := r.isLeftToDuplicate(ctx, s, taloshost.IdentityOf(answer.Hardware)); err != nil || isLeft {
+			return r.Pacing.Wrong(s.errorSince(), r.Pacing.Interval), err
 		}
 		return r.observeMaintenance(ctx, s, answer)
 	case probe.Foreign:
-		return r.reconcileForeign(ctx, s, hosts.Items)
+		return r.reconcileForeign(ctx, s)
 	case probe.WrongMachine:
 		s.setError(infrav1.HostIdentityReason, wrongMachine(answer))
 		return r.Pacing.Wrong(s.errorSince(), r.Pacing.Interval), nil
@@ -68,6 +58,19 @@ func (r *HostReconciler) reconcileFree(ctx context.Context, s *hostScope) (ctrl.
 	}
 
 	return r.Pacing.Silent(s.silentSince(), r.Pacing.Interval), nil
+}
+
+// reach reaches the machine of a host with credentials, which may be nil.
+func (r *HostReconciler) reach(ctx context.Context, s *hostScope, creds *talosclient.Credentials) probe.Answer {
+	return r.Contacts.Reach(ctx, r.Dialer, client.ObjectKeyFromObject(s.host), probe.Target{
+		Addresses: taloshost.AddressesOf(s.host), Identity: taloshost.ExpectedIdentity(s.host),
+		Ambiguous: r.hosts().AmbiguousUUIDs(s.host.Namespace), Credentials: creds,
+	})
+}
+
+// hosts finds other hosts.
+func (r *HostReconciler) hosts() taloshost.Lookup {
+	return taloshost.Lookup{Cached: r.Client, Live: r.APIReader}
 }
 
 func wrongMachine(answer probe.Answer) string {
@@ -154,7 +157,7 @@ func (r *HostReconciler) startAfresh(ctx context.Context, s *hostScope) error {
 
 // reconcileForeign handles a machine that somebody else has configured. It is
 // wiped only when the user says so, and gives the credentials for it.
-func (r *HostReconciler) reconcileForeign(ctx context.Context, s *hostScope, hosts []infrav1.TalosHost) (ctrl.Result, error) {
+func (r *HostReconciler) reconcileForeign(ctx context.Context, s *hostScope) (ctrl.Result, error) {
 	wait := r.Pacing.Silent(s.errorSince(), r.Pacing.Interval)
 	if s.host.Spec.AdoptionPolicy != infrav1.AdoptionWipeForeign {
 		s.setError(infrav1.HostForeignReason, "The machine was configured by somebody else, and is left alone. Reset it to maintenance mode, or set adoptionPolicy WipeForeign with its talosconfig")
@@ -175,13 +178,7 @@ func (r *HostReconciler) reconcileForeign(ctx context.Context, s *hostScope, hos
 	case err != nil:
 		return ctrl.Result{}, err
 	}
-	ambiguous, err := taloshost.ListAmbiguousUUIDs(ctx, r.Client, s.host.Namespace)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	answer := r.Contacts.Reach(ctx, r.Dialer, client.ObjectKeyFromObject(s.host), probe.Target{
-		Addresses: taloshost.AddressesOf(s.host), Identity: taloshost.ExpectedIdentity(s.host), Ambiguous: ambiguous, Credentials: &creds,
-	})
+	answer := r.reach(ctx, s, &creds)
 	defer answer.Close()
 	s.setVerdict(answer.Verdict)
 	switch {
@@ -195,8 +192,9 @@ func (r *HostReconciler) reconcileForeign(ctx context.Context, s *hostScope, hos
 	case answer.Outcome != probe.Configured:
 		s.setError(infrav1.HostForeignReason, "The machine was configured by somebody else, and does not accept the talosconfig of adoptionSecretRef")
 		return wait, nil
-	case r.isTwin(ctx, s, taloshost.IdentityOf(answer.Hardware), hosts):
-		return wait, nil
+	}
+	if isLeft, err := r.isLeftToDuplicate(ctx, s, taloshost.IdentityOf(answer.Hardware)); err != nil || isLeft {
+		return wait, err
 	}
 
 	return ctrl.Result{}, r.adopt(ctx, s, answer)

@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
@@ -30,7 +29,7 @@ const releaseFactor = 3
 // and looks for the proof.
 func (r *HostReconciler) reconcileRelease(ctx context.Context, s *hostScope) (ctrl.Result, error) {
 	// A machine that another host stands for is not even asked.
-	if held, err := r.leftToTwin(ctx, s, taloshost.KnownIdentity(s.host)); err != nil || held.Action != "" {
+	if held, err := r.leftToDuplicate(ctx, s, taloshost.KnownIdentity(s.host)); err != nil || held.Action != "" {
 		return r.hold(ctx, s, held, err)
 	}
 	answer, err := r.reachReleased(ctx, s)
@@ -61,7 +60,7 @@ func (r *HostReconciler) reconcileRelease(ctx context.Context, s *hostScope) (ct
 
 // decideRelease says what the release needs next, now that the machine has answered.
 func (r *HostReconciler) decideRelease(ctx context.Context, s *hostScope, answer probe.Answer) (wipe.Decision, error) {
-	if held, err := r.leftToTwin(ctx, s, s.seen(answer)); err != nil || held.Action != "" {
+	if held, err := r.leftToDuplicate(ctx, s, s.seen(answer)); err != nil || held.Action != "" {
 		return held, err
 	}
 	facts, err := r.releaseFacts(ctx, s, answer)
@@ -126,19 +125,15 @@ func (r *HostReconciler) nextLook(s *hostScope, decision wipe.Decision, overdue 
 // reachReleased reaches the machine with the credentials that it ought to
 // accept: ours, where we have configured it, else the user's.
 func (r *HostReconciler) reachReleased(ctx context.Context, s *hostScope) (probe.Answer, error) {
-	target := probe.Target{Addresses: taloshost.AddressesOf(s.host), Identity: taloshost.ExpectedIdentity(s.host)}
 	creds, err := r.releaseCredentials(ctx, s.host)
 	switch {
 	case err == nil:
-		target.Credentials = &creds
+		return r.reach(ctx, s, &creds), nil
 	case !errors.Is(err, credentials.ErrMissing) && !errors.Is(err, credentials.ErrNoAdmin) && !errors.Is(err, credentials.ErrInUse):
 		return probe.Answer{}, err
 	}
-	if target.Ambiguous, err = taloshost.ListAmbiguousUUIDs(ctx, r.Client, s.host.Namespace); err != nil {
-		return probe.Answer{}, err
-	}
 
-	return r.Contacts.Reach(ctx, r.Dialer, client.ObjectKeyFromObject(s.host), target), nil
+	return r.reach(ctx, s, nil), nil
 }
 
 // releaseCredentials are those of the hand-over. A machine that we have not configured

@@ -33,6 +33,7 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 	"github.com/capi-talos/capi-talos/test/mortal"
 )
@@ -67,6 +68,8 @@ type world struct {
 	// reads counts what managers read of the management cluster, as far as no cache
 	// answers it.
 	reads int
+	// listed counts the TalosHosts that were listed.
+	listed int
 	// asked counts the calls of managers to machines by address, without those of
 	// watches, and watched the open watches.
 	countMu sync.Mutex
@@ -108,8 +111,11 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	}
 	w.yard = newYard(w)
 	objects = append(objects, newCluster(), newTalosCluster(), newBundleSecret(t))
-	w.client = fake.NewClientBuilder().
-		WithScheme(testScheme(t)).
+	builder := fake.NewClientBuilder().WithScheme(testScheme(t))
+	for field, keys := range taloshost.Indexes() {
+		builder.WithIndex(&infrav1.TalosHost{}, field, keys)
+	}
+	w.client = builder.
 		WithObjects(objects...).
 		WithStatusSubresource(&infrav1.TalosCluster{}, &infrav1.TalosMachine{}, &infrav1.TalosHost{}, &infrav1.TalosMachineTemplate{}, &clusterv1.Machine{}, &clusterv1.Cluster{}).
 		WithInterceptorFuncs(w.apiServer()).
@@ -153,6 +159,13 @@ func (w *world) apiServer() interceptor.Funcs {
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
 			w.yard.deleted = append(w.yard.deleted, fmt.Sprintf("%T", o))
 			return c.Delete(ctx, o, opts...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			err := c.List(ctx, list, opts...)
+			if hosts, ok := list.(*infrav1.TalosHostList); ok {
+				w.listed += len(hosts.Items)
+			}
+			return err
 		},
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			if _, isSecret := o.(*corev1.Secret); isSecret {

@@ -1,6 +1,7 @@
 package taloshost
 
 import (
+	"context"
 	"slices"
 	"strings"
 
@@ -109,14 +110,15 @@ func isLocal(mac string) bool {
 	return strings.ContainsRune("2367abef", rune(mac[1]))
 }
 
-// AmbiguousUUID tells whether a UUID is known from more than one machine. Such a UUID
-// identifies none.
-type AmbiguousUUID func(uuid string) bool
+// AmbiguousUUIDs picks those of some UUIDs that are known from more than one machine.
+// Such a UUID identifies none.
+type AmbiguousUUIDs func(ctx context.Context, uuids ...string) ([]string, error)
 
-// VerifyIdentity compares what a machine tells with what is wanted. ambiguous may be nil.
-func VerifyIdentity(want infrav1.HostIdentity, hardware talosclient.Hardware, ambiguous AmbiguousUUID) Verdict {
+// VerifyIdentity compares what a machine tells with what is wanted. UUIDs that are
+// ambiguous are worth nothing.
+func VerifyIdentity(want infrav1.HostIdentity, hardware talosclient.Hardware, ambiguous []string) Verdict {
 	worthless := func(uuid string) bool {
-		return !UsableUUID(uuid) || (ambiguous != nil && ambiguous(strings.ToLower(uuid)))
+		return !UsableUUID(uuid) || slices.ContainsFunc(ambiguous, func(other string) bool { return strings.EqualFold(uuid, other) })
 	}
 	if want.SerialNumber != "" && want.SerialNumber != hardware.SerialNumber {
 		return IdentityMismatch
@@ -246,24 +248,20 @@ func identityInStatus(host *infrav1.TalosHost) infrav1.HostIdentity {
 	return IdentityOf(hardware)
 }
 
-// AmbiguousUUIDs finds the UUIDs that several machines tell. A machine that two hosts
+// isAmbiguous reports whether several machines tell a UUID. A machine that two hosts
 // stand for is not several.
-func AmbiguousUUIDs(hosts []infrav1.TalosHost) AmbiguousUUID {
-	known := map[string][]infrav1.HostIdentity{}
+func isAmbiguous(uuid string, hosts []infrav1.TalosHost) bool {
+	var first *infrav1.HostIdentity
 	for i := range hosts {
 		told := KnownIdentity(&hosts[i])
-		if UsableUUID(told.UUID) {
-			known[strings.ToLower(told.UUID)] = append(known[strings.ToLower(told.UUID)], told)
-		}
-	}
-	ambiguous := map[string]bool{}
-	for uuid, identities := range known {
-		for _, other := range identities[1:] {
-			if !IsSameMachine(identities[0], other) {
-				ambiguous[uuid] = true
-			}
+		switch {
+		case !UsableUUID(told.UUID) || !strings.EqualFold(told.UUID, uuid):
+		case first == nil:
+			first = &told
+		case !IsSameMachine(*first, told):
+			return true
 		}
 	}
 
-	return func(uuid string) bool { return ambiguous[uuid] }
+	return false
 }

@@ -30,7 +30,7 @@ func TestVerifyIdentity(t *testing.T) {
 	tests := map[string]struct {
 		want      infrav1.HostIdentity
 		hardware  talosclient.Hardware
-		ambiguous AmbiguousUUID
+		ambiguous []string
 		verdict   Verdict
 	}{
 		"the UUID decides, whatever its case": {
@@ -63,16 +63,16 @@ func TestVerifyIdentity(t *testing.T) {
 			hardware: machine("00000000-0000-0000-0000-000000000000", macA),
 			verdict:  IdentityUnusable,
 		},
-		"a UUID that is seen ambiguous, and nothing else, identifies nothing": {
+		"a UUID that is ambiguous, and nothing else, identifies nothing": {
 			want:      infrav1.HostIdentity{UUID: uuidA},
 			hardware:  machine(uuidA, macA),
-			ambiguous: func(uuid string) bool { return uuid == uuidA },
+			ambiguous: []string{uuidA},
 			verdict:   IdentityUnusable,
 		},
-		"a UUID seen ambiguous leaves it to the hardware addresses": {
+		"an ambiguous UUID leaves it to the hardware addresses": {
 			want:      infrav1.HostIdentity{UUID: uuidA, MACAddresses: []string{macB}},
 			hardware:  machine(uuidA, macA),
-			ambiguous: func(uuid string) bool { return uuid == uuidA },
+			ambiguous: []string{uuidA},
 			verdict:   IdentityMismatch,
 		},
 		"all wanted hardware addresses must be there": {
@@ -157,8 +157,8 @@ func TestIdentitiesThatAreNone(t *testing.T) {
 
 			return host
 		}
-		g.Expect(AmbiguousUUIDs([]infrav1.TalosHost{tells("a", macA), tells("b", macB)})(uuidA)).To(BeTrue())
-		g.Expect(AmbiguousUUIDs([]infrav1.TalosHost{tells("a", macA), tells("b", macA)})(uuidA)).To(BeFalse(), "two hosts for one machine")
+		g.Expect(isAmbiguous(uuidA, []infrav1.TalosHost{tells("a", macA), tells("b", macB)})).To(BeTrue())
+		g.Expect(isAmbiguous(uuidA, []infrav1.TalosHost{tells("a", macA), tells("b", macA)})).To(BeFalse(), "two hosts for one machine")
 	})
 }
 

@@ -180,17 +180,17 @@ func observeLostRecord(scope *backends.Scope, host *infrav1.TalosHost) {
 }
 
 // target is the machine behind a host.
-func (m *Machines) target(ctx context.Context, host *infrav1.TalosHost) (probe.Target, error) {
-	ambiguous, err := taloshost.ListAmbiguousUUIDs(ctx, m.Client, host.Namespace)
-	if err != nil {
-		return probe.Target{}, err
-	}
-
+func (m *Machines) target(host *infrav1.TalosHost) probe.Target {
 	return probe.Target{
 		Addresses: taloshost.AddressesOf(host),
 		Identity:  taloshost.ExpectedIdentity(host),
-		Ambiguous: ambiguous,
-	}, nil
+		Ambiguous: m.hosts().AmbiguousUUIDs(host.Namespace),
+	}
+}
+
+// hosts finds other hosts.
+func (m *Machines) hosts() taloshost.Lookup {
+	return taloshost.Lookup{Cached: m.Client, Live: m.APIReader}
 }
 
 // keyOf is the name of the TalosMachine in the Watcher.

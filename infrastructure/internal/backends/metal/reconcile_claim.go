@@ -51,7 +51,8 @@ func (m *Machines) reconcileClaim(ctx context.Context, scope *backends.Scope, da
 // chooseHost picks a host and records the intent to claim it.
 func (m *Machines) chooseHost(ctx context.Context, scope *backends.Scope, data *bootstrapData) (*infrav1.TalosHost, ctrl.Result, error) {
 	list := &infrav1.TalosHostList{}
-	if err := m.Client.List(ctx, list, client.InNamespace(scope.TalosMachine.Namespace)); err != nil {
+	// They are only read: what is claimed is read live.
+	if err := m.Client.List(ctx, list, client.InNamespace(scope.TalosMachine.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, ctrl.Result{}, fmt.Errorf("listing TalosHosts: %w", err)
 	}
 	hosts := make([]*infrav1.TalosHost, 0, len(list.Items))

@@ -27,10 +27,7 @@ import (
 func (m *Machines) reconcileHandover(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData) (ctrl.Result, error) {
 	setIdentity(scope, host)
 	scope.Observed.Running = condition.False(infrav1.NotConfiguredReason, "The machine has no configuration yet")
-	target, err := m.target(ctx, host)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
+	target := m.target(host)
 	target.Fingerprint = host.Spec.MaintenanceCertFingerprint
 	answer := m.Contacts.Reach(ctx, m.Dialer, client.ObjectKeyFromObject(host), target)
 	defer answer.Close()
@@ -47,7 +44,9 @@ func (m *Machines) reconcileHandover(ctx context.Context, scope *backends.Scope,
 func (m *Machines) handOver(
 	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData, answer probe.Answer,
 ) (ctrl.Result, error) {
-	if other, err := m.otherInUse(ctx, host, answer.Hardware); err != nil || other != nil {
+	// The TalosHost controller keeps duplicates from being claimed; two that were claimed
+	// in one moment meet here.
+	if other, err := m.hosts().DuplicateHandedOver(ctx, host, taloshost.IdentityOf(answer.Hardware)); err != nil || other != nil {
 		if other != nil {
 			scope.Observed.Configuration = condition.False(infrav1.HostDuplicateReason, taloshost.DuplicateText(host, other)+
 				" is in use, and stands for the same machine or names the same address; nothing is sent to it. Delete the Machine, and one of the hosts")
@@ -73,25 +72,6 @@ func (m *Machines) handOver(
 	}
 
 	return m.apply(ctx, scope, host, answer, configuration)
-}
-
-// otherInUse finds another host in use that stands for the machine that answers.
-// The TalosHost controller keeps such hosts from being claimed; two that were
-// claimed in one moment meet here. nil when there is none.
-func (m *Machines) otherInUse(ctx context.Context, host *infrav1.TalosHost, told talosclient.Hardware) (*infrav1.TalosHost, error) {
-	hosts := &infrav1.TalosHostList{}
-	if err := m.Client.List(ctx, hosts); err != nil {
-		return nil, fmt.Errorf("listing TalosHosts: %w", err)
-	}
-	used := taloshost.InUse(ctx, m.Client, m.APIReader, host.Namespace)
-	for i := range hosts.Items {
-		other := &hosts.Items[i]
-		if other.Spec.Handover.ProviderID != "" && taloshost.AreDuplicates(host, taloshost.IdentityOf(told), other, used) && used(other) {
-			return other, nil
-		}
-	}
-
-	return nil, nil //nolint:nilnil // Documented above.
 }
 
 // overlaid is the configuration with what only the host knows; nil, with the

@@ -43,10 +43,7 @@ func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, 
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	target, err := m.target(ctx, host)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
+	target := m.target(host)
 	target.Credentials = &creds
 	answer := m.Contacts.Reach(ctx, m.Dialer, client.ObjectKeyFromObject(host), target)
 	defer answer.Close()

@@ -57,8 +57,8 @@ type Target struct {
 	Addresses []string
 	// Identity is what the machine must be.
 	Identity infrav1.HostIdentity
-	// Ambiguous reports UUIDs that identify no machine; it may be nil.
-	Ambiguous taloshost.AmbiguousUUID
+	// Ambiguous picks UUIDs that identify no machine; it may be nil.
+	Ambiguous taloshost.AmbiguousUUIDs
 	// Fingerprint, when set, is the only maintenance certificate that is taken.
 	Fingerprint string
 	// Credentials, when set, are tried before the maintenance service.
@@ -151,12 +151,16 @@ func try(ctx context.Context, dialer talosclient.Dialer, target Target, address 
 		return answer
 	}
 	hardware, err := answer.Node.Hardware(ctx)
+	var ambiguous []string
+	if err == nil && target.Ambiguous != nil {
+		ambiguous, err = target.Ambiguous(ctx, target.Identity.UUID, hardware.SystemUUID)
+	}
 	if err != nil {
 		answer.Close()
 		return Answer{Outcome: Silent, Address: address, Err: fmt.Errorf("identifying the machine at %s: %w", address, err)}
 	}
 	answer.Hardware = hardware
-	answer.Verdict = taloshost.VerifyIdentity(target.Identity, hardware, target.Ambiguous)
+	answer.Verdict = taloshost.VerifyIdentity(target.Identity, hardware, ambiguous)
 	if !answer.Verdict.OK() {
 		answer.Close()
 		return Answer{

@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"fmt"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -13,17 +12,17 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/wipe"
 )
 
-// isTwin tells whether another host stands for the machine, and was there first.
-// Then it is left alone through this one.
-func (r *HostReconciler) isTwin(ctx context.Context, s *hostScope, told infrav1.HostIdentity, hosts []infrav1.TalosHost) bool {
-	other := taloshost.DuplicateOf(s.host, told, hosts, taloshost.InUse(ctx, r.Client, r.APIReader, s.host.Namespace))
-	if other == nil {
-		return false
+// isLeftToDuplicate reports whether another host stands for the machine, and was there
+// first. Then it is left alone through this one.
+func (r *HostReconciler) isLeftToDuplicate(ctx context.Context, s *hostScope, told infrav1.HostIdentity) (bool, error) {
+	other, err := r.hosts().Duplicate(ctx, s.host, told)
+	if err != nil || other == nil {
+		return false, err
 	}
 	r.Tracker.Forget(client.ObjectKeyFromObject(s.host))
 	s.setDuplicate(taloshost.DuplicateText(s.host, other) + " stands for the same machine or names the same address; delete one of them")
 
-	return true
+	return true, nil
 }
 
 // setDuplicate says that the machine is left to another host.
@@ -33,16 +32,12 @@ func (s *hostScope) setDuplicate(message string) {
 	s.setError(infrav1.HostIdentityReason, message)
 }
 
-// leftToTwin says why a machine that is to be wiped is left to another host in use; the
+// leftToDuplicate says why a machine that is to be wiped is left to another host in use; the
 // decision is zero when it is not.
-func (r *HostReconciler) leftToTwin(ctx context.Context, s *hostScope, told infrav1.HostIdentity) (wipe.Decision, error) {
-	hosts := &infrav1.TalosHostList{}
-	if err := r.Client.List(ctx, hosts); err != nil {
-		return wipe.Decision{}, fmt.Errorf("listing TalosHosts: %w", err)
-	}
-	other := taloshost.DuplicateInUse(s.host, told, hosts.Items, taloshost.InUse(ctx, r.Client, r.APIReader, s.host.Namespace))
-	if other == nil {
-		return wipe.Decision{}, nil
+func (r *HostReconciler) leftToDuplicate(ctx context.Context, s *hostScope, told infrav1.HostIdentity) (wipe.Decision, error) {
+	other, err := r.hosts().DuplicateInUse(ctx, s.host, told)
+	if err != nil || other == nil {
+		return wipe.Decision{}, err
 	}
 
 	return wipe.Decision{
