@@ -184,7 +184,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 	hosts := &controllers.HostReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
 		Clock: options.Clock, Pacing: options.pacing(), Recorder: reconciliation.NewEventRecorder(mgr, "taloshost-controller"),
-		Contacts: contacts, Counts: counts, Tracker: machinewatch.NewTracker(hostWatcher, options.Clock), Changes: hostWatcher.Events(),
+		Probes: contacts, Counts: counts, Tracker: machinewatch.NewTracker(hostWatcher, options.Clock), Changes: hostWatcher.Events(),
 		WatchFilterValue: options.WatchFilterValue,
 	}
 	if err := hosts.SetupWithManager(ctx, mgr, concurrency); err != nil {
@@ -203,13 +203,13 @@ func machineReconciler(
 
 	return &controllers.MachineReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(),
-		Metal: &metal.Machines{
+		Metal: &metal.Backend{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
-			Contacts: contacts, Counts: counts, Tracker: machinewatch.NewTracker(follower, options.Clock),
+			Probes: contacts, Counts: counts, Tracker: machinewatch.NewTracker(follower, options.Clock),
 			Clock: options.Clock, Random: options.Random, Recorder: events, Pacing: options.pacing(),
 			ImageFactory: options.ImageFactory,
 		},
-		Container: &container.Machines{
+		Container: &container.Backend{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
 			Tracker: machinewatch.NewTracker(follower, options.Clock), ClusterDomain: options.ClusterDomain,
 			Clock: options.Clock, Random: options.Random, Recorder: events, Pacing: options.pacing(),

@@ -22,7 +22,7 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
-// live lets time pass, and makes the passes that are due: those that a pass has
+// live lets time pass, and makes the reconciliations that are due: those that a reconciliation has
 // asked for, those that a watch has, and all of them after something was written.
 func (w *world) live(m *manager, d time.Duration) (passes int) {
 	w.t.Helper()
@@ -126,7 +126,7 @@ func TestIdle(t *testing.T) {
 	g.Expect(states).To(Equal(map[string]infrav1.HostState{
 		"h1": infrav1.HostProvisioned, "h2": infrav1.HostProvisioned, // h2 does not answer.
 		"h3": infrav1.HostAvailable, "h4": infrav1.HostAvailable, "h5": infrav1.HostAvailable,
-		"h6": infrav1.HostError, "h7": infrav1.HostError, "h8": infrav1.HostUnknown, "h9": infrav1.HostError, // A stranger's, a twin, a silent one, another machine.
+		"h6": infrav1.HostError, "h7": infrav1.HostError, "h8": infrav1.HostUnknown, "h9": infrav1.HostError, // A stranger's, a duplicate, a silent one, another machine.
 	}))
 	g.Expect(conditions.Get(w.machine("b"), infrav1.RunningCondition).Reason).To(Equal(infrav1.UnreachableReason))
 	g.Expect(conditions.Get(w.machine("c"), infrav1.AllocatedCondition).Reason).To(Equal(infrav1.NoHostFitsReason))

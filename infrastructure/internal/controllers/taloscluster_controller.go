@@ -84,7 +84,7 @@ func (r *ClusterReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 	return nil
 }
 
-// Reconcile is one pass over one TalosCluster.
+// Reconcile reconciles one TalosCluster.
 func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, reterr error) {
 	talosCluster := &infrav1.TalosCluster{}
 	if err := r.Client.Get(ctx, req.NamespacedName, talosCluster); err != nil {
@@ -123,7 +123,7 @@ func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 	return r.reconcileNormal(ctx, cluster, talosCluster)
 }
 
-// writeCluster writes what a pass has changed. A TalosCluster whose last finalizer
+// writeCluster writes what a reconciliation has changed. A TalosCluster whose last finalizer
 // went with it may be gone by then.
 func writeCluster(ctx context.Context, helper *patch.Helper, talosCluster *infrav1.TalosCluster) error {
 	err := helper.Patch(ctx, talosCluster, patch.WithOwnedConditions{Conditions: []string{
@@ -242,7 +242,7 @@ func domainNames[V any](found map[string]V) []string {
 	return names[:min(len(names), maxFailureDomains)]
 }
 
-// isFree tells that a TalosMachine may claim the host.
+// isFree reports whether a TalosMachine may claim the host.
 func isFree(host *infrav1.TalosHost) bool {
 	return host.Status.State == infrav1.HostAvailable && host.Spec.ConsumerRef.Name == "" && !ptr.Deref(host.Spec.Unschedulable, false)
 }

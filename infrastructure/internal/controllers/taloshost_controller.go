@@ -53,8 +53,8 @@ type HostReconciler struct {
 	Clock clock.PassiveClock
 	// Recorder records events.
 	Recorder events.EventRecorder
-	// Contacts remembers when machines have answered.
-	Contacts *probe.Log
+	// Probes remembers when machines have answered.
+	Probes *probe.Log
 	// Counts counts releases.
 	Counts *metrics.Counts
 	// Tracker watches free machines.
@@ -80,7 +80,7 @@ type HostReconciler struct {
 // SetupWithManager registers the controller with mgr.
 func (r *HostReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
 	if r.Client == nil || r.APIReader == nil || r.Dialer == nil || r.Credentials == nil || r.Clock == nil ||
-		r.Recorder == nil || r.Contacts == nil || r.Counts == nil || r.Tracker == nil || r.Changes == nil || r.Pacing.Interval <= 0 {
+		r.Recorder == nil || r.Probes == nil || r.Counts == nil || r.Tracker == nil || r.Changes == nil || r.Pacing.Interval <= 0 {
 		return errors.New("setting up the TalosHost controller: a required field is not set")
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", "taloshost")
@@ -100,13 +100,13 @@ func (r *HostReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager,
 	return nil
 }
 
-// Reconcile is one pass over one TalosHost.
+// Reconcile reconciles one TalosHost.
 func (r *HostReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, reterr error) {
 	host := &infrav1.TalosHost{}
 	if err := r.Client.Get(ctx, req.NamespacedName, host); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.Tracker.Forget(req.NamespacedName)
-			r.Contacts.Forget(req.NamespacedName)
+			r.Probes.Forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -171,7 +171,7 @@ func (r *HostReconciler) reconcileDelete(ctx context.Context, s *hostScope) erro
 		return err
 	}
 	if s.consumer == nil {
-		return r.letGo(ctx, s, s.host.Spec.Handover.ProviderID != "")
+		return r.removeFinalizer(ctx, s, s.host.Spec.Handover.ProviderID != "")
 	}
 	s.setClaimed()
 	s.deletion = condition.True(infrav1.DeletingReason, "Waiting for TalosMachine "+s.consumer.Name+" to give the host back")
@@ -179,8 +179,8 @@ func (r *HostReconciler) reconcileDelete(ctx context.Context, s *hostScope) erro
 	return nil
 }
 
-// letGo ends the life of a host object.
-func (r *HostReconciler) letGo(ctx context.Context, s *hostScope, unwiped bool) error {
+// removeFinalizer ends the life of a host object.
+func (r *HostReconciler) removeFinalizer(ctx context.Context, s *hostScope, unwiped bool) error {
 	if err := r.Credentials.DeleteAdmin(ctx, s.host); err != nil {
 		return err
 	}

@@ -25,11 +25,11 @@ import (
 // reconcileFree looks at a machine that nobody has claimed.
 func (r *HostReconciler) reconcileFree(ctx context.Context, s *hostScope) (ctrl.Result, error) {
 	if metav1.HasAnnotation(s.host.ObjectMeta, infrav1.HostRetryAnnotation) {
-		return ctrl.Result{}, r.startAfresh(ctx, s)
+		return ctrl.Result{}, r.retry(ctx, s)
 	}
 	// A machine that another host stands for is not even asked.
 	if isLeft, err := r.isLeftToDuplicate(ctx, s, taloshost.KnownIdentity(s.host)); err != nil || isLeft {
-		return r.Pacing.Wrong(s.errorSince(), r.Pacing.Interval), err
+		return r.Pacing.Wrong(s.unavailableSince(), r.Pacing.Interval), err
 	}
 	if _, calm := r.Tracker.Unchanged(client.ObjectKeyFromObject(s.host), r.targetText(s)); calm && s.isKnown() {
 		return r.judge(s), nil
@@ -45,24 +45,24 @@ func (r *HostReconciler) reconcileFree(ctx context.Context, s *hostScope) (ctrl.
 	switch answer.Outcome {
 	case probe.InMaintenance:
 		if isLeft, err := r.isLeftToDuplicate(ctx, s, taloshost.IdentityOf(answer.Hardware)); err != nil || isLeft {
-			return r.Pacing.Wrong(s.errorSince(), r.Pacing.Interval), err
+			return r.Pacing.Wrong(s.unavailableSince(), r.Pacing.Interval), err
 		}
 		return r.observeMaintenance(ctx, s, answer)
 	case probe.Foreign:
 		return r.reconcileForeign(ctx, s)
 	case probe.WrongMachine:
 		s.setError(infrav1.HostIdentityReason, wrongMachine(answer))
-		return r.Pacing.Wrong(s.errorSince(), r.Pacing.Interval), nil
+		return r.Pacing.Wrong(s.unavailableSince(), r.Pacing.Interval), nil
 	default:
 		s.setUnreachable()
 	}
 
-	return r.Pacing.Silent(s.silentSince(), r.Pacing.Interval), nil
+	return r.Pacing.Unreachable(s.unreachableSince(), r.Pacing.Interval), nil
 }
 
 // reach reaches the machine of a host with credentials, which may be nil.
 func (r *HostReconciler) reach(ctx context.Context, s *hostScope, creds *talosclient.Credentials) probe.Answer {
-	return r.Contacts.Reach(ctx, r.Dialer, client.ObjectKeyFromObject(s.host), probe.Target{
+	return r.Probes.Reach(ctx, r.Dialer, client.ObjectKeyFromObject(s.host), probe.Target{
 		Addresses: taloshost.AddressesOf(s.host), Identity: taloshost.ExpectedIdentity(s.host),
 		Ambiguous: r.hosts().AmbiguousUUIDs(s.host.Namespace), Credentials: creds,
 	})
@@ -95,7 +95,7 @@ func (r *HostReconciler) observeMaintenance(ctx context.Context, s *hostScope, a
 	if err != nil {
 		ctrl.LoggerFrom(ctx).V(3).Info("The machine was lost while it was looked at", "reason", err.Error())
 		s.setUnreachable()
-		return r.Pacing.Silent(s.silentSince(), r.Pacing.Interval), nil
+		return r.Pacing.Unreachable(s.unreachableSince(), r.Pacing.Interval), nil
 	}
 	fingerprint := answer.Node.Fingerprint()
 	s.host.Status.Address = answer.Address
@@ -137,9 +137,9 @@ func (r *HostReconciler) judge(s *hostScope) ctrl.Result {
 	return ctrl.Result{}
 }
 
-// startAfresh does what the annotation of a person asks for: a quarantine ends,
+// retry does what the annotation of a person asks for: a quarantine ends,
 // and the machine that answers now is taken. The annotation goes last.
-func (r *HostReconciler) startAfresh(ctx context.Context, s *hostScope) error {
+func (r *HostReconciler) retry(ctx context.Context, s *hostScope) error {
 	r.Tracker.Forget(client.ObjectKeyFromObject(s.host))
 	if !s.host.Spec.Quarantine.Since.IsZero() {
 		r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventQuarantineEnded, "Retry", "The annotation has ended the quarantine")
@@ -150,7 +150,7 @@ func (r *HostReconciler) startAfresh(ctx context.Context, s *hostScope) error {
 		return fmt.Errorf("forgetting the machine of TalosHost %s: %w", s.host.Name, err)
 	}
 	forgetful.DeepCopyInto(s.host)
-	s.gone = true // The next pass finds what there is.
+	s.gone = true // The next reconciliation finds what there is.
 
 	return r.update(ctx, s, taloshost.EndQuarantine)
 }
@@ -158,7 +158,7 @@ func (r *HostReconciler) startAfresh(ctx context.Context, s *hostScope) error {
 // reconcileForeign handles a machine that somebody else has configured. It is
 // wiped only when the user says so, and gives the credentials for it.
 func (r *HostReconciler) reconcileForeign(ctx context.Context, s *hostScope) (ctrl.Result, error) {
-	wait := r.Pacing.Silent(s.errorSince(), r.Pacing.Interval)
+	wait := r.Pacing.Unreachable(s.unavailableSince(), r.Pacing.Interval)
 	if s.host.Spec.AdoptionPolicy != infrav1.AdoptionWipeForeign {
 		s.setError(infrav1.HostForeignReason, "The machine was configured by somebody else, and is left alone. Reset it to maintenance mode, or set adoptionPolicy WipeForeign with its talosconfig")
 		return wait, nil
@@ -220,8 +220,8 @@ func (r *HostReconciler) adopt(ctx context.Context, s *hostScope, answer probe.A
 	return nil
 }
 
-// update changes the host as this pass has read it: if it was changed since,
-// the pass was made on old facts, and is made again. The host of the scope stays
+// update changes the host as this reconciliation has read it: if it was changed since,
+// the reconciliation was made on old facts, and is made again. The host of the scope stays
 // as it was read, for the status.
 func (r *HostReconciler) update(ctx context.Context, s *hostScope, change func(*infrav1.TalosHost) error) error {
 	changed := s.host.DeepCopy()
@@ -239,13 +239,13 @@ func (r *HostReconciler) update(ctx context.Context, s *hostScope, change func(*
 	return nil
 }
 
-// errorSince is since when the host is not available, and silentSince since when
+// unavailableSince is since when the host is not available, and unreachableSince since when
 // its machine does not answer; zero when that is new.
-func (s *hostScope) errorSince() time.Time {
+func (s *hostScope) unavailableSince() time.Time {
 	return s.falseSince(infrav1.AvailableCondition)
 }
 
-func (s *hostScope) silentSince() time.Time {
+func (s *hostScope) unreachableSince() time.Time {
 	return s.falseSince(infrav1.ReachableCondition)
 }
 
@@ -258,7 +258,7 @@ func (s *hostScope) falseSince(conditionType string) time.Time {
 	return found.LastTransitionTime.Time
 }
 
-// isKnown tells whether the status holds what a look at the machine has found.
+// isKnown reports whether the status holds what a look at the machine has found.
 func (s *hostScope) isKnown() bool {
 	status := &s.host.Status
 

@@ -30,7 +30,7 @@ const releaseFactor = 3
 func (r *HostReconciler) reconcileRelease(ctx context.Context, s *hostScope) (ctrl.Result, error) {
 	// A machine that another host stands for is not even asked.
 	if held, err := r.leftToDuplicate(ctx, s, taloshost.KnownIdentity(s.host)); err != nil || held.Action != "" {
-		return r.hold(ctx, s, held, err)
+		return r.leaveToDuplicate(ctx, s, held, err)
 	}
 	answer, err := r.reachReleased(ctx, s)
 	if err != nil {
@@ -41,7 +41,7 @@ func (r *HostReconciler) reconcileRelease(ctx context.Context, s *hostScope) (ct
 	s.setVerdict(answer.Verdict)
 	decision, err := r.decideRelease(ctx, s, answer)
 	if err != nil || decision.Reason == infrav1.ReleaseDuplicateReason {
-		return r.hold(ctx, s, decision, err)
+		return r.leaveToDuplicate(ctx, s, decision, err)
 	}
 	r.reportRelease(s, decision)
 
@@ -78,8 +78,8 @@ func (r *HostReconciler) decideRelease(ctx context.Context, s *hostScope, answer
 	return decision, nil
 }
 
-// hold leaves the machine to another host.
-func (r *HostReconciler) hold(ctx context.Context, s *hostScope, held wipe.Decision, err error) (ctrl.Result, error) {
+// leaveToDuplicate leaves the machine to another host.
+func (r *HostReconciler) leaveToDuplicate(ctx context.Context, s *hostScope, held wipe.Decision, err error) (ctrl.Result, error) {
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -92,12 +92,12 @@ func (r *HostReconciler) hold(ctx context.Context, s *hostScope, held wipe.Decis
 // wait looks again later. A host that is being deleted waits no longer than for the
 // time of its release.
 func (r *HostReconciler) wait(ctx context.Context, s *hostScope, decision wipe.Decision) (ctrl.Result, error) {
-	if err := r.letMove(ctx, s); err != nil {
+	if err := r.allowMove(ctx, s); err != nil {
 		return ctrl.Result{}, err
 	}
 	overdue := r.Clock.Since(s.host.Spec.Release.RequestedAt.Time) >= taloshost.ReleaseTimeout(s.host.Spec.Release)
 	if overdue && !s.host.DeletionTimestamp.IsZero() {
-		return ctrl.Result{}, r.letGo(ctx, s, true)
+		return ctrl.Result{}, r.removeFinalizer(ctx, s, true)
 	}
 
 	return r.nextLook(s, decision, overdue), nil
@@ -114,7 +114,7 @@ func (r *HostReconciler) nextLook(s *hostScope, decision wipe.Decision, overdue 
 	if overdue || decision.Failed {
 		least = r.Pacing.Interval
 	}
-	result := r.Pacing.Silent(since, least)
+	result := r.Pacing.Unreachable(since, least)
 	if decision.Next > 0 && decision.Next < result.RequeueAfter {
 		return r.Pacing.After(max(decision.Next, least))
 	}
@@ -223,7 +223,7 @@ func (r *HostReconciler) reset(ctx context.Context, s *hostScope, answer probe.A
 		r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventReset, "Reset", "Told the machine to wipe itself")
 	}
 
-	return r.Pacing.After(r.Pacing.Interval / releaseFactor), r.letMove(ctx, s)
+	return r.Pacing.After(r.Pacing.Interval / releaseFactor), r.allowMove(ctx, s)
 }
 
 // refused says that the machine does not wipe what it was told to, in Talos' words.
@@ -258,11 +258,11 @@ func (r *HostReconciler) wipePartitions(ctx context.Context, s *hostScope, answe
 	return r.Pacing.After(r.Pacing.Interval / releaseFactor), nil
 }
 
-// letMove lets a host be moved for which no TalosMachine waits: its release may never
+// allowMove lets a host be moved for which no TalosMachine waits: its release may never
 // end, and goes on wherever it is. Only the order to wipe itself is not parted from
 // its record. A machine that somebody else has configured stays: which one it is, is
 // known from the status alone, which a move loses.
-func (r *HostReconciler) letMove(ctx context.Context, s *hostScope) error {
+func (r *HostReconciler) allowMove(ctx context.Context, s *hostScope) error {
 	host := s.host
 	if s.written != nil {
 		host = s.written

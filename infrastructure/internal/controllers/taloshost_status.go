@@ -18,19 +18,19 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 )
 
-// hostScope is what one pass knows about one host.
+// hostScope is what one reconciliation knows about one host.
 type hostScope struct {
 	host *infrav1.TalosHost
 	// consumer is the TalosMachine that has claimed the host; nil when it does
 	// not exist. cluster is its Cluster.
 	consumer *infrav1.TalosMachine
 	cluster  *clusterv1.Cluster
-	// otherConsumer tells that a TalosMachine of that name exists, but with
+	// otherConsumer reports whether a TalosMachine of that name exists, but with
 	// another provider ID.
 	otherConsumer bool
-	// written is the host after the last write to its spec in this pass.
+	// written is the host after the last write to its spec in this reconciliation.
 	written *infrav1.TalosHost
-	// gone tells that the object is not ours any more: nothing is written.
+	// gone reports whether the object is not ours any more: nothing is written.
 	gone bool
 
 	state                                              infrav1.HostState
@@ -55,7 +55,7 @@ func (s *hostScope) setClaimed() {
 	}
 	s.available = condition.False(infrav1.HostClaimedByReason, s.claimedText(taloshost.IsConfiguredAgain(s.host)))
 	s.reachable = condition.Unknownf(infrav1.FollowedByConsumerReason, "The conditions of TalosMachine %s tell", spec.ConsumerRef.Name)
-	s.setStrangerFoundByConsumer()
+	s.setFoundByConsumer()
 }
 
 func (s *hostScope) claimedText(configuredAgain bool) string {
@@ -67,16 +67,16 @@ func (s *hostScope) claimedText(configuredAgain bool) string {
 	return text
 }
 
-// consumerMovedOrMissing tells that a machine that is being re-provisioned is not
+// consumerMovedOrMissing reports whether a machine that is being re-provisioned is not
 // to be wiped now: its TalosMachine is not there, or lives on in another
 // management cluster.
 func (s *hostScope) consumerMovedOrMissing() bool {
 	return taloshost.IsReprovisioned(s.host) && (s.consumer == nil || taloshost.IsMoved(s.consumer))
 }
 
-// setStrangerFoundByConsumer takes over what the TalosMachine, which follows the
+// setFoundByConsumer takes over what the TalosMachine, which follows the
 // machine, has found about who answers.
-func (s *hostScope) setStrangerFoundByConsumer() {
+func (s *hostScope) setFoundByConsumer() {
 	if s.consumer == nil {
 		return
 	}
@@ -163,7 +163,7 @@ func (s *hostScope) conditionReason(conditionType string) string {
 	return ""
 }
 
-// reconcileStatus writes what the pass has found.
+// reconcileStatus writes what the reconciliation has found.
 func (r *HostReconciler) reconcileStatus(ctx context.Context, s *hostScope, helper *patch.Helper) error {
 	if s.gone {
 		return nil

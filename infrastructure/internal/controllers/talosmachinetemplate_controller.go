@@ -64,7 +64,7 @@ func (r *MachineTemplateReconciler) SetupWithManager(ctx context.Context, mgr ct
 	return nil
 }
 
-// Reconcile is one pass over one TalosMachineTemplate.
+// Reconcile reconciles one TalosMachineTemplate.
 func (r *MachineTemplateReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	template := &infrav1.TalosMachineTemplate{}
 	if err := r.Client.Get(ctx, req.NamespacedName, template); err != nil {

@@ -76,7 +76,7 @@ type world struct {
 	asked   map[string]int
 	watched map[string]int
 
-	// terminating tells that the namespace is being deleted: nothing can be made.
+	// terminating reports whether the namespace is being deleted: nothing can be made.
 	terminating bool
 
 	// beforeUpdate, when set, runs before the next update of an object.
@@ -346,11 +346,11 @@ func (w *world) manager() *manager {
 	m.clusters = &ClusterReconciler{Client: c, APIReader: live, ClusterDomain: "example.local"}
 	m.machines = &MachineReconciler{
 		Client: c, APIReader: live, Changes: m.machineWatcher.Events(),
-		Metal: &metal.Machines{
-			Client: c, APIReader: live, Dialer: dialer, Credentials: store, Contacts: m.contacts, Counts: m.counts, Tracker: machinewatch.NewTracker(m.machineWatcher, w.clock),
+		Metal: &metal.Backend{
+			Client: c, APIReader: live, Dialer: dialer, Credentials: store, Probes: m.contacts, Counts: m.counts, Tracker: machinewatch.NewTracker(m.machineWatcher, w.clock),
 			Clock: w.clock, Random: w.random, Recorder: w.events, Pacing: pace,
 		},
-		Container: &container.Machines{
+		Container: &container.Backend{
 			Client: c, APIReader: live, Dialer: dialer, Credentials: store, Tracker: machinewatch.NewTracker(m.machineWatcher, w.clock), ClusterDomain: "example.local",
 			Clock: w.clock, Random: w.random, Recorder: w.events, Pacing: pace,
 		},
@@ -358,7 +358,7 @@ func (w *world) manager() *manager {
 	m.hosts = &HostReconciler{
 		Client: c, APIReader: live, Dialer: dialer, Credentials: store,
 		Clock: w.clock, Recorder: w.events, Pacing: pace,
-		Contacts: m.contacts, Counts: m.counts, Tracker: machinewatch.NewTracker(m.hostWatcher, w.clock), Changes: m.hostWatcher.Events(),
+		Probes: m.contacts, Counts: m.counts, Tracker: machinewatch.NewTracker(m.hostWatcher, w.clock), Changes: m.hostWatcher.Events(),
 	}
 
 	return m

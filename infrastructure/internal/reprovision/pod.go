@@ -14,9 +14,9 @@ type PodFacts struct {
 	// Machine is the TalosMachine as it is now, and Others are all of its Cluster.
 	Machine *infrav1.TalosMachine
 	Others  []infrav1.TalosMachine
-	// FromTemplate tells that the annotation comes from a template.
+	// FromTemplate reports whether the annotation comes from a template.
 	FromTemplate bool
-	// HasData tells that the machine configuration is there.
+	// HasData reports whether the machine configuration is there.
 	HasData bool
 }
 
@@ -34,7 +34,7 @@ func RefusePod(facts PodFacts) Refusal {
 	return refusal(machine, going, facts.FromTemplate, facts.HasData, other)
 }
 
-// IsPodUnderWay tells whether a machine in a Pod is being re-provisioned: from before
+// IsPodUnderWay reports whether a machine in a Pod is being re-provisioned: from before
 // it is wiped until it runs again.
 func IsPodUnderWay(machine *infrav1.TalosMachine) bool {
 	switch machine.Spec.Pod.Progress {

@@ -38,12 +38,12 @@ const (
 	Finish Step = "Finish"
 )
 
-// IsWanted tells whether somebody has asked for a machine to be re-provisioned.
+// IsWanted reports whether somebody has asked for a machine to be re-provisioned.
 func IsWanted(machine *infrav1.TalosMachine) bool {
 	return metav1.HasAnnotation(machine.ObjectMeta, infrav1.ReprovisionAnnotation)
 }
 
-// IsDespiteOthers tells whether a person lets a machine be wiped whatever becomes of
+// IsDespiteOthers reports whether a person lets a machine be wiped whatever becomes of
 // the other ones, and of etcd.
 func IsDespiteOthers(machine *infrav1.TalosMachine) bool {
 	return machine.Annotations[infrav1.ReprovisionAnnotation] == infrav1.ReprovisionDespiteOthers
@@ -73,9 +73,9 @@ type Facts struct {
 	// Machine is the TalosMachine, and Host its host, both as they are now.
 	Machine *infrav1.TalosMachine
 	Host    *infrav1.TalosHost
-	// FromTemplate tells that the annotation comes from a template.
+	// FromTemplate reports whether the annotation comes from a template.
 	FromTemplate bool
-	// HasData tells that the machine configuration is there.
+	// HasData reports whether the machine configuration is there.
 	HasData bool
 	// Hosts are all hosts of the namespace, as they are now.
 	Hosts []infrav1.TalosHost
@@ -147,7 +147,7 @@ func RefuseForEtcd(others etcd.Health) Refusal {
 	}
 }
 
-// isGoing tells whether the TalosMachine or its host goes. Only what carries our
+// isGoing reports whether the TalosMachine or its host goes. Only what carries our
 // finalizers is wiped: nothing else is sure to be found again.
 func isGoing(facts Facts) bool {
 	machine, host := facts.Machine, facts.Host

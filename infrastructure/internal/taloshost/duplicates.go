@@ -8,7 +8,7 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
-// Used tells whether a host is in use, as far as its records (see RecordsUse) can be
+// Used reports whether a host is in use, as far as its records (see RecordsUse) can be
 // believed.
 type Used func(host *infrav1.TalosHost) bool
 
@@ -52,7 +52,7 @@ func DuplicateText(host, other *infrav1.TalosHost) string {
 	return "TalosHost " + other.Name
 }
 
-// AreDuplicates tells whether other names an address of host, or stands for a machine
+// AreDuplicates reports whether other names an address of host, or stands for a machine
 // of the identity that host's machine has told. Nothing told is a duplicate of nothing. What
 // the users of another namespace only name keeps nobody here from anything, but for the
 // identity of a machine that host is to find by its address alone: of their hosts that
@@ -72,7 +72,7 @@ func AreDuplicates(host *infrav1.TalosHost, told infrav1.HostIdentity, other *in
 	return shareAddress(host, other) || IsSameMachine(told, KnownIdentity(other)) || IsSameMachine(told, WantedIdentity(other))
 }
 
-// answersAt tells whether the machine of seen has answered at an address that host
+// answersAt reports whether the machine of seen has answered at an address that host
 // names too.
 func answersAt(seen, host *infrav1.TalosHost) bool {
 	address := normal(seen.Status.Address)
@@ -136,7 +136,7 @@ func normal(address string) string {
 	return strings.ToLower(address)
 }
 
-// isFirst tells whether other goes before host, whose machine has told what it is: one
+// isFirst reports whether other goes before host, whose machine has told what it is: one
 // in use does; of two namespaces the one with the better title, because a host that is older
 // may name another machine at any time; else the older one.
 func isFirst(other, host *infrav1.TalosHost, told infrav1.HostIdentity, used Used) bool {

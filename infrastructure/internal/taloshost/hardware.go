@@ -28,7 +28,7 @@ const (
 	maxSymlinkBytes = 256 << 10
 )
 
-// IsContainer tells whether a machine that answers is a container: nothing is
+// IsContainer reports whether a machine that answers is a container: nothing is
 // installed there, and it has no volumes of its own.
 func IsContainer(told talosclient.Hardware) bool {
 	return told.Mode == container || (told.Mode == "" && told.Platform == container)

@@ -27,7 +27,7 @@ const (
 	IdentityUnusable Verdict = "Unusable"
 )
 
-// OK tells whether the machine may be worked with.
+// OK reports whether the machine may be worked with.
 func (v Verdict) OK() bool {
 	return v == IdentityMatches || v == IdentityDiscovered
 }
@@ -47,7 +47,7 @@ var placeholders = []string{
 	"4c4c4544-0000-2010-8020-80c04f202020",
 }
 
-// UsableUUID tells whether uuid identifies a machine. Empty, repeated bytes
+// UsableUUID reports whether uuid identifies a machine. Empty, repeated bytes
 // (all zero, all F) and known placeholders do not.
 func UsableUUID(uuid string) bool {
 	const digitsOfUUID, bytesOfUUID = 32, 16
@@ -60,7 +60,7 @@ func UsableUUID(uuid string) bool {
 	return !slices.Contains(placeholders, uuid)
 }
 
-// UsableMAC tells whether a hardware address may belong to one link only.
+// UsableMAC reports whether a hardware address may belong to one link only.
 func UsableMAC(mac string) bool {
 	switch strings.ToLower(mac) {
 	case "", "00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff":

@@ -18,10 +18,10 @@ import (
 )
 
 // reconcileReprovision begins to delete the Pod and its data when somebody asks for
-// it (design D15), and says how far that is. The wish is the annotation; once it is
+// it (design D15), and says how far that is. The podBuilder is the annotation; once it is
 // begun, the record on the TalosMachine goes on without it. It is taken away before
 // the machine is recorded to run.
-func (m *Machines) reconcileReprovision(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
+func (m *Backend) reconcileReprovision(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
 	machine := scope.TalosMachine
 	progress := machine.Spec.Pod.Progress
 	scope.Observed.Reprovisioning = condition.False(infrav1.NotReprovisioningReason, "")
@@ -41,7 +41,7 @@ func (m *Machines) reconcileReprovision(ctx context.Context, scope *backends.Sco
 
 // beginReprovision records that the Pod and its data are to be made again, unless
 // something speaks against it. That is judged on what is read live.
-func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
+func (m *Backend) beginReprovision(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
 	begun, err := m.reprovisioner.Begin(ctx, scope, backends.Etcd{Live: m.APIReader, Dialer: m.Dialer, Credentials: m.Credentials},
 		func() (reprovision.Refusal, error) { return m.refuseReprovision(ctx, scope) },
 		func() error {
@@ -62,7 +62,7 @@ func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) 
 }
 
 // refuseReprovision says what speaks against a beginning, beside etcd.
-func (m *Machines) refuseReprovision(ctx context.Context, scope *backends.Scope) (reprovision.Refusal, error) {
+func (m *Backend) refuseReprovision(ctx context.Context, scope *backends.Scope) (reprovision.Refusal, error) {
 	machines := &infrav1.TalosMachineList{}
 	err := m.APIReader.List(ctx, machines, client.InNamespace(scope.TalosMachine.Namespace),
 		client.MatchingLabels{clusterv1.ClusterNameLabel: scope.Cluster.Name})
@@ -84,9 +84,9 @@ func (m *Machines) refuseReprovision(ctx context.Context, scope *backends.Scope)
 
 // wipePod deletes the Pod and its data; once both are gone the Pod is made again as
 // if for the first time. The address of its etcd stays.
-func (m *Machines) wipePod(ctx context.Context, scope *backends.Scope, now life) (ctrl.Result, error) {
+func (m *Backend) wipePod(ctx context.Context, scope *backends.Scope, facts podFacts) (ctrl.Result, error) {
 	m.forget(client.ObjectKeyFromObject(scope.TalosMachine))
-	left, err := m.deleteAll(ctx, m.wish(scope, false), now, false)
+	left, err := m.deleteAll(ctx, m.podBuilder(scope, false), facts, false)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -107,5 +107,5 @@ func (m *Machines) wipePod(ctx context.Context, scope *backends.Scope, now life)
 	scope.Observed.Reprovisioning = condition.True(infrav1.ApplyingConfigurationReason, "The Pod and its data are gone, and are made again")
 	scope.Observed.Provisioned = false
 
-	return m.soon(), nil
+	return m.requeueStarting(), nil
 }

@@ -20,9 +20,9 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 )
 
-// Delete implements backends.Machines. It asks for the release of the host;
+// Delete implements backends.Backend. It asks for the release of the host;
 // the TalosHost controller carries it out.
-func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.Deletion, ctrl.Result, error) {
+func (m *Backend) Delete(ctx context.Context, scope *backends.Scope) (backends.Deletion, ctrl.Result, error) {
 	machine := scope.TalosMachine
 	m.forget(keyOf(machine))
 	scope.Observed.Reprovisioning = condition.False(infrav1.NotReprovisioningReason, "")
@@ -53,21 +53,21 @@ func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.
 	return m.awaitRelease(ctx, scope, host)
 }
 
-// Gone implements backends.Machines. The host has its own controller.
-func (m *Machines) Gone(_ context.Context, key client.ObjectKey) error {
+// Gone implements backends.Backend. The host has its own controller.
+func (m *Backend) Gone(_ context.Context, key client.ObjectKey) error {
 	m.forget(key)
 
 	return nil
 }
 
 // forget ends the watch of a machine.
-func (m *Machines) forget(key client.ObjectKey) {
+func (m *Backend) forget(key client.ObjectKey) {
 	m.Tracker.Forget(key)
-	m.taken.Delete(key)
+	m.applied.Delete(key)
 }
 
 // giveBack makes a host free that was never configured, or is proven wiped.
-func (m *Machines) giveBack(ctx context.Context, host *infrav1.TalosHost) error {
+func (m *Backend) giveBack(ctx context.Context, host *infrav1.TalosHost) error {
 	if err := m.Credentials.DeleteAdmin(ctx, host); err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (m *Machines) giveBack(ctx context.Context, host *infrav1.TalosHost) error 
 
 // disown lets a host go that does not know of the machine that has run: nothing is
 // proven of that one. The certificate stays, because the machine may accept it.
-func (m *Machines) disown(ctx context.Context, host *infrav1.TalosHost) error {
+func (m *Backend) disown(ctx context.Context, host *infrav1.TalosHost) error {
 	if err := taloshost.Disown(host); err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (m *Machines) disown(ctx context.Context, host *infrav1.TalosHost) error {
 
 // requestRelease asks for the release of a host. One that is being wiped to be
 // used again is not given to the same machine any more.
-func (m *Machines) requestRelease(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
+func (m *Backend) requestRelease(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
 	spec := metalSpec(scope.TalosMachine)
 	release := infrav1.HostRelease{
 		Policy:         spec.ReleasePolicy,
@@ -119,7 +119,7 @@ func (m *Machines) requestRelease(ctx context.Context, scope *backends.Scope, ho
 	return nil
 }
 
-// healthOf tells whether something was known against the machine.
+// healthOf reports whether something was known against the machine.
 func healthOf(scope *backends.Scope) infrav1.ConsumerHealth {
 	running := conditions.Get(scope.TalosMachine, infrav1.RunningCondition)
 	returned := running != nil && running.Reason == infrav1.ReturnedToMaintenanceReason
@@ -142,7 +142,7 @@ func leftEtcdOf(scope *backends.Scope) string {
 
 // awaitRelease waits until the host is free, needs a person, or was silent for
 // too long. Then the host is nobody's, and its release goes on without us.
-func (m *Machines) awaitRelease(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (backends.Deletion, ctrl.Result, error) {
+func (m *Backend) awaitRelease(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (backends.Deletion, ctrl.Result, error) {
 	released := conditions.Get(host, infrav1.ReleasedCondition)
 	failed := released != nil && slices.Contains([]string{infrav1.NotWipedReason, infrav1.RetainedReason}, released.Reason)
 	left := taloshost.ReleaseTimeout(host.Spec.Release) - m.Clock.Since(host.Spec.Release.RequestedAt.Time)

@@ -18,11 +18,11 @@ import (
 type told struct {
 	// release is the Talos release that it runs; empty when not known.
 	release string
-	// container tells that it is a container.
+	// container reports whether it is a container.
 	container bool
 	// disks are its disks.
 	disks []infrav1.HostDisk
-	// installed tells that Talos is installed on one of them, or may be.
+	// installed reports whether Talos is installed on one of them, or may be.
 	installed bool
 	// platform, schematic and secureBoot are those of what it has booted; each is
 	// empty when not known.

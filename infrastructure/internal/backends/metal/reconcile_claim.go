@@ -20,8 +20,8 @@ import (
 
 // reconcileClaim finds the host of a TalosMachine, or claims one: the intent is
 // recorded on the TalosMachine first, then the host is claimed by an update of
-// what was read live. No host means that there is none in this pass.
-func (m *Machines) reconcileClaim(ctx context.Context, scope *backends.Scope, data *bootstrapData) (*infrav1.TalosHost, ctrl.Result, error) {
+// what was read live. No host means that there is none in this reconciliation.
+func (m *Backend) reconcileClaim(ctx context.Context, scope *backends.Scope, data *bootstrapData) (*infrav1.TalosHost, ctrl.Result, error) {
 	ref := scope.TalosMachine.Spec.HostRef
 	if ref.Name == "" {
 		return m.chooseHost(ctx, scope, data)
@@ -49,7 +49,7 @@ func (m *Machines) reconcileClaim(ctx context.Context, scope *backends.Scope, da
 }
 
 // chooseHost picks a host and records the intent to claim it.
-func (m *Machines) chooseHost(ctx context.Context, scope *backends.Scope, data *bootstrapData) (*infrav1.TalosHost, ctrl.Result, error) {
+func (m *Backend) chooseHost(ctx context.Context, scope *backends.Scope, data *bootstrapData) (*infrav1.TalosHost, ctrl.Result, error) {
 	list := &infrav1.TalosHostList{}
 	// They are only read: what is claimed is read live.
 	if err := m.Client.List(ctx, list, client.InNamespace(scope.TalosMachine.Namespace), client.UnsafeDisableDeepCopy); err != nil {
@@ -62,10 +62,10 @@ func (m *Machines) chooseHost(ctx context.Context, scope *backends.Scope, data *
 	choice := claim.Choose(hosts, data.request, m.Random)
 	if choice.Host == nil {
 		scope.Observed.Claim = condition.False(infrav1.NoHostFitsReason, choice.Message())
-		return nil, ctrl.Result{RequeueAfter: choice.RetryAfter}, m.forgetHost(ctx, scope)
+		return nil, ctrl.Result{RequeueAfter: choice.RetryAfter}, m.dropIntent(ctx, scope)
 	}
 	scope.Observed.Claim = condition.False(infrav1.ClaimingHostReason, "Claiming TalosHost "+choice.Host.Name)
-	if err := m.intend(ctx, scope, choice.Host); err != nil {
+	if err := m.recordIntent(ctx, scope, choice.Host); err != nil {
 		return nil, ctrl.Result{}, err
 	}
 	host, err := m.getHost(ctx, choice.Host.Namespace, choice.Host.Name)
@@ -79,8 +79,8 @@ func (m *Machines) chooseHost(ctx context.Context, scope *backends.Scope, data *
 	return m.claimHost(ctx, scope, host)
 }
 
-// forgetHost drops an intent that came to nothing.
-func (m *Machines) forgetHost(ctx context.Context, scope *backends.Scope) error {
+// dropIntent drops an intent that came to nothing.
+func (m *Backend) dropIntent(ctx context.Context, scope *backends.Scope) error {
 	if scope.TalosMachine.Spec.HostRef.Name == "" {
 		return nil
 	}
@@ -88,10 +88,10 @@ func (m *Machines) forgetHost(ctx context.Context, scope *backends.Scope) error 
 	return backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.HostRef = infrav1.TalosMachineHostReference{} })
 }
 
-// intend records the host and the provider ID on the TalosMachine. One that a host
+// recordIntent records the host and the provider ID on the TalosMachine. One that a host
 // names goes with the host; so does one of ours, because it may be one that the host
 // before has named.
-func (m *Machines) intend(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
+func (m *Backend) recordIntent(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
 	providerID := host.Spec.ProviderID
 	if providerID == "" && scope.TalosMachine.Spec.HostRef.Name == host.Name {
 		providerID = scope.TalosMachine.Spec.ProviderID
@@ -111,7 +111,7 @@ func (m *Machines) intend(ctx context.Context, scope *backends.Scope, host *infr
 
 // claimHost claims a host that was read live. Whoever comes second meets a
 // conflict.
-func (m *Machines) claimHost(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (*infrav1.TalosHost, ctrl.Result, error) {
+func (m *Backend) claimHost(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (*infrav1.TalosHost, ctrl.Result, error) {
 	machine := scope.TalosMachine
 	if err := taloshost.Claim(host, machine); err != nil {
 		return nil, ctrl.Result{}, err
@@ -133,7 +133,7 @@ func (m *Machines) claimHost(ctx context.Context, scope *backends.Scope, host *i
 
 // bind records that the host is claimed, and that its machine has run where the host
 // knows it. A UID is renewed after a move, which gives every object a new one.
-func (m *Machines) bind(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (*infrav1.TalosHost, ctrl.Result, error) {
+func (m *Backend) bind(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (*infrav1.TalosHost, ctrl.Result, error) {
 	machine := scope.TalosMachine
 	wanted := infrav1.TalosMachineHostReference{Name: machine.Spec.HostRef.Name, Claim: infrav1.HostClaimBound, Progress: machine.Spec.HostRef.Progress}
 	if host.Spec.Handover.Progress == infrav1.HandoverRan && !taloshost.IsReprovisioned(host) {

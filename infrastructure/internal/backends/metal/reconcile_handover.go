@@ -24,12 +24,12 @@ import (
 
 // reconcileHandover gives a claimed machine its configuration. Before that the
 // administrator's certificate exists, and the host records the hand-over.
-func (m *Machines) reconcileHandover(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData) (ctrl.Result, error) {
+func (m *Backend) reconcileHandover(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData) (ctrl.Result, error) {
 	setIdentity(scope, host)
 	scope.Observed.Running = condition.False(infrav1.NotConfiguredReason, "The machine has no configuration yet")
 	target := m.target(host)
 	target.Fingerprint = host.Spec.MaintenanceCertFingerprint
-	answer := m.Contacts.Reach(ctx, m.Dialer, client.ObjectKeyFromObject(host), target)
+	answer := m.Probes.Reach(ctx, m.Dialer, client.ObjectKeyFromObject(host), target)
 	defer answer.Close()
 	if answer.Outcome != probe.InMaintenance {
 		scope.Observed.Configuration = notHandedOver(answer)
@@ -41,7 +41,7 @@ func (m *Machines) reconcileHandover(ctx context.Context, scope *backends.Scope,
 
 // handOver configures a machine that answers in maintenance mode, and is the
 // right one.
-func (m *Machines) handOver(
+func (m *Backend) handOver(
 	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData, answer probe.Answer,
 ) (ctrl.Result, error) {
 	// The TalosHost controller keeps duplicates from being claimed; two that were claimed
@@ -76,7 +76,7 @@ func (m *Machines) handOver(
 
 // overlaid is the configuration with what only the host knows; nil, with the
 // reason in a condition, when there is none.
-func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData, answer probe.Answer) ([]byte, error) {
+func (m *Backend) overlaid(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData, answer probe.Answer) ([]byte, error) {
 	configuration, err := m.configurationOf(ctx, scope, data)
 	if err != nil {
 		return nil, err
@@ -88,7 +88,7 @@ func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, host *in
 	release, err := answer.Node.Version(ctx)
 	if err != nil {
 		scope.Observed.Configuration = condition.False(infrav1.ApplyingConfigurationReason, "The machine does not tell its Talos release; its configuration is handed over once it does")
-		return nil, nil //nolint:nilerr // The next pass asks again.
+		return nil, nil //nolint:nilerr // The next reconciliation asks again.
 	}
 	told := toldBy(answer.Hardware, release, m.ImageFactory)
 	if wrong := keepsOtherRelease(scope, host, answer.Hardware, release); wrong != "" {
@@ -124,7 +124,7 @@ func notHandedOver(answer probe.Answer) condition.Finding {
 
 // recordHandover writes down that the machine is about to be configured, and in
 // which boot.
-func (m *Machines) recordHandover(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, answer probe.Answer, configuration []byte) error {
+func (m *Backend) recordHandover(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, answer probe.Answer, configuration []byte) error {
 	image, err := installedBy(configuration, answer.Hardware)
 	if err != nil {
 		return err
@@ -152,7 +152,7 @@ func (m *Machines) recordHandover(ctx context.Context, scope *backends.Scope, ho
 // apply sends the configuration. The record of the hand-over stays whatever the
 // machine answers: only a proof takes it back, and without a change of the host
 // a refusal does not wake this controller again.
-func (m *Machines) apply(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, answer probe.Answer, configuration []byte) (ctrl.Result, error) {
+func (m *Backend) apply(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, answer probe.Answer, configuration []byte) (ctrl.Result, error) {
 	log := ctrl.LoggerFrom(ctx).WithValues("TalosHost", klog.KObj(host))
 	err := answer.Node.ApplyConfiguration(ctx, configuration)
 	switch {
@@ -164,12 +164,12 @@ func (m *Machines) apply(ctx context.Context, scope *backends.Scope, host *infra
 		}
 		return m.Pacing.After(refusedRetryInterval), nil
 	case err != nil:
-		// Perhaps it was taken; the next pass sees.
+		// Perhaps it was taken; the next reconciliation sees.
 		scope.Observed.Configuration = condition.False(infrav1.ApplyingConfigurationReason, "The machine has not confirmed that it took its configuration")
 		log.Info("Handing over the configuration has failed", "reason", err.Error())
 		return m.Pacing.Soon(), nil
 	}
-	m.taken.Store(keyOf(scope.TalosMachine), taking{fingerprint: answer.Node.Fingerprint(), at: m.Clock.Now()})
+	m.applied.Store(keyOf(scope.TalosMachine), appliedBoot{fingerprint: answer.Node.Fingerprint(), at: m.Clock.Now()})
 	scope.Observed.Configuration = condition.True(infrav1.ConfigurationAppliedReason, "")
 	log.Info("Handed over the configuration")
 	m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeNormal, infrav1.EventConfigurationApplied, "Apply", "Handed over the configuration to TalosHost %s", host.Name)
@@ -177,17 +177,17 @@ func (m *Machines) apply(ctx context.Context, scope *backends.Scope, host *infra
 	return m.Pacing.Soon(), nil
 }
 
-// taking is a boot of a machine that has taken its configuration.
-type taking struct {
+// appliedBoot is a boot of a machine that has taken its configuration.
+type appliedBoot struct {
 	fingerprint string
 	at          time.Time
 }
 
-// isTaking tells whether the machine has only just taken its configuration, and
+// isApplying reports whether the machine has only just taken its configuration, and
 // has not left maintenance mode yet.
-func (m *Machines) isTaking(scope *backends.Scope, answer probe.Answer) bool {
-	found, _ := m.taken.Load(keyOf(scope.TalosMachine))
-	last, ok := found.(taking)
+func (m *Backend) isApplying(scope *backends.Scope, answer probe.Answer) bool {
+	found, _ := m.applied.Load(keyOf(scope.TalosMachine))
+	last, ok := found.(appliedBoot)
 
 	return ok && last.fingerprint == answer.Node.Fingerprint() && m.Clock.Since(last.at) < taloshost.HandoverSettle
 }

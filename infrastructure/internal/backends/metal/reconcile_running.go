@@ -23,10 +23,10 @@ import (
 )
 
 // reconcileRunning follows a machine that was given its configuration.
-func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData) (ctrl.Result, error) {
+func (m *Backend) reconcileRunning(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData) (ctrl.Result, error) {
 	setIdentity(scope, host)
 	scope.Observed.Provisioned = host.Spec.Handover.Progress == infrav1.HandoverRan
-	scope.Observed.Configuration = takenFinding(scope)
+	scope.Observed.Configuration = appliedFinding(scope)
 	scope.Observed.InstallerImage = host.Spec.Handover.InstallerImage
 
 	if err := m.Credentials.RenewAdmin(ctx, clusterKey(scope), host); err != nil {
@@ -45,7 +45,7 @@ func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, 
 	}
 	target := m.target(host)
 	target.Credentials = &creds
-	answer := m.Contacts.Reach(ctx, m.Dialer, client.ObjectKeyFromObject(host), target)
+	answer := m.Probes.Reach(ctx, m.Dialer, client.ObjectKeyFromObject(host), target)
 	defer answer.Close()
 
 	switch answer.Outcome {
@@ -66,9 +66,9 @@ func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, 
 	return m.paced(scope, infrav1.ConfigurationAppliedCondition, metav1.ConditionTrue, m.Pacing.Interval/2), nil
 }
 
-// isCalm tells whether a machine that runs need not be asked: it is watched, was
+// isCalm reports whether a machine that runs need not be asked: it is watched, was
 // seen often enough since it last changed, and everything is written down.
-func (m *Machines) isCalm(scope *backends.Scope, host *infrav1.TalosHost) bool {
+func (m *Backend) isCalm(scope *backends.Scope, host *infrav1.TalosHost) bool {
 	machine := scope.TalosMachine
 	status, calm := m.Tracker.Unchanged(keyOf(machine), targetText(host))
 	if !calm || !scope.Observed.Provisioned || len(machine.Status.Addresses) == 0 || machine.Status.TalosVersion == "" || runsOther(machine, host, machine.Status.TalosVersion) != "" {
@@ -84,9 +84,9 @@ func targetText(host *infrav1.TalosHost) string {
 	return fmt.Sprint(taloshost.AddressesOf(host), taloshost.WantedIdentity(host))
 }
 
-// takenFinding is what is known of the configuration of a machine that was not
-// asked yet in this pass: it has run, or it has taken it, or neither is sure.
-func takenFinding(scope *backends.Scope) condition.Finding {
+// appliedFinding is what is known of the configuration of a machine that was not
+// asked yet in this reconciliation: it has run, or it has taken it, or neither is sure.
+func appliedFinding(scope *backends.Scope) condition.Finding {
 	if scope.Observed.Provisioned || conditions.IsTrue(scope.TalosMachine, infrav1.ConfigurationAppliedCondition) {
 		return condition.True(infrav1.ConfigurationAppliedReason, "")
 	}
@@ -116,7 +116,7 @@ func notRunning(answer probe.Answer, ran bool) condition.Finding {
 // As long as it was never seen running, it gets its configuration again: the
 // first call may have been lost. Afterwards it never does by itself, because a
 // blank member would join etcd (design D10).
-func (m *Machines) backInMaintenance(
+func (m *Backend) backInMaintenance(
 	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData, answer probe.Answer,
 ) (ctrl.Result, error) {
 	if scope.Observed.Provisioned || scope.TalosMachine.Spec.HostRef.Progress == infrav1.HostRan {
@@ -129,7 +129,7 @@ func (m *Machines) backInMaintenance(
 		scope.Observed.Configuration = notHandedOver(probe.Answer{Outcome: probe.WrongFingerprint})
 		return m.Pacing.Later(), nil
 	}
-	if m.isTaking(scope, answer) {
+	if m.isApplying(scope, answer) {
 		return m.Pacing.Soon(), nil
 	}
 
@@ -137,7 +137,7 @@ func (m *Machines) backInMaintenance(
 }
 
 // observe reads what a configured machine tells.
-func (m *Machines) observe(
+func (m *Backend) observe(
 	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, answer probe.Answer, creds talosclient.Credentials,
 ) (ctrl.Result, error) {
 	status, err := answer.Node.MachineStatus(ctx)
@@ -179,7 +179,7 @@ func (m *Machines) observe(
 // recordRan writes down that the machine runs: from then on it is never
 // configured again. The TalosMachine knows it first, and for itself: a host can be
 // made anew by whoever may write hosts.
-func (m *Machines) recordRan(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
+func (m *Backend) recordRan(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
 	// One that is being wiped runs for the last time.
 	if host.Spec.Handover.Progress == infrav1.HandoverRan || host.Spec.Release.Policy != "" {
 		return nil

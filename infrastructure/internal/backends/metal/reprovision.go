@@ -19,9 +19,9 @@ import (
 )
 
 // reconcileReprovision wipes a machine when somebody asks for it, and has it
-// configured again. No host means that there is nothing else to do in this pass;
+// configured again. No host means that there is nothing else to do in this reconciliation;
 // otherwise the result says when this is to be looked at again.
-func (m *Machines) reconcileReprovision(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (*infrav1.TalosHost, ctrl.Result, error) {
+func (m *Backend) reconcileReprovision(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (*infrav1.TalosHost, ctrl.Result, error) {
 	scope.Observed.Reprovisioning = condition.False(infrav1.NotReprovisioningReason, "")
 	switch reprovision.Next(scope.TalosMachine, host) {
 	case reprovision.Needless:
@@ -48,7 +48,7 @@ func (m *Machines) reconcileReprovision(ctx context.Context, scope *backends.Sco
 
 // configureAgain lets a machine that is proven wiped be configured, unless its
 // host goes.
-func (m *Machines) configureAgain(scope *backends.Scope, host *infrav1.TalosHost) *infrav1.TalosHost {
+func (m *Backend) configureAgain(scope *backends.Scope, host *infrav1.TalosHost) *infrav1.TalosHost {
 	if !host.DeletionTimestamp.IsZero() || taloshost.IsMoved(host) || taloshost.IsMoved(scope.TalosMachine) {
 		message := "The machine is not configured again: its TalosHost is being deleted, or was moved to another management cluster"
 		scope.Observed.Reprovisioning = condition.False(infrav1.ReprovisionGoingReason, message)
@@ -66,7 +66,7 @@ var errBehind = errors.New("the cache is behind")
 // beginReprovision asks for the release of a machine that is to come back, if
 // nothing speaks against it. That is judged on what is read live, so that nothing is
 // carried out twice.
-func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) (*infrav1.TalosHost, ctrl.Result, error) {
+func (m *Backend) beginReprovision(ctx context.Context, scope *backends.Scope) (*infrav1.TalosHost, ctrl.Result, error) {
 	var facts reprovision.Facts
 	begun, err := m.reprovisioner.Begin(ctx, scope, backends.Etcd{Live: m.APIReader, Dialer: m.Dialer, Credentials: m.Credentials},
 		func() (_ reprovision.Refusal, err error) {
@@ -100,7 +100,7 @@ func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) 
 // recordReprovision records that the machine is wiped to come back. Only then may it be
 // given its configuration once more: a manager that dies in between finds it running, and
 // records that again.
-func (m *Machines) recordReprovision(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
+func (m *Backend) recordReprovision(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
 	if err := backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.HostRef.Progress = "" }); err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (m *Machines) recordReprovision(ctx context.Context, scope *backends.Scope,
 	return nil
 }
 
-func (m *Machines) reprovisionFacts(ctx context.Context, scope *backends.Scope) (reprovision.Facts, error) {
+func (m *Backend) reprovisionFacts(ctx context.Context, scope *backends.Scope) (reprovision.Facts, error) {
 	facts := reprovision.Facts{Machine: &infrav1.TalosMachine{}, FromTemplate: backends.IsReprovisionFromTemplate(scope), Cluster: scope.Cluster.Name}
 	if err := m.APIReader.Get(ctx, keyOf(scope.TalosMachine), facts.Machine); err != nil {
 		return facts, fmt.Errorf("reading TalosMachine %s: %w", scope.TalosMachine.Name, err)
@@ -149,7 +149,7 @@ func observeWipe(scope *backends.Scope, host *infrav1.TalosHost) {
 
 // finishReprovision takes the wish away, and then the record of it: a manager
 // that dies in between does not begin again.
-func (m *Machines) finishReprovision(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
+func (m *Backend) finishReprovision(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
 	if err := backends.RemoveReprovisionAnnotation(ctx, m.Client, scope.TalosMachine); err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ const (
 	etcdSettle = 5 * time.Minute
 )
 
-// Vote tells whether a machine votes in an etcd that it had left.
+// Vote reports whether a machine votes in an etcd that it had left.
 type Vote string
 
 const (
@@ -48,12 +48,12 @@ type Facts struct {
 	Fingerprint string
 	// Stage is its stage, one of the talosclient.Stage constants.
 	Stage string
-	// Vote tells whether it votes in an etcd that it had left.
+	// Vote reports whether it votes in an etcd that it had left.
 	Vote Vote
-	// Container tells that the machine is a container: it has no volumes of its
+	// Container reports whether the machine is a container: it has no volumes of its
 	// own.
 	Container bool
-	// VolumesKnown tells that Volumes could be read.
+	// VolumesKnown reports whether Volumes could be read.
 	VolumesKnown bool
 	// Volumes are the volumes of the machine, and what was found on its disks.
 	Volumes []talosclient.Volume
@@ -66,7 +66,7 @@ type Facts struct {
 	Now time.Time
 	// RetryAfter is how long a machine that came back unwiped is left alone.
 	RetryAfter time.Duration
-	// RetryNow tells that a person wants it to be tried again at once.
+	// RetryNow reports whether a person wants it to be tried again at once.
 	RetryNow bool
 }
 
@@ -103,7 +103,7 @@ type Decision struct {
 	Volumes []string
 	// Partitions are the partitions to wipe, for WipePartitions.
 	Partitions []string
-	// Failed tells that the machine needs attention: waiting alone does not
+	// Failed reports whether the machine needs attention: waiting alone does not
 	// help, and its consumer is let go.
 	Failed bool
 	// Next is when the decision may change by time alone; zero when it does not.
@@ -114,7 +114,7 @@ type Decision struct {
 func Decide(facts Facts) Decision {
 	switch facts.Outcome {
 	case probe.Silent, probe.WrongFingerprint:
-		return silent(facts)
+		return unreachable(facts)
 	case probe.Foreign:
 		return Decision{
 			Action: Wait, Reason: infrav1.ReleaseUntrustedReason,
@@ -140,7 +140,7 @@ func Decide(facts Facts) Decision {
 	return Decision{Action: Wait, Reason: infrav1.ReleaseUnreachableReason, Message: "The machine was not seen"}
 }
 
-func silent(facts Facts) Decision {
+func unreachable(facts Facts) Decision {
 	switch {
 	case facts.Release.Policy == infrav1.ReleaseRetain:
 		return retained()
