@@ -23,11 +23,12 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/container"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/controllers"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/webhooks"
 )
 
@@ -120,10 +121,13 @@ func (o *Options) pacing() pacing.Pacing {
 }
 
 func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) error {
+	if err := taloshost.AddIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
+		return err
+	}
 	store := credentials.New(mgr.GetClient(), secrets.NewReader(options.SecretCachingClient, mgr.GetAPIReader()), options.Clock)
 	follower := machinewatch.New(ctx, options.Dialer, controllers.TalosMachineOf)
 	hostWatcher := machinewatch.New(ctx, options.Dialer, controllers.HostOf)
-	contacts := contact.NewLog(options.Clock)
+	contacts := probe.NewLog(options.Clock)
 	counts := metrics.NewCounts()
 	if err := registerMetrics(ctx, mgr, options, contacts, counts, hostWatcher, follower); err != nil {
 		return err
@@ -143,7 +147,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 	hosts := &controllers.HostReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
 		Clock: options.Clock, Pacing: options.pacing(), Recorder: reconciliation.NewEventRecorder(mgr, "taloshost-controller"),
-		Contacts: contacts, Counts: counts, Tracker: machinewatch.NewTracker(hostWatcher, options.Clock), Changes: hostWatcher.Events(),
+		Probes: contacts, Counts: counts, Tracker: machinewatch.NewTracker(hostWatcher, options.Clock), Changes: hostWatcher.Events(),
 		WatchFilterValue: options.WatchFilterValue,
 	}
 	if err := hosts.SetupWithManager(ctx, mgr, concurrency); err != nil {
@@ -156,19 +160,19 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 
 // machineReconciler is the controller of TalosMachines, with both ways of getting one.
 func machineReconciler(
-	mgr ctrl.Manager, options Options, store *credentials.Store, contacts *contact.Log, counts *metrics.Counts, follower *machinewatch.Watcher,
+	mgr ctrl.Manager, options Options, store *credentials.Store, contacts *probe.Log, counts *metrics.Counts, follower *machinewatch.Watcher,
 ) *controllers.MachineReconciler {
 	events := reconciliation.NewEventRecorder(mgr, "talosmachine-controller")
 
 	return &controllers.MachineReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(),
-		Metal: &metal.Machines{
+		Metal: &metal.Backend{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
-			Contacts: contacts, Counts: counts, Tracker: machinewatch.NewTracker(follower, options.Clock),
+			Probes: contacts, Counts: counts, Tracker: machinewatch.NewTracker(follower, options.Clock),
 			Clock: options.Clock, Random: options.Random, Recorder: events, Pacing: options.pacing(),
 			ImageFactory: options.ImageFactory,
 		},
-		Container: &container.Machines{
+		Container: &container.Backend{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
 			Tracker: machinewatch.NewTracker(follower, options.Clock), ClusterDomain: options.ClusterDomain,
 			Clock: options.Clock, Random: options.Random, Recorder: events, Pacing: options.pacing(),
@@ -180,10 +184,10 @@ func machineReconciler(
 
 // registerMetrics registers the metrics of hosts. The machine of a host has answered
 // just now while it is watched; else when it was last asked.
-func registerMetrics(ctx context.Context, mgr ctrl.Manager, options Options, contacts *contact.Log, counts *metrics.Counts, hosts, machines *machinewatch.Watcher) error {
+func registerMetrics(ctx context.Context, mgr ctrl.Manager, options Options, contacts *probe.Log, counts *metrics.Counts, hosts, machines *machinewatch.Watcher) error {
 	list := func() []infrav1.TalosHost {
 		found := &infrav1.TalosHostList{}
-		if err := mgr.GetClient().List(ctx, found); err != nil {
+		if err := mgr.GetClient().List(ctx, found, client.UnsafeDisableDeepCopy); err != nil {
 			// The cache has not begun, or has ended.
 			return nil
 		}

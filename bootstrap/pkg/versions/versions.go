@@ -24,24 +24,46 @@ const lastMinor = 99
 // release that the machinery does not know, count as supported: somebody else
 // judges them.
 func Supports(talosRelease, kubernetes string) error {
+	if IsSupported(talosRelease, kubernetes) {
+		return nil
+	}
 	target, err := compatibility.ParseTalosVersion(&machine.VersionInfo{Tag: talosRelease})
 	if err != nil {
 		return nil //nolint:nilerr // See the comment above.
 	}
 	first, last := minors(target)
-	if first < 0 || supports(target, strings.TrimPrefix(kubernetes, "v")) {
-		return nil
-	}
 
 	return fmt.Errorf("kubernetes %s is %w by Talos %s, which runs v1.%d to v1.%d", kubernetes, ErrUnsupported, talosRelease, first, last)
 }
 
-// minors are the first and the last minor version of Kubernetes 1 that a Talos
-// release runs; -1 when it is not known.
+// IsSupported is Supports for whoever asks about many machines, and does not need to
+// know the range.
+func IsSupported(talosRelease, kubernetes string) bool {
+	target, err := compatibility.ParseTalosVersion(&machine.VersionInfo{Tag: talosRelease})
+	return err != nil || supports(target, strings.TrimPrefix(kubernetes, "v")) || !isKnown(target)
+}
+
+// isKnown reports whether the machinery knows a release: it runs some version.
+func isKnown(target *compatibility.TalosVersion) bool {
+	for minor := range lastMinor {
+		if supports(target, minorVersion(minor)) {
+			return true
+		}
+	}
+
+	return false
+}
+
+func minorVersion(minor int) string {
+	return fmt.Sprintf("1.%d.0", minor)
+}
+
+// minors are the first and the last minor version of Kubernetes 1 that a known Talos
+// release runs.
 func minors(target *compatibility.TalosVersion) (first, last int) {
 	first, last = -1, -1
 	for minor := range lastMinor {
-		if supports(target, fmt.Sprintf("1.%d.0", minor)) {
+		if supports(target, minorVersion(minor)) {
 			if first < 0 {
 				first = minor
 			}

@@ -26,6 +26,7 @@ func TestSupports(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			err := versions.Supports(tc.talos, tc.kubernetes)
+			g.Expect(versions.IsSupported(tc.talos, tc.kubernetes)).To(Equal(tc.want == ""))
 			if tc.want == "" {
 				g.Expect(err).NotTo(HaveOccurred())
 				return
@@ -34,6 +35,14 @@ func TestSupports(t *testing.T) {
 			g.Expect(err).To(MatchError(ContainSubstring(tc.want)))
 		})
 	}
+}
+
+// TestAVersionThatIsSupportedIsJudgedCheaply: it is asked for each host of each claim, and
+// the range of the release is not needed.
+func TestAVersionThatIsSupportedIsJudgedCheaply(t *testing.T) {
+	allocations := testing.AllocsPerRun(10, func() { _ = versions.IsSupported("v1.13.9", "v1.36.3") })
+	refused := testing.AllocsPerRun(10, func() { _ = versions.Supports("v1.13.9", "v1.40.0") })
+	NewWithT(t).Expect(allocations).To(BeNumerically("<", refused/10))
 }
 
 func TestCheckChange(t *testing.T) {

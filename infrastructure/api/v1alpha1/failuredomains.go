@@ -3,7 +3,7 @@ package v1alpha1
 // Attribute of the failure domains that a TalosCluster publishes, and its
 // values.
 const (
-	// FreeHostsAttribute tells whether a TalosHost is free in a failure domain.
+	// FreeHostsAttribute reports whether a TalosHost is free in a failure domain.
 	// A control plane puts no Machine into a domain without free hosts while
 	// another has some. It is no number, so that it does not change with each
 	// claim.

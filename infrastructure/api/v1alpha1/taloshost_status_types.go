@@ -108,11 +108,11 @@ type HostHardware struct {
 	// +kubebuilder:validation:MaxLength=253
 	ImageFactory string `json:"imageFactory,omitempty"`
 
-	// secureBoot tells that the firmware has verified what it booted.
+	// secureBoot reports whether the firmware has verified what it booted.
 	// +optional
 	SecureBoot *bool `json:"secureBoot,omitempty"`
 
-	// installed tells that Talos is installed on a disk. It keeps its release then:
+	// installed reports whether Talos is installed on a disk. It keeps its release then:
 	// Talos installs nothing over an installation.
 	// +optional
 	Installed *bool `json:"installed,omitempty"`
@@ -185,7 +185,7 @@ type HostDisk struct {
 	// +kubebuilder:validation:MaxLength=256
 	BusPath string `json:"busPath,omitempty"`
 
-	// rotational tells that the disk rotates.
+	// rotational reports whether the disk rotates.
 	// +optional
 	Rotational *bool `json:"rotational,omitempty"`
 

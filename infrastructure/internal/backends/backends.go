@@ -13,8 +13,8 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
-// Machines is a way of getting machines.
-type Machines interface {
+// Backend is a way of getting machines.
+type Backend interface {
 	// Reconcile brings the machine closer to running, and fills in what was
 	// observed of it.
 	Reconcile(ctx context.Context, scope *Scope) (ctrl.Result, error)
@@ -35,7 +35,7 @@ const (
 	Released Deletion = "Released"
 )
 
-// Scope is one pass over one TalosMachine.
+// Scope is the reconciliation of one TalosMachine.
 type Scope struct {
 	// Cluster is the Cluster of the TalosMachine; nil only in a deletion.
 	Cluster *clusterv1.Cluster
@@ -46,20 +46,20 @@ type Scope struct {
 	Machine *clusterv1.Machine
 	// TalosMachine is what is reconciled.
 	TalosMachine *infrav1.TalosMachine
-	// Observed is what this pass has found.
+	// Observed is what this reconciliation has found.
 	Observed Observed
 }
 
-// Observed is what a pass has found about a machine.
+// Observed is what a reconciliation has found about a machine.
 type Observed struct {
 	// Claim, Configuration, Running, Identity, Reprovisioning and Deleting are the
 	// conditions Allocated, ConfigurationApplied, Running,
 	// IdentityVerified, Reprovisioning and Deleting. One without status was not
-	// observed in this pass.
+	// observed in this reconciliation.
 	Claim, Configuration, Running, Identity, Reprovisioning, Deleting condition.Finding
-	// Released tells that nothing holds a TalosMachine that is being deleted.
+	// Released reports whether nothing holds a TalosMachine that is being deleted.
 	Released bool
-	// Provisioned tells that the machine has run with its configuration.
+	// Provisioned reports whether the machine has run with its configuration.
 	Provisioned bool
 	// Addresses are the addresses of the machine; nil when not observed.
 	Addresses clusterv1.MachineAddresses

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
@@ -19,28 +21,70 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
 )
 
-// RefuseForEtcd says what etcd has against the wipe of a machine, by what the other
-// control plane machines of its Cluster say now. Before the API server of a cluster
-// has ever answered there is nothing to lose.
-func RefuseForEtcd(ctx context.Context, live client.Reader, dialer talosclient.Dialer, store *credentials.Store, scope *Scope) (reprovision.Refusal, error) {
+// Etcd is how the control plane machines of a Cluster are asked about their etcd.
+type Etcd struct {
+	// Live reads the TalosMachines of the Cluster.
+	Live client.Reader
+	// Dialer opens connections to them.
+	Dialer talosclient.Dialer
+	// Credentials gives out the client certificates.
+	Credentials *credentials.Store
+}
+
+// refuse says what etcd has against the wipe of a machine, by what the other control
+// plane machines of its Cluster say now. Before the API server of a cluster has ever
+// answered there is nothing to lose.
+func (e Etcd) refuse(ctx context.Context, scope *Scope) (reprovision.Refusal, error) {
 	if !util.IsControlPlaneMachine(scope.Machine) || !ptr.Deref(scope.Cluster.Status.Initialization.ControlPlaneInitialized, false) ||
 		reprovision.IsDespiteOthers(scope.TalosMachine) {
 		return reprovision.Refusal{}, nil
 	}
 	cluster := client.ObjectKeyFromObject(scope.Cluster)
-	creds, err := store.OfCluster(ctx, cluster)
+	creds, err := e.Credentials.OfCluster(ctx, cluster)
 	if errors.Is(err, secrets.ErrBundleMissing) {
 		return reprovision.RefuseForEtcd(etcd.Health{}), nil // Nobody can be asked.
 	}
 	if err != nil {
 		return reprovision.Refusal{}, err
 	}
-	others, err := quorum.Without(ctx, live, dialer, creds, cluster, scope.TalosMachine.Spec.ProviderID)
+	others, err := quorum.Without(ctx, e.Live, e.Dialer, creds, cluster, scope.TalosMachine.Spec.ProviderID)
 	if err != nil {
 		return reprovision.Refusal{}, err
 	}
 
 	return reprovision.RefuseForEtcd(others), nil
+}
+
+// Reprovisioner begins to re-provision machines. The zero value is ready for use.
+type Reprovisioner struct{ locks clusterLocks }
+
+// Begin begins to re-provision the machine of a scope, unless judge, which reads live,
+// or etcd speaks against it. Of a Cluster one TalosMachine at a time is judged and begun,
+// so that no two begin in one moment; those of other Clusters do not wait for its nodes.
+func (r *Reprovisioner) Begin(
+	ctx context.Context, scope *Scope, others Etcd, judge func() (reprovision.Refusal, error), begin func() error,
+) (begun bool, err error) {
+	defer r.locks.lock(client.ObjectKeyFromObject(scope.Cluster))()
+
+	refusal, err := judge()
+	if err == nil && refusal.Reason == "" {
+		refusal, err = others.refuse(ctx, scope)
+	}
+	if err != nil {
+		return false, err
+	}
+	if refusal.Reason != "" {
+		scope.Observed.Reprovisioning = condition.False(refusal.Reason, refusal.Message)
+		return false, nil
+	}
+
+	return true, begin()
+}
+
+// IsReprovisionFromTemplate reports whether the annotation comes from a MachineDeployment
+// or a control plane, which keep it on the Machine and on the TalosMachine alike.
+func IsReprovisionFromTemplate(scope *Scope) bool {
+	return metav1.HasAnnotation(scope.Machine.ObjectMeta, infrav1.ReprovisionAnnotation)
 }
 
 // RemoveReprovisionAnnotation takes ReprovisionAnnotation off a TalosMachine: what it asks

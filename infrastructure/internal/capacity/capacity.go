@@ -41,11 +41,11 @@ func OfContainer(spec *infrav1.TalosMachineContainerSpec) corev1.ResourceList {
 }
 
 // PlatformOfContainer is the platform of a machine in a Pod: that of the nodes of the
-// management cluster on which the Pod may land.
+// management cluster onto which the Pod may be scheduled.
 func PlatformOfContainer(spec *infrav1.TalosMachineContainerSpec, nodes []corev1.Node) infrav1.TemplateNodeInfo {
 	var told []string
 	for i := range nodes {
-		if mayLand(spec, &nodes[i]) {
+		if maySchedule(spec, &nodes[i]) {
 			told = append(told, nodes[i].Status.NodeInfo.Architecture)
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/versions"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/installdisk"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 )
 
 // Request is what a TalosMachine wants.
@@ -82,13 +83,13 @@ func Judge(host *infrav1.TalosHost, request Request) Rejection {
 		rejection Rejection
 		applies   bool
 	}{
-		{Deleting, !host.DeletionTimestamp.IsZero() || isMoved(host)},
+		{Deleting, !host.DeletionTimestamp.IsZero() || taloshost.IsMoved(host)},
 		{NotSelected, request.Selector != nil && !request.Selector.Matches(labels.Set(host.Labels))},
 		{Releasing, host.Spec.Release.Policy != ""},
 		{Claimed, host.Spec.ConsumerRef.Name != "" || host.Spec.Handover.ProviderID != ""},
 		{Unschedulable, ptr.Deref(host.Spec.Unschedulable, false)},
 		{Paused, isPaused(host)},
-		{FingerprintMismatch, IsOtherBoot(host)},
+		{FingerprintMismatch, taloshost.IsOtherBoot(host)},
 		{NotAvailable, host.Status.State != infrav1.HostAvailable},
 		{OtherFailureDomain, request.FailureDomainPolicy == infrav1.FailureDomainRequired && isElsewhere(host, request)},
 		{Quarantined, inQuarantine(host, request.Now)},
@@ -104,40 +105,14 @@ func Judge(host *infrav1.TalosHost, request Request) Rejection {
 	return judgeInstallDisk(host, request)
 }
 
-// IsOtherBoot tells whether a host demands another maintenance certificate than
-// its machine presents.
-func IsOtherBoot(host *infrav1.TalosHost) bool {
-	demanded, told := host.Spec.MaintenanceCertFingerprint, host.Status.MaintenanceCertFingerprint
-
-	return demanded != "" && told != "" && demanded != told
-}
-
-// QuarantineEnds is when the quarantine of a host ends; zero when it is in none.
-func QuarantineEnds(host *infrav1.TalosHost) time.Time {
-	since := host.Spec.Quarantine.Since
-	if since.IsZero() {
-		return time.Time{}
-	}
-	seconds := ptr.Deref(host.Spec.HostRetryAfterSeconds, infrav1.DefaultHostRetryAfterSeconds)
-
-	return since.Add(time.Duration(seconds) * time.Second)
-}
-
 func inQuarantine(host *infrav1.TalosHost, now time.Time) bool {
-	return now.Before(QuarantineEnds(host))
+	return now.Before(taloshost.QuarantineEnds(host))
 }
 
 func isPaused(host *infrav1.TalosHost) bool {
 	_, paused := host.Annotations[clusterv1.PausedAnnotation]
 
 	return paused
-}
-
-// isMoved tells a host that lives on in another management cluster.
-func isMoved(host *infrav1.TalosHost) bool {
-	_, moved := host.Annotations[infrav1.DeleteForMoveAnnotation]
-
-	return moved
 }
 
 func isElsewhere(host *infrav1.TalosHost, request Request) bool {
@@ -193,7 +168,7 @@ func kubernetesUnfit(host *infrav1.TalosHost, request Request) bool {
 		return false
 	}
 
-	return versions.Supports(release, request.KubernetesVersion) != nil
+	return !versions.IsSupported(release, request.KubernetesVersion)
 }
 
 // judgeInstallDisk finds the disk to install on among those of a host. One
@@ -271,7 +246,7 @@ func Choose(hosts []*infrav1.TalosHost, request Request, random requeue.Random) 
 		}
 	}
 	for _, host := range result.Rejected[Quarantined] {
-		if left := QuarantineEnds(host).Sub(request.Now); result.RetryAfter == 0 || left < result.RetryAfter {
+		if left := taloshost.QuarantineEnds(host).Sub(request.Now); result.RetryAfter == 0 || left < result.RetryAfter {
 			result.RetryAfter = left
 		}
 	}

@@ -24,7 +24,7 @@ import (
 // The tests of this file are named after the rows of the table of bad input in
 // the documentation.
 
-// expectNotClaimed tells that TalosMachine "a" waits, and why.
+// expectNotClaimed reports whether TalosMachine "a" waits, and why.
 func expectNotClaimed(w *world, because string) {
 	w.t.Helper()
 	g := NewWithT(w.t)
@@ -35,7 +35,7 @@ func expectNotClaimed(w *world, because string) {
 	g.Expect(w.recorded()).To(ContainElement(HavePrefix("Warning NeedsAttention NoHostFits: ")))
 }
 
-// expectError tells that a host is in state Error, and why.
+// expectError reports whether a host is in state Error, and why.
 func expectError(w *world, name, reason, message string) {
 	w.t.Helper()
 	g := NewWithT(w.t)
@@ -371,7 +371,7 @@ func (w *world) asControlPlane(contract string) {
 	change(w, get(w, &corev1.Secret{}, "a"), func(s *corev1.Secret) { s.Data["value"] = configuration })
 }
 
-// expectNotHandedOver tells that nothing went to the machine of host "h1", with
+// expectNotHandedOver reports whether nothing went to the machine of host "h1", with
 // the words of Talos.
 func expectNotHandedOver(w *world, metal *bareMetal, words ...string) {
 	w.t.Helper()

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,7 +22,7 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
-// live lets time pass, and makes the passes that are due: those that a pass has
+// live lets time pass, and makes the reconciliations that are due: those that a reconciliation has
 // asked for, those that a watch has, and all of them after something was written.
 func (w *world) live(m *manager, d time.Duration) (passes int) {
 	w.t.Helper()
@@ -124,7 +126,7 @@ func TestIdle(t *testing.T) {
 	g.Expect(states).To(Equal(map[string]infrav1.HostState{
 		"h1": infrav1.HostProvisioned, "h2": infrav1.HostProvisioned, // h2 does not answer.
 		"h3": infrav1.HostAvailable, "h4": infrav1.HostAvailable, "h5": infrav1.HostAvailable,
-		"h6": infrav1.HostError, "h7": infrav1.HostError, "h8": infrav1.HostUnknown, "h9": infrav1.HostError, // A stranger's, a twin, a silent one, another machine.
+		"h6": infrav1.HostError, "h7": infrav1.HostError, "h8": infrav1.HostUnknown, "h9": infrav1.HostError, // A stranger's, a duplicate, a silent one, another machine.
 	}))
 	g.Expect(conditions.Get(w.machine("b"), infrav1.RunningCondition).Reason).To(Equal(infrav1.UnreachableReason))
 	g.Expect(conditions.Get(w.machine("c"), infrav1.AllocatedCondition).Reason).To(Equal(infrav1.NoHostFitsReason))
@@ -269,7 +271,7 @@ func TestHostsThatStandForOneMachineWakeEachOther(t *testing.T) {
 	w.settle(m)
 	wakes := func(name string) []string {
 		var names []string
-		for _, request := range m.hosts.hostToTwins(t.Context(), w.host(name)) {
+		for _, request := range m.hosts.hostToDuplicates(t.Context(), w.host(name)) {
 			names = append(names, request.Name)
 		}
 		return names
@@ -277,4 +279,52 @@ func TestHostsThatStandForOneMachineWakeEachOther(t *testing.T) {
 	g.Expect(wakes("h1")).To(ConsistOf("h2"))
 	g.Expect(wakes("h2")).To(ConsistOf("h1"))
 	g.Expect(wakes("h3")).To(ConsistOf("h2"), "one in error may be waiting for this one")
+}
+
+// TestEachHostOfARackLooksAtItsOwn: when a rack boots, no host looks through all others,
+// and its change wakes none of them.
+func TestEachHostOfARackLooksAtItsOwn(t *testing.T) {
+	g := NewWithT(t)
+	lookedAt := func(size int) int {
+		var rack []client.Object
+		for i := range size {
+			rack = append(rack, newHost(fmt.Sprint("h", i), fmt.Sprint("10.0.1.", i), func(h *infrav1.TalosHost) {
+				h.Spec.Identity.UUID = fmt.Sprintf("4c4c4544-0042-3510-8053-b4c04f4d4e%02x", i)
+			}))
+		}
+		w := newWorld(t, rack...)
+		m := w.manager()
+		w.settle(m)
+		w.listed = 0
+		for i := range size {
+			host := w.host(fmt.Sprint("h", i))
+			g.Expect(m.hosts.hostToDuplicates(t.Context(), host)).To(BeEmpty())
+			w.pass(m.hosts.Reconcile, host, func(error) bool { return false })
+		}
+		return w.listed / size
+	}
+	few := lookedAt(4)
+	g.Expect(few).To(BeNumerically(">", 0))
+	g.Expect(lookedAt(16)).To(Equal(few))
+}
+
+// TestAHostWakesTheClustersWhoseFailureDomainsItChanges: and no other change does.
+func TestAHostWakesTheClustersWhoseFailureDomainsItChanges(t *testing.T) {
+	available := newHost("h1", "10.0.0.1", func(h *infrav1.TalosHost) { h.Spec.FailureDomain, h.Status.State = "rack1", infrav1.HostAvailable })
+	for name, tt := range map[string]struct {
+		change func(*infrav1.TalosHost)
+		wakes  bool
+	}{
+		"it is in another one":     {change: func(h *infrav1.TalosHost) { h.Spec.FailureDomain = "rack2" }, wakes: true},
+		"it is claimed":            {change: func(h *infrav1.TalosHost) { h.Spec.ConsumerRef.Name = "m" }, wakes: true},
+		"it does not answer":       {change: func(h *infrav1.TalosHost) { h.Status.State = infrav1.HostUnknown }, wakes: true},
+		"nobody may claim it":      {change: func(h *infrav1.TalosHost) { h.Spec.Unschedulable = ptr.To(true) }, wakes: true},
+		"it answers at an address": {change: func(h *infrav1.TalosHost) { h.Status.Address = "10.0.0.2" }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			after := available.DeepCopy()
+			tt.change(after)
+			NewWithT(t).Expect(isOtherFailureDomain(available, after)).To(Equal(tt.wakes))
+		})
+	}
 }

@@ -64,7 +64,7 @@ func TestAHostIsWipedAndFreeAgain(t *testing.T) {
 	g.Expect(w.host("h1").Spec.Quarantine.Since.IsZero()).To(BeTrue())
 }
 
-// expectFree tells whether nothing of a claim is left on a host.
+// expectFree reports whether nothing of a claim is left on a host.
 func expectFree(w *world, name string) {
 	w.t.Helper()
 	g := NewWithT(w.t)

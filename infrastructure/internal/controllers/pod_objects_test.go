@@ -114,7 +114,7 @@ func inPod(t *testing.T, objects []client.Object) (*world, *manager) {
 	return w, m
 }
 
-// expectRuns tells whether a machine runs in its Pod.
+// expectRuns reports whether a machine runs in its Pod.
 func expectRuns(w *world, name string) {
 	w.t.Helper()
 	g := NewWithT(w.t)
@@ -135,7 +135,7 @@ func (w *world) told(name, kind string) *metav1.Condition {
 	return conditions.Get(w.machine(name), kind)
 }
 
-// expectTold tells whether a condition is false, for that reason and with these words.
+// expectTold reports whether a condition is false, for that reason and with these words.
 func (w *world) expectTold(name, kind, reason string, words ...string) {
 	w.t.Helper()
 	g := NewWithT(w.t)

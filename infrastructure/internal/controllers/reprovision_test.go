@@ -68,7 +68,7 @@ func (w *world) untilWiped(m *manager) {
 	NewWithT(w.t).Expect(isWiped()).To(BeTrue())
 }
 
-// expectReprovisioned tells whether nothing but another boot is left of it.
+// expectReprovisioned reports whether nothing but another boot is left of it.
 func expectReprovisioned(w *world, before *infrav1.TalosMachine, name, host string) {
 	w.t.Helper()
 	g := NewWithT(w.t)

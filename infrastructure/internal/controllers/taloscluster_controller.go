@@ -70,7 +70,7 @@ func (r *ClusterReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 		WithOptions(options).
 		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(toCluster)).
-		Watches(&infrav1.TalosHost{}, handler.EnqueueRequestsFromMapFunc(r.hostToClusters)).
+		Watches(&infrav1.TalosHost{}, handler.EnqueueRequestsFromMapFunc(r.hostToClusters), changes(isOtherFailureDomain)).
 		Watches(&infrav1.TalosMachine{}, handler.EnqueueRequestsFromMapFunc(r.machineToClusters)).
 		// Nodes have no label of the watch filter.
 		WatchesRawSource(source.Kind[client.Object](mgr.GetCache(), &corev1.Node{},
@@ -84,7 +84,7 @@ func (r *ClusterReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 	return nil
 }
 
-// Reconcile is one pass over one TalosCluster.
+// Reconcile reconciles one TalosCluster.
 func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, reterr error) {
 	talosCluster := &infrav1.TalosCluster{}
 	if err := r.Client.Get(ctx, req.NamespacedName, talosCluster); err != nil {
@@ -123,7 +123,7 @@ func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 	return r.reconcileNormal(ctx, cluster, talosCluster)
 }
 
-// writeCluster writes what a pass has changed. A TalosCluster whose last finalizer
+// writeCluster writes what a reconciliation has changed. A TalosCluster whose last finalizer
 // went with it may be gone by then.
 func writeCluster(ctx context.Context, helper *patch.Helper, talosCluster *infrav1.TalosCluster) error {
 	err := helper.Patch(ctx, talosCluster, patch.WithOwnedConditions{Conditions: []string{
@@ -210,7 +210,7 @@ func retryRefused(found condition.Finding) ctrl.Result {
 // in it.
 func (r *ClusterReconciler) failureDomains(ctx context.Context, namespace string) ([]clusterv1.FailureDomain, error) {
 	hosts := &infrav1.TalosHostList{}
-	if err := r.Client.List(ctx, hosts, client.InNamespace(namespace)); err != nil {
+	if err := r.Client.List(ctx, hosts, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, fmt.Errorf("listing TalosHosts: %w", err)
 	}
 	free := map[string]string{}
@@ -242,7 +242,7 @@ func domainNames[V any](found map[string]V) []string {
 	return names[:min(len(names), maxFailureDomains)]
 }
 
-// isFree tells that a TalosMachine may claim the host.
+// isFree reports whether a TalosMachine may claim the host.
 func isFree(host *infrav1.TalosHost) bool {
 	return host.Status.State == infrav1.HostAvailable && host.Spec.ConsumerRef.Name == "" && !ptr.Deref(host.Spec.Unschedulable, false)
 }
@@ -296,6 +296,15 @@ func setWaiting(talosCluster *infrav1.TalosCluster, reason, message string) {
 // failure domains it may change.
 func (r *ClusterReconciler) hostToClusters(ctx context.Context, object client.Object) []ctrl.Request {
 	return r.list(ctx, isAny, client.InNamespace(object.GetNamespace()))
+}
+
+// isOtherFailureDomain reports whether a host is in another failure domain now, or free
+// in it, or not any more.
+func isOtherFailureDomain(before, after client.Object) bool {
+	old, isHost := before.(*infrav1.TalosHost)
+	host, isHostToo := after.(*infrav1.TalosHost)
+
+	return isHost && isHostToo && (old.Spec.FailureDomain != host.Spec.FailureDomain || isFree(old) != isFree(host))
 }
 
 // nodeToClusters maps a node of the management cluster to the TalosClusters whose

@@ -157,7 +157,7 @@ func (r *ClusterReconciler) unreachedNodes(ctx context.Context, cluster *cluster
 		". Reach the API servers at an older node, or roll the control plane out", nil
 }
 
-// isKept tells that a node is kept for the control plane of the management cluster.
+// isKept reports whether a node is kept for the control plane of the management cluster.
 func isKept(node *corev1.Node) bool {
 	return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool {
 		return taint.Key == taintControlPlane && taint.Effect != corev1.TaintEffectPreferNoSchedule

@@ -55,7 +55,7 @@ func (r *ClusterReconciler) reconcileService(ctx context.Context, cluster *clust
 	return condition.Finding{}, nil
 }
 
-// setEndpoint writes the endpoint at once: whoever sees the status of this pass, that
+// setEndpoint writes the endpoint at once: whoever sees the status of this reconciliation, that
 // the infrastructure is provisioned, looks for it.
 func (r *ClusterReconciler) setEndpoint(ctx context.Context, talosCluster *infrav1.TalosCluster, found clusterv1.APIEndpoint) error {
 	changed := talosCluster.DeepCopy()
@@ -63,7 +63,7 @@ func (r *ClusterReconciler) setEndpoint(ctx context.Context, talosCluster *infra
 	if err := objects.Patch(ctx, r.Client, talosCluster, changed); err != nil {
 		return fmt.Errorf("writing the endpoint of TalosCluster %s: %w", talosCluster.Name, err)
 	}
-	// The patch at the end of the pass knows the old version, and reads the new one.
+	// The patch at the end of the reconciliation knows the old version, and reads the new one.
 	talosCluster.Spec.ControlPlaneEndpoint = found
 
 	return nil
@@ -76,7 +76,7 @@ func (r *ClusterReconciler) ensureService(ctx context.Context, cluster *clusterv
 	cached := &corev1.Service{}
 	err := r.Client.Get(ctx, client.ObjectKeyFromObject(wanted), cached)
 	if err == nil && metav1.IsControlledBy(cached, talosCluster) && cached.DeletionTimestamp.IsZero() {
-		if _, differs := endpoint.Mended(cached, wanted); !differs {
+		if _, differs := endpoint.Updated(cached, wanted); !differs {
 			return cached, condition.Finding{}, nil
 		}
 	}
@@ -92,7 +92,7 @@ func (r *ClusterReconciler) ensureService(ctx context.Context, cluster *clusterv
 	case !service.DeletionTimestamp.IsZero():
 		return nil, condition.Falsef(infrav1.WaitingForServiceReason, "Service %s is being deleted; it is made again with its address", wanted.Name), nil
 	}
-	mended, differs := endpoint.Mended(service, wanted)
+	mended, differs := endpoint.Updated(service, wanted)
 	if !differs {
 		return service, condition.Finding{}, nil
 	}

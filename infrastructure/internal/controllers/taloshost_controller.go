@@ -14,7 +14,6 @@ import (
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
-	"sigs.k8s.io/cluster-api/util/conditions"
 	capicontroller "sigs.k8s.io/cluster-api/util/controller"
 	"sigs.k8s.io/cluster-api/util/patch"
 	"sigs.k8s.io/cluster-api/util/predicates"
@@ -31,12 +30,10 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/twins"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 )
 
 // HostReconciler reconciles TalosHosts: it looks at machines that nobody has
@@ -56,8 +53,8 @@ type HostReconciler struct {
 	Clock clock.PassiveClock
 	// Recorder records events.
 	Recorder events.EventRecorder
-	// Contacts remembers when machines have answered.
-	Contacts *contact.Log
+	// Probes remembers when machines have answered.
+	Probes *probe.Log
 	// Counts counts releases.
 	Counts *metrics.Counts
 	// Tracker watches free machines.
@@ -83,7 +80,7 @@ type HostReconciler struct {
 // SetupWithManager registers the controller with mgr.
 func (r *HostReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
 	if r.Client == nil || r.APIReader == nil || r.Dialer == nil || r.Credentials == nil || r.Clock == nil ||
-		r.Recorder == nil || r.Contacts == nil || r.Counts == nil || r.Tracker == nil || r.Changes == nil || r.Pacing.Interval <= 0 {
+		r.Recorder == nil || r.Probes == nil || r.Counts == nil || r.Tracker == nil || r.Changes == nil || r.Pacing.Interval <= 0 {
 		return errors.New("setting up the TalosHost controller: a required field is not set")
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", "taloshost")
@@ -93,7 +90,7 @@ func (r *HostReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager,
 		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
 		Watches(&infrav1.TalosMachine{}, handler.EnqueueRequestsFromMapFunc(machineToHost)).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToHosts)).
-		Watches(&infrav1.TalosHost{}, handler.EnqueueRequestsFromMapFunc(r.hostToTwins)).
+		Watches(&infrav1.TalosHost{}, handler.EnqueueRequestsFromMapFunc(r.hostToDuplicates)).
 		WatchesRawSource(source.Channel(r.Changes, &handler.EnqueueRequestForObject{})).
 		Build(ctx, reconciliation.Fairly(r, options.MaxConcurrentReconciles))
 	if err != nil {
@@ -103,13 +100,13 @@ func (r *HostReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager,
 	return nil
 }
 
-// Reconcile is one pass over one TalosHost.
+// Reconcile reconciles one TalosHost.
 func (r *HostReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, reterr error) {
 	host := &infrav1.TalosHost{}
 	if err := r.Client.Get(ctx, req.NamespacedName, host); err != nil {
 		if apierrors.IsNotFound(err) {
 			r.Tracker.Forget(req.NamespacedName)
-			r.Contacts.Forget(req.NamespacedName)
+			r.Probes.Forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -148,7 +145,7 @@ func (r *HostReconciler) reconcileHost(ctx context.Context, s *hostScope) (ctrl.
 		s.deletion = condition.True(infrav1.DeletedForMoveReason, "The host was moved to another management cluster; its machine is left alone here")
 		return ctrl.Result{}, nil
 	case spec.Release.Policy != "" && !deleting && s.consumerMovedOrMissing():
-		s.claimed()
+		s.setClaimed()
 		s.available = condition.Falsef(infrav1.HostReleasingReason, "TalosMachine %s, for which the machine is re-provisioned, is missing, or was moved to another management cluster; the machine is left alone", spec.ConsumerRef.Name)
 		return ctrl.Result{}, nil
 	case spec.Release.Policy != "":
@@ -156,10 +153,10 @@ func (r *HostReconciler) reconcileHost(ctx context.Context, s *hostScope) (ctrl.
 	case deleting:
 		return ctrl.Result{}, r.reconcileDelete(ctx, s)
 	case spec.ConsumerRef.Name != "":
-		s.claimed()
+		s.setClaimed()
 		return ctrl.Result{}, nil
 	case spec.Handover.ProviderID != "":
-		s.error(infrav1.HostOrphanedReason, "The machine was configured by this provider, but no TalosMachine has claimed it and no release was asked for; delete the host, and wipe the machine by hand")
+		s.setError(infrav1.HostOrphanedReason, "The machine was configured by this provider, but no TalosMachine has claimed it and no release was asked for; delete the host, and wipe the machine by hand")
 		return ctrl.Result{}, nil
 	}
 
@@ -174,16 +171,16 @@ func (r *HostReconciler) reconcileDelete(ctx context.Context, s *hostScope) erro
 		return err
 	}
 	if s.consumer == nil {
-		return r.letGo(ctx, s, s.host.Spec.Handover.ProviderID != "")
+		return r.removeFinalizer(ctx, s, s.host.Spec.Handover.ProviderID != "")
 	}
-	s.claimed()
+	s.setClaimed()
 	s.deletion = condition.True(infrav1.DeletingReason, "Waiting for TalosMachine "+s.consumer.Name+" to give the host back")
 
 	return nil
 }
 
-// letGo ends the life of a host object.
-func (r *HostReconciler) letGo(ctx context.Context, s *hostScope, unwiped bool) error {
+// removeFinalizer ends the life of a host object.
+func (r *HostReconciler) removeFinalizer(ctx context.Context, s *hostScope, unwiped bool) error {
 	if err := r.Credentials.DeleteAdmin(ctx, s.host); err != nil {
 		return err
 	}
@@ -237,27 +234,21 @@ func HostOf(key client.ObjectKey) client.Object {
 	return &infrav1.TalosHost{ObjectMeta: metav1.ObjectMeta{Namespace: key.Namespace, Name: key.Name}}
 }
 
-// hostToTwins maps a host to the free ones that stand for the same machine, or
-// were found to do so with another: what they may do depends on each other.
-func (r *HostReconciler) hostToTwins(ctx context.Context, object client.Object) []ctrl.Request {
+// hostToDuplicates maps a host to those that stand for the same machine, or were found
+// to do so with another: what they may do depends on each other.
+func (r *HostReconciler) hostToDuplicates(ctx context.Context, object client.Object) []ctrl.Request {
 	host, ok := object.(*infrav1.TalosHost)
 	if !ok {
 		return nil
 	}
-	hosts := &infrav1.TalosHostList{}
-	if err := r.Client.List(ctx, hosts); err != nil {
+	others, err := r.hosts().Affected(ctx, host)
+	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list TalosHosts")
 		return nil
 	}
 	var requests []ctrl.Request
-	for i := range hosts.Items {
-		other := &hosts.Items[i]
-		found := conditions.Get(other, infrav1.IdentityVerifiedCondition)
-		wasTwin := found != nil && found.Reason == infrav1.IdentityDuplicateReason
-		areTwins := twins.AreTwins(host, identity.Told(host), other, twins.Recorded) || twins.AreTwins(other, identity.Told(other), host, twins.Recorded)
-		if areTwins || (wasTwin && other.UID != host.UID) {
-			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(other)})
-		}
+	for i := range others {
+		requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&others[i])})
 	}
 
 	return requests

@@ -17,76 +17,76 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/hardware"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 )
 
 // reconcileFree looks at a machine that nobody has claimed.
 func (r *HostReconciler) reconcileFree(ctx context.Context, s *hostScope) (ctrl.Result, error) {
 	if metav1.HasAnnotation(s.host.ObjectMeta, infrav1.HostRetryAnnotation) {
-		return ctrl.Result{}, r.startAfresh(ctx, s)
-	}
-	hosts := &infrav1.TalosHostList{}
-	if err := r.Client.List(ctx, hosts); err != nil {
-		return ctrl.Result{}, fmt.Errorf("listing TalosHosts: %w", err)
+		return ctrl.Result{}, r.retry(ctx, s)
 	}
 	// A machine that another host stands for is not even asked.
-	if r.isTwin(ctx, s, identity.Told(s.host), hosts.Items) {
-		return r.Pacing.Wrong(s.errorSince(), r.Pacing.Interval), nil
+	if isLeft, err := r.isLeftToDuplicate(ctx, s, taloshost.KnownIdentity(s.host)); err != nil || isLeft {
+		return r.Pacing.Wrong(s.unavailableSince(), r.Pacing.Interval), err
 	}
 	if _, calm := r.Tracker.Unchanged(client.ObjectKeyFromObject(s.host), r.targetText(s)); calm && s.isKnown() {
 		return r.judge(s), nil
 	}
-	twice, err := metal.SeenTwice(ctx, r.Client, s.host.Namespace)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	answer := r.Contacts.Reach(ctx, r.Dialer, client.ObjectKeyFromObject(s.host), contact.Target{
-		Addresses: contact.Addresses(s.host), Identity: identity.Known(s.host), Twice: twice,
-	})
+	answer := r.reach(ctx, s, nil)
 	defer answer.Close()
 	s.setReachable(answer.Outcome)
 	s.setVerdict(answer.Verdict)
-	if answer.Outcome != contact.InMaintenance {
+	if answer.Outcome != probe.InMaintenance {
 		r.Tracker.Forget(client.ObjectKeyFromObject(s.host))
 	}
 
 	switch answer.Outcome {
-	case contact.InMaintenance:
-		if r.isTwin(ctx, s, identity.Of(answer.Hardware), hosts.Items) {
-			return r.Pacing.Wrong(s.errorSince(), r.Pacing.Interval), nil
+	case probe.InMaintenance:
+		if isLeft, err := r.isLeftToDuplicate(ctx, s, taloshost.IdentityOf(answer.Hardware)); err != nil || isLeft {
+			return r.Pacing.Wrong(s.unavailableSince(), r.Pacing.Interval), err
 		}
 		return r.observeMaintenance(ctx, s, answer)
-	case contact.Foreign:
-		return r.reconcileForeign(ctx, s, hosts.Items)
-	case contact.WrongMachine:
-		s.error(infrav1.HostIdentityReason, wrongMachine(answer))
-		return r.Pacing.Wrong(s.errorSince(), r.Pacing.Interval), nil
+	case probe.Foreign:
+		return r.reconcileForeign(ctx, s)
+	case probe.WrongMachine:
+		s.setError(infrav1.HostIdentityReason, wrongMachine(answer))
+		return r.Pacing.Wrong(s.unavailableSince(), r.Pacing.Interval), nil
 	default:
-		s.silent()
+		s.setUnreachable()
 	}
 
-	return r.Pacing.Silent(s.silentSince(), r.Pacing.Interval), nil
+	return r.Pacing.Unreachable(s.unreachableSince(), r.Pacing.Interval), nil
 }
 
-func wrongMachine(answer contact.Answer) string {
+// reach reaches the machine of a host with credentials, which may be nil.
+func (r *HostReconciler) reach(ctx context.Context, s *hostScope, creds *talosclient.Credentials) probe.Answer {
+	return r.Probes.Reach(ctx, r.Dialer, client.ObjectKeyFromObject(s.host), probe.Target{
+		Addresses: taloshost.AddressesOf(s.host), Identity: taloshost.ExpectedIdentity(s.host),
+		Ambiguous: r.hosts().AmbiguousUUIDs(s.host.Namespace), Credentials: creds,
+	})
+}
+
+// hosts finds other hosts.
+func (r *HostReconciler) hosts() taloshost.Lookup {
+	return taloshost.Lookup{Cached: r.Client, Live: r.APIReader}
+}
+
+func wrongMachine(answer probe.Answer) string {
 	return answer.WrongMachineText() + "; nothing is sent to it. Correct spec.addresses or spec.identity; the annotation " + infrav1.HostRetryAnnotation +
 		" lets a host that names no identity stand for the machine that answers now"
 }
 
 // targetText is where a free machine is looked for, and as what.
 func (r *HostReconciler) targetText(s *hostScope) string {
-	return fmt.Sprint(contact.Addresses(s.host), s.host.Spec.Identity)
+	return fmt.Sprint(taloshost.AddressesOf(s.host), s.host.Spec.Identity)
 }
 
 // observeMaintenance records what a machine in maintenance mode tells, and
 // watches it. The watch is enough once the machine tells the same again and
 // again.
-func (r *HostReconciler) observeMaintenance(ctx context.Context, s *hostScope, answer contact.Answer) (ctrl.Result, error) {
+func (r *HostReconciler) observeMaintenance(ctx context.Context, s *hostScope, answer probe.Answer) (ctrl.Result, error) {
 	version, err := answer.Node.Version(ctx)
 	var status talosclient.MachineStatus
 	if err == nil {
@@ -94,13 +94,13 @@ func (r *HostReconciler) observeMaintenance(ctx context.Context, s *hostScope, a
 	}
 	if err != nil {
 		ctrl.LoggerFrom(ctx).V(3).Info("The machine was lost while it was looked at", "reason", err.Error())
-		s.silent()
-		return r.Pacing.Silent(s.silentSince(), r.Pacing.Interval), nil
+		s.setUnreachable()
+		return r.Pacing.Unreachable(s.unreachableSince(), r.Pacing.Interval), nil
 	}
 	fingerprint := answer.Node.Fingerprint()
 	s.host.Status.Address = answer.Address
 	s.host.Status.MaintenanceCertFingerprint = fingerprint
-	s.host.Status.Hardware = hardware.Of(answer.Hardware, version, s.host.Spec.Install)
+	s.host.Status.Hardware = taloshost.HardwareOf(answer.Hardware, version, s.host.Spec.Install)
 	result := r.judge(s)
 
 	key := client.ObjectKeyFromObject(s.host)
@@ -119,10 +119,10 @@ func (r *HostReconciler) observeMaintenance(ctx context.Context, s *hostScope, a
 // when that changes by time alone.
 func (r *HostReconciler) judge(s *hostScope) ctrl.Result {
 	s.state = infrav1.HostAvailable
-	ends := claim.QuarantineEnds(s.host)
+	ends := taloshost.QuarantineEnds(s.host)
 	switch {
-	case claim.IsOtherBoot(s.host):
-		s.error(infrav1.HostFingerprintReason, "The maintenance certificate of the machine is not the one that maintenanceCertFingerprint demands; nothing is sent to it. "+
+	case taloshost.IsOtherBoot(s.host):
+		s.setError(infrav1.HostFingerprintReason, "The maintenance certificate of the machine is not the one that maintenanceCertFingerprint demands; nothing is sent to it. "+
 			"Talos makes a new one at each boot: compare with the machine's console")
 	case ptr.Deref(s.host.Spec.Unschedulable, false):
 		s.available = condition.False(infrav1.HostUnschedulableReason, "spec.unschedulable is set")
@@ -131,15 +131,15 @@ func (r *HostReconciler) judge(s *hostScope) ctrl.Result {
 			ends.UTC().Format(time.RFC3339), infrav1.HostRetryAnnotation)
 		return ctrl.Result{RequeueAfter: ends.Sub(r.Clock.Now())}
 	default:
-		s.available = condition.True(infrav1.HostAvailableReason, hardware.Omitted(s.host.Status.Hardware))
+		s.available = condition.True(infrav1.HostAvailableReason, taloshost.OmittedHardware(s.host.Status.Hardware))
 	}
 
 	return ctrl.Result{}
 }
 
-// startAfresh does what the annotation of a person asks for: a quarantine ends,
+// retry does what the annotation of a person asks for: a quarantine ends,
 // and the machine that answers now is taken. The annotation goes last.
-func (r *HostReconciler) startAfresh(ctx context.Context, s *hostScope) error {
+func (r *HostReconciler) retry(ctx context.Context, s *hostScope) error {
 	r.Tracker.Forget(client.ObjectKeyFromObject(s.host))
 	if !s.host.Spec.Quarantine.Since.IsZero() {
 		r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventQuarantineEnded, "Retry", "The annotation has ended the quarantine")
@@ -150,59 +150,51 @@ func (r *HostReconciler) startAfresh(ctx context.Context, s *hostScope) error {
 		return fmt.Errorf("forgetting the machine of TalosHost %s: %w", s.host.Name, err)
 	}
 	forgetful.DeepCopyInto(s.host)
-	s.gone = true // The next pass finds what there is.
+	s.gone = true // The next reconciliation finds what there is.
 
-	return r.update(ctx, s, func(host *infrav1.TalosHost) {
-		delete(host.Annotations, infrav1.HostRetryAnnotation)
-		host.Spec.Quarantine = infrav1.HostQuarantine{}
-	})
+	return r.update(ctx, s, taloshost.EndQuarantine)
 }
 
 // reconcileForeign handles a machine that somebody else has configured. It is
 // wiped only when the user says so, and gives the credentials for it.
-func (r *HostReconciler) reconcileForeign(ctx context.Context, s *hostScope, hosts []infrav1.TalosHost) (ctrl.Result, error) {
-	wait := r.Pacing.Silent(s.errorSince(), r.Pacing.Interval)
+func (r *HostReconciler) reconcileForeign(ctx context.Context, s *hostScope) (ctrl.Result, error) {
+	wait := r.Pacing.Unreachable(s.unavailableSince(), r.Pacing.Interval)
 	if s.host.Spec.AdoptionPolicy != infrav1.AdoptionWipeForeign {
-		s.error(infrav1.HostForeignReason, "The machine was configured by somebody else, and is left alone. Reset it to maintenance mode, or set adoptionPolicy WipeForeign with its talosconfig")
+		s.setError(infrav1.HostForeignReason, "The machine was configured by somebody else, and is left alone. Reset it to maintenance mode, or set adoptionPolicy WipeForeign with its talosconfig")
 		return wait, nil
 	}
 	secret := s.host.Spec.AdoptionSecretRef.Name
 	creds, err := r.Credentials.Adoption(ctx, s.host)
 	switch {
 	case errors.Is(err, credentials.ErrMissing):
-		s.error(infrav1.HostForeignReason, "The machine was configured by somebody else; Secret "+secret+" holds no talosconfig to wipe it with")
+		s.setError(infrav1.HostForeignReason, "The machine was configured by somebody else; Secret "+secret+" holds no talosconfig to wipe it with")
 		return wait, nil
 	case errors.Is(err, credentials.ErrNoAdmin):
-		s.error(infrav1.HostForeignReason, "The machine was configured by somebody else; the talosconfig in Secret "+secret+" lacks the role os:admin, without which it cannot be wiped")
+		s.setError(infrav1.HostForeignReason, "The machine was configured by somebody else; the talosconfig in Secret "+secret+" lacks the role os:admin, without which it cannot be wiped")
 		return wait, nil
 	case errors.Is(err, credentials.ErrInUse):
-		s.error(infrav1.HostForeignReason, fmt.Sprintf("The machine was configured by somebody else, and is not wiped: %v. Give a talosconfig of its own, in another Secret", err))
+		s.setError(infrav1.HostForeignReason, fmt.Sprintf("The machine was configured by somebody else, and is not wiped: %v. Give a talosconfig of its own, in another Secret", err))
 		return wait, nil
 	case err != nil:
 		return ctrl.Result{}, err
 	}
-	twice, err := metal.SeenTwice(ctx, r.Client, s.host.Namespace)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
-	answer := r.Contacts.Reach(ctx, r.Dialer, client.ObjectKeyFromObject(s.host), contact.Target{
-		Addresses: contact.Addresses(s.host), Identity: identity.Known(s.host), Twice: twice, Credentials: &creds,
-	})
+	answer := r.reach(ctx, s, &creds)
 	defer answer.Close()
 	s.setVerdict(answer.Verdict)
 	switch {
-	case answer.Outcome == contact.WrongMachine:
-		s.error(infrav1.HostIdentityReason, wrongMachine(answer))
+	case answer.Outcome == probe.WrongMachine:
+		s.setError(infrav1.HostIdentityReason, wrongMachine(answer))
 		return wait, nil
-	case answer.Outcome == contact.WrongClock:
+	case answer.Outcome == probe.WrongClock:
 		s.setReachable(answer.Outcome)
-		s.error(infrav1.HostForeignReason, "The machine was configured by somebody else, and cannot be wiped yet. "+contact.WrongClockText)
+		s.setError(infrav1.HostForeignReason, "The machine was configured by somebody else, and cannot be wiped yet. "+probe.WrongClockText)
 		return wait, nil
-	case answer.Outcome != contact.Configured:
-		s.error(infrav1.HostForeignReason, "The machine was configured by somebody else, and does not accept the talosconfig of adoptionSecretRef")
+	case answer.Outcome != probe.Configured:
+		s.setError(infrav1.HostForeignReason, "The machine was configured by somebody else, and does not accept the talosconfig of adoptionSecretRef")
 		return wait, nil
-	case r.isTwin(ctx, s, identity.Of(answer.Hardware), hosts):
-		return wait, nil
+	}
+	if isLeft, err := r.isLeftToDuplicate(ctx, s, taloshost.IdentityOf(answer.Hardware)); err != nil || isLeft {
+		return wait, err
 	}
 
 	return ctrl.Result{}, r.adopt(ctx, s, answer)
@@ -210,20 +202,17 @@ func (r *HostReconciler) reconcileForeign(ctx context.Context, s *hostScope, hos
 
 // adopt begins to wipe a machine that somebody else has configured. It must have
 // the same identity until it is wiped.
-func (r *HostReconciler) adopt(ctx context.Context, s *hostScope, answer contact.Answer) error {
-	if !hardware.IsContainer(answer.Hardware) {
+func (r *HostReconciler) adopt(ctx context.Context, s *hostScope, answer probe.Answer) error {
+	var identity infrav1.HostIdentity
+	if !taloshost.IsContainer(answer.Hardware) {
 		// In a container links come and go with Pods: they prove nothing later.
-		s.host.Status.Hardware = hardware.Of(answer.Hardware, "", s.host.Spec.Install)
+		s.host.Status.Hardware = taloshost.HardwareOf(answer.Hardware, "", s.host.Spec.Install)
+		identity = taloshost.IdentityOf(answer.Hardware)
 	}
 	s.state = infrav1.HostReleasing
 	s.available = condition.False(infrav1.HostReleasingReason, "The machine was configured by somebody else, and is wiped as adoptionPolicy says")
-	if err := r.update(ctx, s, func(host *infrav1.TalosHost) {
-		host.Spec.Release = infrav1.HostRelease{Policy: infrav1.ReleaseWipeSystem, RequestedAt: metav1.NewTime(r.Clock.Now())}
-		if !hardware.IsContainer(answer.Hardware) {
-			host.Spec.Release.Identity = identity.Of(answer.Hardware)
-		}
-		metal.SetBlockMove(host, true)
-	}); err != nil {
+	err := r.update(ctx, s, func(host *infrav1.TalosHost) error { return taloshost.Adopt(host, identity, r.Clock.Now()) })
+	if err != nil {
 		return err
 	}
 	r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventAdopting, "Adopt", "Wiping a machine that somebody else has configured, as adoptionPolicy says")
@@ -231,15 +220,17 @@ func (r *HostReconciler) adopt(ctx context.Context, s *hostScope, answer contact
 	return nil
 }
 
-// update changes the host as this pass has read it: if it was changed since,
-// the pass was made on old facts, and is made again. The host of the scope stays
+// update changes the host as this reconciliation has read it: if it was changed since,
+// the reconciliation was made on old facts, and is made again. The host of the scope stays
 // as it was read, for the status.
-func (r *HostReconciler) update(ctx context.Context, s *hostScope, change func(*infrav1.TalosHost)) error {
+func (r *HostReconciler) update(ctx context.Context, s *hostScope, change func(*infrav1.TalosHost) error) error {
 	changed := s.host.DeepCopy()
 	if s.written != nil {
 		changed = s.written.DeepCopy()
 	}
-	change(changed)
+	if err := change(changed); err != nil {
+		return err
+	}
 	if err := r.Client.Update(ctx, changed); err != nil {
 		return fmt.Errorf("updating TalosHost %s: %w", changed.Name, err)
 	}
@@ -248,13 +239,13 @@ func (r *HostReconciler) update(ctx context.Context, s *hostScope, change func(*
 	return nil
 }
 
-// errorSince is since when the host is not available, and silentSince since when
+// unavailableSince is since when the host is not available, and unreachableSince since when
 // its machine does not answer; zero when that is new.
-func (s *hostScope) errorSince() time.Time {
+func (s *hostScope) unavailableSince() time.Time {
 	return s.falseSince(infrav1.AvailableCondition)
 }
 
-func (s *hostScope) silentSince() time.Time {
+func (s *hostScope) unreachableSince() time.Time {
 	return s.falseSince(infrav1.ReachableCondition)
 }
 
@@ -267,7 +258,7 @@ func (s *hostScope) falseSince(conditionType string) time.Time {
 	return found.LastTransitionTime.Time
 }
 
-// isKnown tells whether the status holds what a look at the machine has found.
+// isKnown reports whether the status holds what a look at the machine has found.
 func (s *hostScope) isKnown() bool {
 	status := &s.host.Status
 

@@ -5,26 +5,20 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/hardware"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/wipe"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/wipe"
 )
 
 // releaseFactor makes the interval for a machine that is being wiped out of
@@ -35,8 +29,8 @@ const releaseFactor = 3
 // and looks for the proof.
 func (r *HostReconciler) reconcileRelease(ctx context.Context, s *hostScope) (ctrl.Result, error) {
 	// A machine that another host stands for is not even asked.
-	if held, err := r.leftToTwin(ctx, s, identity.Told(s.host)); err != nil || held.Action != "" {
-		return r.hold(ctx, s, held, err)
+	if held, err := r.leftToDuplicate(ctx, s, taloshost.KnownIdentity(s.host)); err != nil || held.Action != "" {
+		return r.leaveToDuplicate(ctx, s, held, err)
 	}
 	answer, err := r.reachReleased(ctx, s)
 	if err != nil {
@@ -47,7 +41,7 @@ func (r *HostReconciler) reconcileRelease(ctx context.Context, s *hostScope) (ct
 	s.setVerdict(answer.Verdict)
 	decision, err := r.decideRelease(ctx, s, answer)
 	if err != nil || decision.Reason == infrav1.ReleaseDuplicateReason {
-		return r.hold(ctx, s, decision, err)
+		return r.leaveToDuplicate(ctx, s, decision, err)
 	}
 	r.reportRelease(s, decision)
 
@@ -65,8 +59,8 @@ func (r *HostReconciler) reconcileRelease(ctx context.Context, s *hostScope) (ct
 }
 
 // decideRelease says what the release needs next, now that the machine has answered.
-func (r *HostReconciler) decideRelease(ctx context.Context, s *hostScope, answer contact.Answer) (wipe.Decision, error) {
-	if held, err := r.leftToTwin(ctx, s, s.seen(answer)); err != nil || held.Action != "" {
+func (r *HostReconciler) decideRelease(ctx context.Context, s *hostScope, answer probe.Answer) (wipe.Decision, error) {
+	if held, err := r.leftToDuplicate(ctx, s, s.seen(answer)); err != nil || held.Action != "" {
 		return held, err
 	}
 	facts, err := r.releaseFacts(ctx, s, answer)
@@ -84,13 +78,13 @@ func (r *HostReconciler) decideRelease(ctx context.Context, s *hostScope, answer
 	return decision, nil
 }
 
-// hold leaves the machine to another host.
-func (r *HostReconciler) hold(ctx context.Context, s *hostScope, held wipe.Decision, err error) (ctrl.Result, error) {
+// leaveToDuplicate leaves the machine to another host.
+func (r *HostReconciler) leaveToDuplicate(ctx context.Context, s *hostScope, held wipe.Decision, err error) (ctrl.Result, error) {
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	r.reportRelease(s, held)
-	s.duplicate(held.Message)
+	s.setDuplicate(held.Message)
 
 	return r.wait(ctx, s, held)
 }
@@ -98,12 +92,12 @@ func (r *HostReconciler) hold(ctx context.Context, s *hostScope, held wipe.Decis
 // wait looks again later. A host that is being deleted waits no longer than for the
 // time of its release.
 func (r *HostReconciler) wait(ctx context.Context, s *hostScope, decision wipe.Decision) (ctrl.Result, error) {
-	if err := r.letMove(ctx, s); err != nil {
+	if err := r.allowMove(ctx, s); err != nil {
 		return ctrl.Result{}, err
 	}
-	overdue := r.Clock.Since(s.host.Spec.Release.RequestedAt.Time) >= metal.ReleaseTimeout(s.host.Spec.Release)
+	overdue := r.Clock.Since(s.host.Spec.Release.RequestedAt.Time) >= taloshost.ReleaseTimeout(s.host.Spec.Release)
 	if overdue && !s.host.DeletionTimestamp.IsZero() {
-		return ctrl.Result{}, r.letGo(ctx, s, true)
+		return ctrl.Result{}, r.removeFinalizer(ctx, s, true)
 	}
 
 	return r.nextLook(s, decision, overdue), nil
@@ -120,7 +114,7 @@ func (r *HostReconciler) nextLook(s *hostScope, decision wipe.Decision, overdue 
 	if overdue || decision.Failed {
 		least = r.Pacing.Interval
 	}
-	result := r.Pacing.Silent(since, least)
+	result := r.Pacing.Unreachable(since, least)
 	if decision.Next > 0 && decision.Next < result.RequeueAfter {
 		return r.Pacing.After(max(decision.Next, least))
 	}
@@ -130,20 +124,16 @@ func (r *HostReconciler) nextLook(s *hostScope, decision wipe.Decision, overdue 
 
 // reachReleased reaches the machine with the credentials that it ought to
 // accept: ours, where we have configured it, else the user's.
-func (r *HostReconciler) reachReleased(ctx context.Context, s *hostScope) (contact.Answer, error) {
-	target := contact.Target{Addresses: contact.Addresses(s.host), Identity: identity.Known(s.host)}
+func (r *HostReconciler) reachReleased(ctx context.Context, s *hostScope) (probe.Answer, error) {
 	creds, err := r.releaseCredentials(ctx, s.host)
 	switch {
 	case err == nil:
-		target.Credentials = &creds
+		return r.reach(ctx, s, &creds), nil
 	case !errors.Is(err, credentials.ErrMissing) && !errors.Is(err, credentials.ErrNoAdmin) && !errors.Is(err, credentials.ErrInUse):
-		return contact.Answer{}, err
-	}
-	if target.Twice, err = metal.SeenTwice(ctx, r.Client, s.host.Namespace); err != nil {
-		return contact.Answer{}, err
+		return probe.Answer{}, err
 	}
 
-	return r.Contacts.Reach(ctx, r.Dialer, client.ObjectKeyFromObject(s.host), target), nil
+	return r.reach(ctx, s, nil), nil
 }
 
 // releaseCredentials are those of the hand-over. A machine that we have not configured
@@ -159,39 +149,31 @@ func (r *HostReconciler) releaseCredentials(ctx context.Context, host *infrav1.T
 	return r.Credentials.Adoption(ctx, host)
 }
 
-func (r *HostReconciler) releaseFacts(ctx context.Context, s *hostScope, answer contact.Answer) (wipe.Facts, error) {
+func (r *HostReconciler) releaseFacts(ctx context.Context, s *hostScope, answer probe.Answer) (wipe.Facts, error) {
 	spec := &s.host.Spec
 	facts := wipe.Facts{
 		Release: spec.Release, Handover: spec.Handover,
-		Contact: map[contact.Outcome]wipe.Contact{
-			contact.Foreign: wipe.Refused, contact.WrongMachine: wipe.OtherMachine, contact.WrongClock: wipe.WrongClock,
-			contact.InMaintenance: wipe.InMaintenance, contact.Configured: wipe.Configured,
-		}[answer.Outcome],
-		Now:        r.Clock.Now(),
-		RetryAfter: time.Duration(ptr.Deref(spec.HostRetryAfterSeconds, infrav1.DefaultHostRetryAfterSeconds)) * time.Second,
-		RetryNow:   metav1.HasAnnotation(s.host.ObjectMeta, infrav1.HostRetryAnnotation),
-	}
-	if facts.Contact == "" {
-		facts.Contact = wipe.Silent
+		Outcome: answer.Outcome, Now: r.Clock.Now(), RetryAfter: taloshost.RetryAfter(s.host),
+		RetryNow: metav1.HasAnnotation(s.host.ObjectMeta, infrav1.HostRetryAnnotation),
 	}
 	if answer.Node == nil {
 		return facts, nil
 	}
 	facts.Fingerprint = answer.Node.Fingerprint()
-	facts.Container, facts.Disks = hardware.IsContainer(answer.Hardware), answer.Hardware.Disks
+	facts.Container, facts.Disks = taloshost.IsContainer(answer.Hardware), answer.Hardware.Disks
 	if found := conditions.Get(s.host, infrav1.ReleasedCondition); found != nil && found.Reason == infrav1.ReleaseFailedReason {
 		facts.Refusal = found.Message
 	}
 	status, err := answer.Node.MachineStatus(ctx)
 	if err != nil {
-		facts.Contact = wipe.Silent
+		facts.Outcome = probe.Silent
 		return facts, nil
 	}
 	facts.Stage = status.Stage
 	if facts.Volumes, err = answer.Node.Volumes(ctx); err == nil {
 		facts.VolumesKnown = true
 	}
-	if facts.Contact == wipe.Configured && spec.Release.LeftEtcdOf != "" {
+	if facts.Outcome == probe.Configured && spec.Release.LeftEtcdOf != "" {
 		facts.Vote, err = r.vote(ctx, s.host, answer.Node)
 		return facts, err
 	}
@@ -204,14 +186,14 @@ func (r *HostReconciler) reportRelease(s *hostScope, decision wipe.Decision) {
 	s.released = condition.False(decision.Reason, decision.Message)
 	s.available = condition.False(infrav1.HostReleasingReason, decision.Message)
 	s.state = infrav1.HostReleasing
-	overdue := r.Clock.Since(s.host.Spec.Release.RequestedAt.Time) >= metal.ReleaseTimeout(s.host.Spec.Release)
+	overdue := r.Clock.Since(s.host.Spec.Release.RequestedAt.Time) >= taloshost.ReleaseTimeout(s.host.Spec.Release)
 	if decision.Failed || overdue {
-		s.error(infrav1.HostUnprovenReason, decision.Message)
+		s.setError(infrav1.HostUnprovenReason, decision.Message)
 	}
 	if decision.Failed && decision.Reason == infrav1.NotWipedReason && s.conditionReason(infrav1.ReleasedCondition) != decision.Reason {
 		r.Recorder.Eventf(s.host, nil, corev1.EventTypeWarning, infrav1.EventNotWiped, "Release", "%s", decision.Message)
 	}
-	if reprovision.IsUnderWay(s.host) {
+	if taloshost.IsReprovisioned(s.host) {
 		s.available.Message = "The machine is wiped, to be given the configuration of TalosMachine " + s.host.Spec.ConsumerRef.Name + " again: " + decision.Message
 	}
 	if !s.host.DeletionTimestamp.IsZero() {
@@ -221,14 +203,9 @@ func (r *HostReconciler) reportRelease(s *hostScope, decision wipe.Decision) {
 
 // reset tells the machine to wipe itself. That is written down first, so that a
 // machine that comes back unwiped is known as such.
-func (r *HostReconciler) reset(ctx context.Context, s *hostScope, answer contact.Answer, decision wipe.Decision) (ctrl.Result, error) {
-	err := r.update(ctx, s, func(host *infrav1.TalosHost) {
-		delete(host.Annotations, infrav1.HostRetryAnnotation)
-		release := &host.Spec.Release
-		release.ResetAt, release.ResetCertFingerprint = metav1.NewTime(r.Clock.Now()), answer.Node.Fingerprint()
-		release.Volumes = wipe.Union(release.Volumes, decision.Volumes)
-		// Another management cluster must not count from an order that was not given.
-		metal.SetBlockMove(host, true)
+func (r *HostReconciler) reset(ctx context.Context, s *hostScope, answer probe.Answer, decision wipe.Decision) (ctrl.Result, error) {
+	err := r.update(ctx, s, func(host *infrav1.TalosHost) error {
+		return taloshost.RecordReset(host, answer.Node.Fingerprint(), decision.Volumes, r.Clock.Now())
 	})
 	if err != nil {
 		return ctrl.Result{}, err
@@ -246,7 +223,7 @@ func (r *HostReconciler) reset(ctx context.Context, s *hostScope, answer contact
 		r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventReset, "Reset", "Told the machine to wipe itself")
 	}
 
-	return r.Pacing.After(r.Pacing.Interval / releaseFactor), r.letMove(ctx, s)
+	return r.Pacing.After(r.Pacing.Interval / releaseFactor), r.allowMove(ctx, s)
 }
 
 // refused says that the machine does not wipe what it was told to, in Talos' words.
@@ -259,9 +236,10 @@ func (r *HostReconciler) refused(ctx context.Context, s *hostScope, refusal erro
 }
 
 // wipePartitions wipes what a machine in maintenance mode still has.
-func (r *HostReconciler) wipePartitions(ctx context.Context, s *hostScope, answer contact.Answer, decision wipe.Decision) (ctrl.Result, error) {
-	err := r.update(ctx, s, func(host *infrav1.TalosHost) {
+func (r *HostReconciler) wipePartitions(ctx context.Context, s *hostScope, answer probe.Answer, decision wipe.Decision) (ctrl.Result, error) {
+	err := r.update(ctx, s, func(host *infrav1.TalosHost) error {
 		delete(host.Annotations, infrav1.HostRetryAnnotation)
+		return nil
 	})
 	if err != nil {
 		return ctrl.Result{}, err
@@ -280,11 +258,11 @@ func (r *HostReconciler) wipePartitions(ctx context.Context, s *hostScope, answe
 	return r.Pacing.After(r.Pacing.Interval / releaseFactor), nil
 }
 
-// letMove lets a host be moved for which no TalosMachine waits: its release may never
+// allowMove lets a host be moved for which no TalosMachine waits: its release may never
 // end, and goes on wherever it is. Only the order to wipe itself is not parted from
 // its record. A machine that somebody else has configured stays: which one it is, is
 // known from the status alone, which a move loses.
-func (r *HostReconciler) letMove(ctx context.Context, s *hostScope) error {
+func (r *HostReconciler) allowMove(ctx context.Context, s *hostScope) error {
 	host := s.host
 	if s.written != nil {
 		host = s.written
@@ -293,34 +271,23 @@ func (r *HostReconciler) letMove(ctx context.Context, s *hostScope) error {
 		return nil
 	}
 
-	return r.update(ctx, s, func(host *infrav1.TalosHost) { metal.SetBlockMove(host, false) })
+	return r.update(ctx, s, func(host *infrav1.TalosHost) error {
+		taloshost.AllowMove(host)
+		return nil
+	})
 }
 
 // endRelease makes a machine free that is proven wiped, or leaves it to its
 // TalosMachine, which configures it again.
 func (r *HostReconciler) endRelease(ctx context.Context, s *hostScope) error {
-	again := reprovision.IsUnderWay(s.host)
+	again, end := taloshost.IsReprovisioned(s.host), taloshost.ReturnWiped
 	if !again {
+		end = taloshost.EndRelease
 		if err := r.Credentials.DeleteAdmin(ctx, s.host); err != nil {
 			return err
 		}
 	}
-	err := r.update(ctx, s, func(host *infrav1.TalosHost) {
-		wipe.Remember(host, host.Spec.Handover.ProviderID, r.Clock.Now())
-		host.Spec.Handover = infrav1.HostHandover{}
-		if again {
-			host.Spec.Release = infrav1.HostRelease{}
-			delete(host.Annotations, infrav1.HostRetryAnnotation)
-			return
-		}
-		if host.Spec.Release.ConsumerHealth == infrav1.ConsumerUnhealthy {
-			host.Spec.Quarantine = infrav1.HostQuarantine{Since: metav1.NewTime(r.Clock.Now())}
-		}
-		host.Spec.ConsumerRef = infrav1.ConsumerReference{}
-		host.Spec.Release = infrav1.HostRelease{}
-		delete(host.Annotations, infrav1.HostRetryAnnotation)
-		metal.SetBlockMove(host, false)
-	})
+	err := r.update(ctx, s, func(host *infrav1.TalosHost) error { return end(host, r.Clock.Now()) })
 	if err != nil {
 		return fmt.Errorf("ending the release: %w", err)
 	}

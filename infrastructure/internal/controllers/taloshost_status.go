@@ -14,38 +14,37 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 )
 
-// hostScope is what one pass knows about one host.
+// hostScope is what one reconciliation knows about one host.
 type hostScope struct {
 	host *infrav1.TalosHost
 	// consumer is the TalosMachine that has claimed the host; nil when it does
 	// not exist. cluster is its Cluster.
 	consumer *infrav1.TalosMachine
 	cluster  *clusterv1.Cluster
-	// otherConsumer tells that a TalosMachine of that name exists, but with
+	// otherConsumer reports whether a TalosMachine of that name exists, but with
 	// another provider ID.
 	otherConsumer bool
-	// written is the host after the last write to its spec in this pass.
+	// written is the host after the last write to its spec in this reconciliation.
 	written *infrav1.TalosHost
-	// gone tells that the object is not ours any more: nothing is written.
+	// gone reports whether the object is not ours any more: nothing is written.
 	gone bool
 
 	state                                              infrav1.HostState
 	available, reachable, identity, released, deletion condition.Finding
 }
 
-// error says that the host needs attention.
-func (s *hostScope) error(reason, message string) {
+// setError says that the host needs attention.
+func (s *hostScope) setError(reason, message string) {
 	s.state = infrav1.HostError
 	s.available = condition.False(reason, message)
 }
 
-// claimed says that a TalosMachine has the host, and follows the machine.
-func (s *hostScope) claimed() {
+// setClaimed says that a TalosMachine has the host, and follows the machine.
+func (s *hostScope) setClaimed() {
 	spec := &s.host.Spec
 	s.state = infrav1.HostClaimed
 	switch spec.Handover.Progress {
@@ -54,9 +53,9 @@ func (s *hostScope) claimed() {
 	case infrav1.HandoverRan:
 		s.state = infrav1.HostProvisioned
 	}
-	s.available = condition.False(infrav1.HostClaimedByReason, s.claimedText(reprovision.IsConfiguredAgain(s.host)))
+	s.available = condition.False(infrav1.HostClaimedByReason, s.claimedText(taloshost.IsConfiguredAgain(s.host)))
 	s.reachable = condition.Unknownf(infrav1.FollowedByConsumerReason, "The conditions of TalosMachine %s tell", spec.ConsumerRef.Name)
-	s.consumerFindsStranger()
+	s.setFoundByConsumer()
 }
 
 func (s *hostScope) claimedText(configuredAgain bool) string {
@@ -68,16 +67,16 @@ func (s *hostScope) claimedText(configuredAgain bool) string {
 	return text
 }
 
-// consumerMovedOrMissing tells that a machine that is being re-provisioned is not
+// consumerMovedOrMissing reports whether a machine that is being re-provisioned is not
 // to be wiped now: its TalosMachine is not there, or lives on in another
 // management cluster.
 func (s *hostScope) consumerMovedOrMissing() bool {
-	return reprovision.IsUnderWay(s.host) && (s.consumer == nil || reprovision.IsMoved(s.consumer))
+	return taloshost.IsReprovisioned(s.host) && (s.consumer == nil || taloshost.IsMoved(s.consumer))
 }
 
-// consumerFindsStranger takes over what the TalosMachine, which follows the
+// setFoundByConsumer takes over what the TalosMachine, which follows the
 // machine, has found about who answers.
-func (s *hostScope) consumerFindsStranger() {
+func (s *hostScope) setFoundByConsumer() {
 	if s.consumer == nil {
 		return
 	}
@@ -89,17 +88,17 @@ func (s *hostScope) consumerFindsStranger() {
 		switch found.Reason {
 		case infrav1.HostIdentityMismatchReason:
 			s.identity = condition.False(infrav1.IdentityMismatchReason, found.Message)
-			s.error(infrav1.HostIdentityReason, found.Message)
+			s.setError(infrav1.HostIdentityReason, found.Message)
 			return
 		case infrav1.HostDuplicateReason:
 			s.identity = condition.False(infrav1.IdentityDuplicateReason, found.Message)
-			s.error(infrav1.HostIdentityReason, found.Message)
+			s.setError(infrav1.HostIdentityReason, found.Message)
 			return
 		case infrav1.ForeignConfigurationReason:
-			s.error(infrav1.HostForeignReason, found.Message)
+			s.setError(infrav1.HostForeignReason, found.Message)
 			return
 		case infrav1.FingerprintMismatchReason:
-			s.error(infrav1.HostFingerprintReason, found.Message)
+			s.setError(infrav1.HostFingerprintReason, found.Message)
 			return
 		}
 	}
@@ -112,44 +111,44 @@ func (s *hostScope) identityReason() string {
 	return s.conditionReason(infrav1.IdentityVerifiedCondition)
 }
 
-// silent says that no address answers.
-func (s *hostScope) silent() {
+// setUnreachable says that no address answers.
+func (s *hostScope) setUnreachable() {
 	s.state = infrav1.HostUnknown
 	s.available = condition.False(infrav1.HostUnreachableReason, "No address of the host answers")
-	s.setReachable(contact.Silent)
+	s.setReachable(probe.Silent)
 	s.setVerdict("")
 }
 
 // setReachable says how the machine has answered.
-func (s *hostScope) setReachable(outcome contact.Outcome) {
+func (s *hostScope) setReachable(outcome probe.Outcome) {
 	switch outcome {
-	case contact.InMaintenance, contact.WrongFingerprint:
+	case probe.InMaintenance, probe.WrongFingerprint:
 		s.reachable = condition.True(infrav1.AnswersInMaintenanceReason, "")
-	case contact.Configured, contact.Foreign:
+	case probe.Configured, probe.Foreign:
 		s.reachable = condition.True(infrav1.AnswersConfiguredReason, "")
-	case contact.WrongClock:
-		s.reachable = condition.False(infrav1.ReachableClockSkewReason, contact.WrongClockText)
-	case contact.WrongMachine:
+	case probe.WrongClock:
+		s.reachable = condition.False(infrav1.ReachableClockSkewReason, probe.WrongClockText)
+	case probe.WrongMachine:
 		s.reachable = condition.False(infrav1.IdentityMismatchReason, "Another machine answers at the addresses of the host")
-	case contact.Silent:
+	case probe.Silent:
 		s.reachable = condition.False(infrav1.NoAddressAnswersReason, "No address of the host answers")
 	}
 }
 
 // setVerdict says what was found about the identity of the machine.
-func (s *hostScope) setVerdict(verdict identity.Verdict) {
+func (s *hostScope) setVerdict(verdict taloshost.Verdict) {
 	switch verdict {
-	case identity.Matches:
+	case taloshost.IdentityMatches:
 		s.identity = condition.True(infrav1.IdentityMatchesReason, "")
-		if wanted := identity.Wanted(s.host); wanted.UUID == "" && len(wanted.MACAddresses) == 0 {
+		if wanted := taloshost.WantedIdentity(s.host); wanted.UUID == "" && len(wanted.MACAddresses) == 0 {
 			// It is the machine that has answered before; nobody has named it.
 			s.identity = condition.True(infrav1.IdentityDiscoveredReason, "")
 		}
-	case identity.Discovered:
+	case taloshost.IdentityDiscovered:
 		s.identity = condition.True(infrav1.IdentityDiscoveredReason, "")
-	case identity.Mismatch:
+	case taloshost.IdentityMismatch:
 		s.identity = condition.False(infrav1.IdentityMismatchReason, "The machine that answers does not have the identity of the host")
-	case identity.Unusable:
+	case taloshost.IdentityUnusable:
 		s.identity = condition.False(infrav1.IdentityUnusableReason, "The machine cannot be told from others: it has neither a usable SMBIOS UUID nor hardware addresses, or several machines tell the UUID that spec.identity names")
 	default:
 		s.identity = condition.Unknown(infrav1.IdentityNotObservedReason, "The machine has not told its identity")
@@ -164,7 +163,7 @@ func (s *hostScope) conditionReason(conditionType string) string {
 	return ""
 }
 
-// reconcileStatus writes what the pass has found.
+// reconcileStatus writes what the reconciliation has found.
 func (r *HostReconciler) reconcileStatus(ctx context.Context, s *hostScope, helper *patch.Helper) error {
 	if s.gone {
 		return nil

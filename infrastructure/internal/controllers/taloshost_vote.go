@@ -14,9 +14,9 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/quorum"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/wipe"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/wipe"
 )
 
 // vote finds out whether a machine votes in the etcd that it had left. The others
@@ -60,13 +60,13 @@ type knownMember struct {
 	recorded uint64
 	// hosts are those of its peer URLs, as the machine says itself; nil when it does not.
 	hosts []string
-	// contacts are the addresses of the host, which need not be those of its etcd.
-	contacts []string
+	// addresses are the addresses of the host, which need not be those of its etcd.
+	addresses []string
 }
 
 // known finds out by what the member of a machine is known.
 func (r *HostReconciler) known(ctx context.Context, host *infrav1.TalosHost, cluster *clusterv1.Cluster, node talosclient.Node) (knownMember, error) {
-	found := knownMember{contacts: append(contact.Addresses(host), host.Status.Address)}
+	found := knownMember{addresses: append(taloshost.AddressesOf(host), host.Status.Address)}
 	if status, err := node.EtcdStatus(ctx); err == nil {
 		found.status = &status
 	}
@@ -102,10 +102,10 @@ func recordedMember(machine *clusterv1.Machine) uint64 {
 	return id
 }
 
-// is tells that a member is the machine's.
+// is reports whether a member is the machine's.
 func (k knownMember) is(member etcd.Member) bool {
 	return k.status != nil && k.status.MemberID == member.ID || k.recorded == member.ID && k.recorded != 0 ||
-		member.IsAt(k.hosts) || member.IsAt(k.contacts)
+		member.IsAt(k.hosts) || member.IsAt(k.addresses)
 }
 
 // voteByOthers asks the other control plane machines of the Cluster. Those that follow

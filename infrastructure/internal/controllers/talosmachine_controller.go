@@ -39,7 +39,7 @@ type MachineReconciler struct {
 	APIReader client.Reader
 	// Metal and Container are the ways of getting machines that the specification
 	// calls so.
-	Metal, Container backends.Machines
+	Metal, Container backends.Backend
 	// Changes wake the TalosMachines whose machine has changed.
 	Changes <-chan event.GenericEvent
 	// WatchFilterValue restricts the controller to objects with this value of
@@ -82,7 +82,7 @@ func (r *MachineReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 	return nil
 }
 
-// Reconcile is one pass over one TalosMachine.
+// Reconcile reconciles one TalosMachine.
 func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, reterr error) {
 	talosMachine := &infrav1.TalosMachine{}
 	if err := r.Client.Get(ctx, req.NamespacedName, talosMachine); err != nil {
@@ -132,7 +132,7 @@ func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 }
 
 // backend is the way of getting a machine that its specification names.
-func (r *MachineReconciler) backend(machine *infrav1.TalosMachine) backends.Machines {
+func (r *MachineReconciler) backend(machine *infrav1.TalosMachine) backends.Backend {
 	if machine.Spec.Container != nil {
 		return r.Container
 	}
@@ -178,7 +178,7 @@ func clusterMismatch(scope *backends.Scope) string {
 	return ""
 }
 
-// onlyWaits tells that a TalosMachine waits for the Machine, its Cluster or the
+// onlyWaits reports whether a TalosMachine waits for the Machine, its Cluster or the
 // bootstrap provider, and has nothing yet.
 func onlyWaits(scope *backends.Scope) bool {
 	reason := scope.Observed.Claim.Reason

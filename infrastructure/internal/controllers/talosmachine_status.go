@@ -19,8 +19,8 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 )
 
-// reconcileStatus derives the status from what the pass has found, and writes
-// it. The backend may have written the spec in the pass, so only now the patch
+// reconcileStatus derives the status from what the reconciliation has found, and writes
+// it. The backend may have written the spec in the reconciliation, so only now the patch
 // begins.
 func (r *MachineReconciler) reconcileStatus(ctx context.Context, scope *backends.Scope) error {
 	machine, observed := scope.TalosMachine, scope.Observed

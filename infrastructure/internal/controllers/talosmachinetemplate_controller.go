@@ -64,7 +64,7 @@ func (r *MachineTemplateReconciler) SetupWithManager(ctx context.Context, mgr ct
 	return nil
 }
 
-// Reconcile is one pass over one TalosMachineTemplate.
+// Reconcile reconciles one TalosMachineTemplate.
 func (r *MachineTemplateReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	template := &infrav1.TalosMachineTemplate{}
 	if err := r.Client.Get(ctx, req.NamespacedName, template); err != nil {
@@ -119,7 +119,7 @@ func (r *MachineTemplateReconciler) reconcileContainer(ctx context.Context, spec
 
 func (r *MachineTemplateReconciler) reconcileMetal(ctx context.Context, namespace string, spec *infrav1.TalosMachineMetalSpec, status *infrav1.TalosMachineTemplateStatus) error {
 	hosts := &infrav1.TalosHostList{}
-	if err := r.Client.List(ctx, hosts, client.InNamespace(namespace)); err != nil {
+	if err := r.Client.List(ctx, hosts, client.InNamespace(namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("listing TalosHosts: %w", err)
 	}
 	status.Capacity = capacity.OfMetal(spec, hosts.Items)

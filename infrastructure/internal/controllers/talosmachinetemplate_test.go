@@ -60,7 +60,7 @@ func platformNode(name, architecture string) *corev1.Node {
 	}
 }
 
-// templatePass is a pass over the template, and what it says after that.
+// templatePass is a reconciliation over the template, and what it says after that.
 func (w *world) templatePass() *infrav1.TalosMachineTemplate {
 	w.t.Helper()
 	r := &MachineTemplateReconciler{Client: w.life.Client(w.client), APIReader: w.client}

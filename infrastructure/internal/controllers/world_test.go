@@ -30,10 +30,11 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/container"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 	"github.com/capi-talos/capi-talos/test/mortal"
 )
 
@@ -67,13 +68,15 @@ type world struct {
 	// reads counts what managers read of the management cluster, as far as no cache
 	// answers it.
 	reads int
+	// listed counts the TalosHosts that were listed.
+	listed int
 	// asked counts the calls of managers to machines by address, without those of
 	// watches, and watched the open watches.
 	countMu sync.Mutex
 	asked   map[string]int
 	watched map[string]int
 
-	// terminating tells that the namespace is being deleted: nothing can be made.
+	// terminating reports whether the namespace is being deleted: nothing can be made.
 	terminating bool
 
 	// beforeUpdate, when set, runs before the next update of an object.
@@ -108,8 +111,11 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 	}
 	w.yard = newYard(w)
 	objects = append(objects, newCluster(), newTalosCluster(), newBundleSecret(t))
-	w.client = fake.NewClientBuilder().
-		WithScheme(testScheme(t)).
+	builder := fake.NewClientBuilder().WithScheme(testScheme(t))
+	for field, keys := range taloshost.Indexes() {
+		builder.WithIndex(&infrav1.TalosHost{}, field, keys)
+	}
+	w.client = builder.
 		WithObjects(objects...).
 		WithStatusSubresource(&infrav1.TalosCluster{}, &infrav1.TalosMachine{}, &infrav1.TalosHost{}, &infrav1.TalosMachineTemplate{}, &clusterv1.Machine{}, &clusterv1.Cluster{}).
 		WithInterceptorFuncs(w.apiServer()).
@@ -153,6 +159,13 @@ func (w *world) apiServer() interceptor.Funcs {
 		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
 			w.yard.deleted = append(w.yard.deleted, fmt.Sprintf("%T", o))
 			return c.Delete(ctx, o, opts...)
+		},
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			err := c.List(ctx, list, opts...)
+			if hosts, ok := list.(*infrav1.TalosHostList); ok {
+				w.listed += len(hosts.Items)
+			}
+			return err
 		},
 		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, o client.Object, opts ...client.GetOption) error {
 			if _, isSecret := o.(*corev1.Secret); isSecret {
@@ -314,14 +327,14 @@ type manager struct {
 	machines *MachineReconciler
 	hosts    *HostReconciler
 
-	contacts                    *contact.Log
+	contacts                    *probe.Log
 	counts                      *metrics.Counts
 	hostWatcher, machineWatcher *machinewatch.Watcher
 	openWatches                 int
 }
 
 func (w *world) manager() *manager {
-	m, c := &manager{}, w.life.Client(w.client)
+	m, c := &manager{}, w.held(w.life.Client(w.client))
 	pace := pacing.Pacing{Interval: 10 * time.Second, Clock: w.clock, Random: w.random}
 	dialer := mortalDialer{Dialer: w.dialer, world: w}
 	watches := watchDialer{Dialer: w.dialer, world: w, open: &m.openWatches}
@@ -329,15 +342,15 @@ func (w *world) manager() *manager {
 	store := credentials.New(c, cachedReader{Reader: c, world: w}, w.clock)
 	m.machineWatcher = machinewatch.New(w.t.Context(), watches, TalosMachineOf)
 	m.hostWatcher = machinewatch.New(w.t.Context(), watches, HostOf)
-	m.contacts, m.counts = contact.NewLog(w.clock), metrics.NewCounts()
+	m.contacts, m.counts = probe.NewLog(w.clock), metrics.NewCounts()
 	m.clusters = &ClusterReconciler{Client: c, APIReader: live, ClusterDomain: "example.local"}
 	m.machines = &MachineReconciler{
 		Client: c, APIReader: live, Changes: m.machineWatcher.Events(),
-		Metal: &metal.Machines{
-			Client: c, APIReader: live, Dialer: dialer, Credentials: store, Contacts: m.contacts, Counts: m.counts, Tracker: machinewatch.NewTracker(m.machineWatcher, w.clock),
+		Metal: &metal.Backend{
+			Client: c, APIReader: live, Dialer: dialer, Credentials: store, Probes: m.contacts, Counts: m.counts, Tracker: machinewatch.NewTracker(m.machineWatcher, w.clock),
 			Clock: w.clock, Random: w.random, Recorder: w.events, Pacing: pace,
 		},
-		Container: &container.Machines{
+		Container: &container.Backend{
 			Client: c, APIReader: live, Dialer: dialer, Credentials: store, Tracker: machinewatch.NewTracker(m.machineWatcher, w.clock), ClusterDomain: "example.local",
 			Clock: w.clock, Random: w.random, Recorder: w.events, Pacing: pace,
 		},
@@ -345,7 +358,7 @@ func (w *world) manager() *manager {
 	m.hosts = &HostReconciler{
 		Client: c, APIReader: live, Dialer: dialer, Credentials: store,
 		Clock: w.clock, Recorder: w.events, Pacing: pace,
-		Contacts: m.contacts, Counts: m.counts, Tracker: machinewatch.NewTracker(m.hostWatcher, w.clock), Changes: m.hostWatcher.Events(),
+		Probes: m.contacts, Counts: m.counts, Tracker: machinewatch.NewTracker(m.hostWatcher, w.clock), Changes: m.hostWatcher.Events(),
 	}
 
 	return m

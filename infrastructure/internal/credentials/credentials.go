@@ -136,7 +136,7 @@ func (s *Store) refuseInUse(ctx context.Context, stored *corev1.Secret) error {
 	return nil
 }
 
-// isAdmin tells whether Talos lets a client do everything.
+// isAdmin reports whether Talos lets a client do everything.
 func isAdmin(creds talosclient.Credentials) (bool, error) {
 	block, _ := pem.Decode(creds.Cert)
 	if block == nil {
@@ -237,7 +237,7 @@ func (s *Store) RenewAdmin(ctx context.Context, cluster client.ObjectKey, host *
 	return nil
 }
 
-// isBound tells whether a Secret goes with its host, and not before we let it.
+// isBound reports whether a Secret goes with its host, and not before we let it.
 func isBound(stored *corev1.Secret, host *infrav1.TalosHost) bool {
 	return metav1.IsControlledBy(stored, host) && controllerutil.ContainsFinalizer(stored, infrav1.TalosHostFinalizer)
 }
@@ -251,7 +251,7 @@ func (s *Store) talosconfig(stored *corev1.Secret, cluster client.ObjectKey, hos
 	return issuer.talosconfig(cluster.Name, host.Spec.Addresses, s.clock.Now())
 }
 
-// isOnlyKey tells whether a Secret holds the certificate that a machine accepts which
+// isOnlyKey reports whether a Secret holds the certificate that a machine accepts which
 // may have its configuration, and the issuer would make one of another CA.
 func isOnlyKey(stored *corev1.Secret, host *infrav1.TalosHost, issuer *issuer) bool {
 	if host.Spec.Handover.ProviderID == "" {
@@ -262,7 +262,7 @@ func isOnlyKey(stored *corev1.Secret, host *infrav1.TalosHost, issuer *issuer) b
 	return err == nil && string(creds.CA) != string(issuer.ca)
 }
 
-// isCurrent tells whether a Secret is of this cluster and not due.
+// isCurrent reports whether a Secret is of this cluster and not due.
 func (s *Store) isCurrent(stored *corev1.Secret, cluster client.ObjectKey, issuer *issuer) bool {
 	creds, _, err := secrets.ParseTalosconfig(stored.Data[infrav1.AdminSecretKey])
 

@@ -109,9 +109,9 @@ func LaterNodes(nodes []corev1.Node, machines []infrav1.TalosMachine) []string {
 	return names
 }
 
-// Mended is a Service as it is to be, and whether it was not; what others have set
+// Updated is a Service as it is to be, and whether it was not; what others have set
 // besides stays. The address that a Service has is not changed: nobody can.
-func Mended(service, wanted *corev1.Service) (*corev1.Service, bool) {
+func Updated(service, wanted *corev1.Service) (*corev1.Service, bool) {
 	mended := service.DeepCopy()
 	spec := &mended.Spec
 	spec.Type, spec.Selector, spec.PublishNotReadyAddresses = wanted.Spec.Type, wanted.Spec.Selector, wanted.Spec.PublishNotReadyAddresses

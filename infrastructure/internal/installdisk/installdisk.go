@@ -25,7 +25,7 @@ type Wish struct {
 	selector cel.Expression
 }
 
-// IsZero tells that no disk is named.
+// IsZero reports whether no disk is named.
 func (w Wish) IsZero() bool {
 	return w.path == "" && w.selector.IsZero()
 }

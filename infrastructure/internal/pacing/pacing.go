@@ -15,9 +15,9 @@ const (
 	configuringPart = 2
 	// laterFactor is for what only a person can mend, and for machines that have run.
 	laterFactor = 3
-	// silentFactor makes the longest interval for machines that do not answer, and
+	// unreachableFactor makes the longest interval for machines that do not answer, and
 	// wrongFactor for those that are not the right ones.
-	silentFactor, wrongFactor = 6, 30
+	unreachableFactor, wrongFactor = 6, 30
 	// backoffPart of the time that something has not come about is waited before it is
 	// looked for again.
 	backoffPart = 6
@@ -61,14 +61,14 @@ func (p Pacing) Refused() ctrl.Result {
 	return p.After(RefusedInterval)
 }
 
-// Silent asks again a machine that has not answered since a time, which may be unknown:
+// Unreachable asks again a machine that has not answered since a time, which may be unknown:
 // every least at first, then less and less, up to six intervals.
-func (p Pacing) Silent(since time.Time, least time.Duration) ctrl.Result {
-	return p.backoff(since, least, silentFactor)
+func (p Pacing) Unreachable(since time.Time, least time.Duration) ctrl.Result {
+	return p.backoff(since, least, unreachableFactor)
 }
 
 // Wrong asks again a machine that has not been the right one since a time, which is
-// somebody's to mend: as Silent does, but up to thirty intervals.
+// somebody's to mend: as Unreachable does, but up to thirty intervals.
 func (p Pacing) Wrong(since time.Time, least time.Duration) ctrl.Result {
 	return p.backoff(since, least, wrongFactor)
 }

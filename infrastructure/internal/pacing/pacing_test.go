@@ -26,12 +26,12 @@ func TestLessAndLess(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			g.Expect(p.Silent(now.Add(-tt.waited), 5*time.Second).RequeueAfter).To(Equal(tt.silent))
+			g.Expect(p.Unreachable(now.Add(-tt.waited), 5*time.Second).RequeueAfter).To(Equal(tt.silent))
 			g.Expect(p.Wrong(now.Add(-tt.waited), 5*time.Second).RequeueAfter).To(Equal(tt.wrong))
 		})
 	}
 	g := NewWithT(t)
-	g.Expect(p.Silent(time.Time{}, 5*time.Second).RequeueAfter).To(Equal(5*time.Second), "nobody knows since when")
+	g.Expect(p.Unreachable(time.Time{}, 5*time.Second).RequeueAfter).To(Equal(5*time.Second), "nobody knows since when")
 	g.Expect(p.Soon().RequeueAfter).To(Equal(5 * time.Second))
 	g.Expect(p.Next().RequeueAfter).To(Equal(10 * time.Second))
 	g.Expect(p.Later().RequeueAfter).To(Equal(30 * time.Second))

@@ -15,6 +15,7 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 )
 
 // Step is what to do next.
@@ -37,42 +38,26 @@ const (
 	Finish Step = "Finish"
 )
 
-// IsWanted tells whether somebody has asked for a machine to be re-provisioned.
+// IsWanted reports whether somebody has asked for a machine to be re-provisioned.
 func IsWanted(machine *infrav1.TalosMachine) bool {
 	return metav1.HasAnnotation(machine.ObjectMeta, infrav1.ReprovisionAnnotation)
 }
 
-// IsDespiteOthers tells whether a person lets a machine be wiped whatever becomes of
+// IsDespiteOthers reports whether a person lets a machine be wiped whatever becomes of
 // the other ones, and of etcd.
 func IsDespiteOthers(machine *infrav1.TalosMachine) bool {
 	return machine.Annotations[infrav1.ReprovisionAnnotation] == infrav1.ReprovisionDespiteOthers
-}
-
-// IsUnderWay tells whether the machine of a host is being re-provisioned.
-func IsUnderWay(host *infrav1.TalosHost) bool {
-	return host.Spec.Reprovision.Previous.ProviderID != ""
-}
-
-// IsConfiguredAgain tells whether a machine that is being re-provisioned is proven
-// wiped, and was not seen running since.
-func IsConfiguredAgain(host *infrav1.TalosHost) bool {
-	return IsUnderWay(host) && host.Spec.Release.Policy == "" && host.Spec.Handover.Progress != infrav1.HandoverRan
-}
-
-// HasRun tells whether a machine that is being re-provisioned had run before.
-func HasRun(host *infrav1.TalosHost) bool {
-	return host.Spec.Reprovision.Previous.Progress == infrav1.HandoverRan
 }
 
 // Next says what is next for a TalosMachine and the host that it has claimed.
 func Next(machine *infrav1.TalosMachine, host *infrav1.TalosHost) Step {
 	spec := &host.Spec
 	switch {
-	case IsUnderWay(host) && spec.Release.Policy != "":
+	case taloshost.IsReprovisioned(host) && spec.Release.Policy != "":
 		return AwaitWipe
-	case IsConfiguredAgain(host):
+	case taloshost.IsConfiguredAgain(host):
 		return HandOver
-	case IsUnderWay(host):
+	case taloshost.IsReprovisioned(host):
 		return Finish
 	case !IsWanted(machine):
 		return None
@@ -88,9 +73,9 @@ type Facts struct {
 	// Machine is the TalosMachine, and Host its host, both as they are now.
 	Machine *infrav1.TalosMachine
 	Host    *infrav1.TalosHost
-	// FromTemplate tells that the annotation comes from a template.
+	// FromTemplate reports whether the annotation comes from a template.
 	FromTemplate bool
-	// HasData tells that the machine configuration is there.
+	// HasData reports whether the machine configuration is there.
 	HasData bool
 	// Hosts are all hosts of the namespace, as they are now.
 	Hosts []infrav1.TalosHost
@@ -162,26 +147,19 @@ func RefuseForEtcd(others etcd.Health) Refusal {
 	}
 }
 
-// isGoing tells whether the TalosMachine or its host goes. Only what carries our
+// isGoing reports whether the TalosMachine or its host goes. Only what carries our
 // finalizers is wiped: nothing else is sure to be found again.
 func isGoing(facts Facts) bool {
 	machine, host := facts.Machine, facts.Host
 
-	return !machine.DeletionTimestamp.IsZero() || !controllerutil.ContainsFinalizer(machine, infrav1.TalosMachineFinalizer) || IsMoved(machine) ||
-		!host.DeletionTimestamp.IsZero() || !controllerutil.ContainsFinalizer(host, infrav1.TalosHostFinalizer) || IsMoved(host)
-}
-
-// IsMoved tells whether an object lives on in another management cluster.
-func IsMoved(object metav1.Object) bool {
-	_, moved := object.GetAnnotations()[infrav1.DeleteForMoveAnnotation]
-
-	return moved
+	return !machine.DeletionTimestamp.IsZero() || !controllerutil.ContainsFinalizer(machine, infrav1.TalosMachineFinalizer) || taloshost.IsMoved(machine) ||
+		!host.DeletionTimestamp.IsZero() || !controllerutil.ContainsFinalizer(host, infrav1.TalosHostFinalizer) || taloshost.IsMoved(host)
 }
 
 func otherUnderWay(facts Facts) string {
 	for i := range facts.Hosts {
 		host := &facts.Hosts[i]
-		if host.Name != facts.Host.Name && IsUnderWay(host) && host.Spec.Reprovision.ClusterName == facts.Cluster {
+		if host.Name != facts.Host.Name && taloshost.IsReprovisioned(host) && host.Spec.Reprovision.ClusterName == facts.Cluster {
 			return host.Name
 		}
 	}

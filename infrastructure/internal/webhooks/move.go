@@ -43,7 +43,7 @@ func recordsOf(spec *infrav1.TalosHostSpec) []string {
 	return names
 }
 
-// stripsHostInUse tells whether a change takes our finalizer from a host that has, or has
+// stripsHostInUse reports whether a change takes our finalizer from a host that has, or has
 // had, a configuration of ours.
 func stripsHostInUse(before, after *infrav1.TalosHost) bool {
 	inUse := before.Spec.ConsumerRef.Name != "" || before.Spec.Handover.ProviderID != "" || before.Spec.Release.Policy != ""
@@ -92,7 +92,7 @@ func (w *TalosHost) refuseRecords(ctx context.Context, host *infrav1.TalosHost) 
 	return w.demandMove(ctx, host, strings.Join(names, ", ")+" belongs to the infrastructure provider")
 }
 
-// isMoved tells whether clusterctl deletes a host because it has moved it: it says so in
+// isMoved reports whether clusterctl deletes a host because it has moved it: it says so in
 // an annotation, and pauses the Cluster before.
 func (w *TalosHost) isMoved(ctx context.Context, host *infrav1.TalosHost, consumer *infrav1.TalosMachine) (bool, error) {
 	if _, annotated := host.Annotations[infrav1.DeleteForMoveAnnotation]; !annotated {

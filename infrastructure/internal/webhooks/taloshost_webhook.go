@@ -15,8 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 )
 
 // +kubebuilder:webhook:verbs=create;update;delete,path=/validate-infrastructure-cluster-x-k8s-io-v1alpha1-taloshost,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=infrastructure.cluster.x-k8s.io,resources=taloshosts,versions=v1alpha1,name=validation.taloshost.infrastructure.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
@@ -78,7 +77,7 @@ func (w *TalosHost) ValidateUpdate(ctx context.Context, before, after *infrav1.T
 		return nil, nil
 	}
 	errs := append(validateHost(&after.Spec), refuseOurs(&before.Spec, &after.Spec)...)
-	if before.Spec.Handover.ProviderID != "" || reprovision.IsUnderWay(before) {
+	if before.Spec.Handover.ProviderID != "" || taloshost.IsReprovisioned(before) {
 		errs = append(errs, refuseHandedOver(before, after)...)
 	}
 
@@ -115,7 +114,7 @@ func refuseHandedOver(old, changed *infrav1.TalosHost) field.ErrorList {
 	before, after := &old.Spec, &changed.Spec
 	const wayOut = "cannot be changed while the machine has a configuration of this provider: it must be found again to be wiped. Delete the Machine first"
 	missing := slices.ContainsFunc(before.Addresses, func(address string) bool { return !slices.Contains(after.Addresses, address) })
-	if !apiequality.Semantic.DeepEqual(before.Addresses, after.Addresses) && (missing || !identity.Names(identity.Wanted(old))) {
+	if !apiequality.Semantic.DeepEqual(before.Addresses, after.Addresses) && (missing || !taloshost.Identifies(taloshost.WantedIdentity(old))) {
 		errs = append(errs, field.Forbidden(field.NewPath("spec", "addresses"), wayOut))
 	}
 	if !apiequality.Semantic.DeepEqual(before.Identity, after.Identity) {

@@ -15,8 +15,8 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/installdisk"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 )
 
 // validateMachine checks what the kind's own rules cannot.
@@ -102,12 +102,12 @@ func validateHost(spec *infrav1.TalosHostSpec) field.ErrorList {
 // validateIdentity refuses what identifies no machine.
 func validateIdentity(named *infrav1.HostIdentity, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	if named.UUID != "" && !identity.UsableUUID(named.UUID) && len(named.MACAddresses) == 0 {
+	if named.UUID != "" && !taloshost.UsableUUID(named.UUID) && len(named.MACAddresses) == 0 {
 		errs = append(errs, field.Invalid(path.Child("uuid"), named.UUID,
 			"is a placeholder that many machines share, and identifies none; name identity.macAddresses instead"))
 	}
 	for i, mac := range named.MACAddresses {
-		if !identity.UsableMAC(mac) {
+		if !taloshost.UsableMAC(mac) {
 			errs = append(errs, field.Invalid(path.Child("macAddresses").Index(i), mac, "is a placeholder, and identifies no link; name the address that is printed on the card"))
 		}
 	}

@@ -21,20 +21,20 @@ import (
 // etcd, keys and disks.
 var sampled = []string{
 	"controlplane/internal/plan", "bootstrap/pkg/etcd", "bootstrap/pkg/secrets", "bootstrap/pkg/talosclient",
-	"infrastructure/internal/wipe", "infrastructure/internal/claim", "infrastructure/internal/twins",
+	"infrastructure/internal/taloshost/wipe", "infrastructure/internal/claim", "infrastructure/internal/taloshost",
 }
 
 // guards are the packages whose tests are to notice what those of a package itself do
 // not, the cheapest first.
 var guards = map[string][]string{
-	"controlplane/internal/plan":     {"controlplane/internal/controllers"},
-	"bootstrap/pkg/etcd":             {"controlplane/internal/plan", "controlplane/internal/controllers"},
-	"bootstrap/pkg/secrets":          {"bootstrap/internal/controllers"},
-	"bootstrap/pkg/talosclient":      {"test/talossim"},
-	"infrastructure/internal/wipe":   {"infrastructure/internal/controllers"},
-	"infrastructure/internal/claim":  {"infrastructure/internal/controllers"},
-	"infrastructure/internal/twins":  {"infrastructure/internal/controllers"},
-	"infrastructure/internal/quorum": {"infrastructure/internal/controllers"},
+	"controlplane/internal/plan":             {"controlplane/internal/controllers"},
+	"bootstrap/pkg/etcd":                     {"controlplane/internal/plan", "controlplane/internal/controllers"},
+	"bootstrap/pkg/secrets":                  {"bootstrap/internal/controllers"},
+	"bootstrap/pkg/talosclient":              {"test/talossim"},
+	"infrastructure/internal/taloshost/wipe": {"infrastructure/internal/controllers"},
+	"infrastructure/internal/claim":          {"infrastructure/internal/controllers"},
+	"infrastructure/internal/taloshost":      {"infrastructure/internal/controllers"},
+	"infrastructure/internal/quorum":         {"infrastructure/internal/controllers"},
 }
 
 // maxSurvivors is the share of mutants, in percent, that may survive.

@@ -37,7 +37,7 @@ const noConfigurationYet = "Waiting for the bootstrap provider to make the machi
 
 // configuration reads the machine configuration of the bootstrap provider. Without
 // one, missing says what is waited for.
-func (m *Machines) configuration(ctx context.Context, scope *backends.Scope) (configuration []byte, missing string, err error) {
+func (m *Backend) configuration(ctx context.Context, scope *backends.Scope) (configuration []byte, missing string, err error) {
 	secretName := scope.Machine.Spec.Bootstrap.DataSecretName
 	if secretName == nil {
 		return nil, noConfigurationYet, nil
@@ -77,7 +77,7 @@ func tooLong(userData []byte, room int) error {
 
 // overlaid is the user data with what only the Pod knows; nil, with the reason in a
 // condition, when there is none. The node may be nil where the Pod has no limits.
-func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, w wish, node *corev1.Node) ([]byte, ctrl.Result, error) {
+func (m *Backend) overlaid(ctx context.Context, scope *backends.Scope, b podBuilder, node *corev1.Node) ([]byte, ctrl.Result, error) {
 	configuration, missing, err := m.configuration(ctx, scope)
 	if err != nil {
 		return nil, ctrl.Result{}, err
@@ -88,18 +88,18 @@ func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, w wish, 
 	}
 	overlay := overlayOf(scope.TalosMachine)
 	overlay.EtcdAddress = etcdAddress(scope.TalosMachine)
-	overlay.SystemReserved = reserved(node, w.spec().Resources.Limits)
+	overlay.SystemReserved = reserved(node, b.spec().Resources.Limits)
 	if err := m.recordReserved(ctx, scope, overlay.SystemReserved); err != nil {
 		return nil, ctrl.Result{}, err
 	}
-	if w.controlPlane {
+	if b.controlPlane {
 		names, found, err := m.endpointNames(ctx, scope)
 		if err != nil {
 			return nil, ctrl.Result{}, err
 		}
 		if !found {
 			scope.Observed.Configuration = condition.False(infrav1.WaitingForServiceReason, "Waiting for the Service of the control plane, whose names belong into the configuration")
-			return nil, m.soon(), nil
+			return nil, m.requeueStarting(), nil
 		}
 		overlay.EndpointNames = names
 	}
@@ -118,7 +118,7 @@ func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, w wish, 
 
 // unfit says why a configuration cannot be run in the Pod, before there is one;
 // empty when it can.
-func (m *Machines) unfit(scope *backends.Scope, configuration []byte) string {
+func (m *Backend) unfit(scope *backends.Scope, configuration []byte) string {
 	machine := scope.TalosMachine
 	text, err := configgen.Overlay(configuration, overlayOf(machine))
 	if err == nil {
@@ -139,8 +139,8 @@ func overlayOf(machine *infrav1.TalosMachine) configgen.HostOverlay {
 }
 
 // endpointNames are the names by which the endpoint of the cluster is reached, when
-// the cluster makes that itself. It tells whether they are known.
-func (m *Machines) endpointNames(ctx context.Context, scope *backends.Scope) ([]string, bool, error) {
+// the cluster makes that itself. It reports whether they are known.
+func (m *Backend) endpointNames(ctx context.Context, scope *backends.Scope) ([]string, bool, error) {
 	if scope.TalosCluster == nil || scope.TalosCluster.Spec.Container == nil {
 		return nil, true, nil
 	}
@@ -160,7 +160,7 @@ func (m *Machines) endpointNames(ctx context.Context, scope *backends.Scope) ([]
 	return endpoint.Names(service, nodes.Items, m.ClusterDomain), true, nil
 }
 
-// needsNode tells that a configuration depends on the node of the Pod.
+// needsNode reports whether a configuration depends on the node of the Pod.
 func needsNode(machine *infrav1.TalosMachine) bool {
 	limits := machine.Spec.Container.Resources.Limits
 	_, cpu := limits[corev1.ResourceCPU]
@@ -204,7 +204,7 @@ func canonical(name corev1.ResourceName, quantity resource.Quantity) resource.Qu
 
 // recordReserved writes down what the configuration of a machine keeps back, for it
 // stays on the volume when the Pod is made again on another node.
-func (m *Machines) recordReserved(ctx context.Context, scope *backends.Scope, kept corev1.ResourceList) error {
+func (m *Backend) recordReserved(ctx context.Context, scope *backends.Scope, kept corev1.ResourceList) error {
 	machine, text := scope.TalosMachine, reservedText(kept)
 	if scope.Observed.Provisioned || !needsNode(machine) || machine.Spec.Pod.SystemReserved == text {
 		return nil

@@ -9,7 +9,6 @@ package container
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -42,8 +41,8 @@ const (
 	startPart = 6
 )
 
-// Machines is the container backend. All fields are required.
-type Machines struct {
+// Backend is the container backend. All fields are required.
+type Backend struct {
 	// Client reads from the cache of the management cluster, but Secrets live.
 	Client client.Client
 	// APIReader reads live.
@@ -65,11 +64,11 @@ type Machines struct {
 	// ClusterDomain is the DNS domain of the management cluster.
 	ClusterDomain string
 
-	// beginning lets one TalosMachine at a time begin to be re-provisioned.
-	beginning sync.Mutex
+	// reprovisioner begins to re-provision machines.
+	reprovisioner backends.Reprovisioner
 }
 
-var _ backends.Machines = &Machines{}
+var _ backends.Backend = &Backend{}
 
 // +kubebuilder:rbac:groups="",resources=pods;services,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups="",resources=persistentvolumeclaims,verbs=get;list;watch;create;delete
@@ -77,9 +76,9 @@ var _ backends.Machines = &Machines{}
 // +kubebuilder:rbac:groups="",resources=namespaces,verbs=get
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=storageclasses,verbs=get
 
-// Reconcile implements backends.Machines.
-func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
-	defer backends.CallForAttention(m.Recorder, scope)
+// Reconcile implements backends.Backend.
+func (m *Backend) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
+	defer backends.WarnOnNewProblem(m.Recorder, scope)
 
 	progress := scope.TalosMachine.Spec.Pod.Progress
 	scope.Observed.Provisioned = progress == infrav1.PodRan
@@ -97,75 +96,75 @@ func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.R
 	return util.LowestNonZeroResult(result, again), err
 }
 
-// wish is what the objects of the machine are made from.
-func (m *Machines) wish(scope *backends.Scope, fromVolume bool) wish {
-	w := wish{machine: scope.TalosMachine, cluster: scope.TalosMachine.Labels[clusterv1.ClusterNameLabel], fromVolume: fromVolume}
+// podBuilder is what the objects of the machine are made from.
+func (m *Backend) podBuilder(scope *backends.Scope, fromVolume bool) podBuilder {
+	b := podBuilder{machine: scope.TalosMachine, cluster: scope.TalosMachine.Labels[clusterv1.ClusterNameLabel], fromVolume: fromVolume}
 	if scope.Machine != nil {
-		w.cluster, w.controlPlane, w.failureDomain = scope.Machine.Spec.ClusterName, util.IsControlPlaneMachine(scope.Machine), scope.Machine.Spec.FailureDomain
+		b.cluster, b.controlPlane, b.failureDomain = scope.Machine.Spec.ClusterName, util.IsControlPlaneMachine(scope.Machine), scope.Machine.Spec.FailureDomain
 	}
 
-	return w
+	return b
 }
 
 // reconcilePod judges what the Pod needs, and does it.
-func (m *Machines) reconcilePod(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
-	now, err := m.life(ctx, scope.TalosMachine)
+func (m *Backend) reconcilePod(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
+	facts, err := m.gatherPodFacts(ctx, scope.TalosMachine)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	next := now.next()
+	next := facts.next()
 	if next == stepBind {
-		if err := m.bindPod(ctx, scope, now.pod); err != nil {
+		if err := m.bindPod(ctx, scope, facts.pod); err != nil {
 			return ctrl.Result{}, err
 		}
-		next = now.next()
+		next = facts.next()
 	}
 	switch next {
 	case stepCreate:
 		return m.createPod(ctx, scope)
 	case stepBind, stepFollow:
-		return m.followPod(ctx, scope, now.pod)
+		return m.followPod(ctx, scope, facts.pod)
 	case stepRefuse:
-		scope.Observed.Claim = taken("Pod", scope.TalosMachine.Name)
+		scope.Observed.Claim = nameConflict("Pod", scope.TalosMachine.Name)
 		return m.Pacing.Later(), nil
 	case stepLose, stepLost:
-		return m.losePod(ctx, scope, now)
-	case stepReplace, stepAwait, stepLetGo:
-		return m.replacePod(ctx, scope, now)
+		return m.losePod(ctx, scope, facts)
+	case stepReplace, stepAwait, stepRemoveFinalizer:
+		return m.replacePod(ctx, scope, facts)
 	case stepWipe:
-		return m.wipePod(ctx, scope, now)
+		return m.wipePod(ctx, scope, facts)
 	}
 
 	return ctrl.Result{}, nil
 }
 
-// life gathers what decides about the Pod of a machine.
-func (m *Machines) life(ctx context.Context, machine *infrav1.TalosMachine) (life, error) {
-	now := life{machine: machine}
+// gatherPodFacts gathers what decides about the Pod of a machine.
+func (m *Backend) gatherPodFacts(ctx context.Context, machine *infrav1.TalosMachine) (podFacts, error) {
+	facts := podFacts{machine: machine}
 	var err error
-	if now.pod, err = m.podOf(ctx, machine); err != nil {
-		return life{}, err
+	if facts.pod, err = m.podOf(ctx, machine); err != nil {
+		return podFacts{}, err
 	}
-	switch pod := now.pod; {
+	switch pod := facts.pod; {
 	case pod == nil:
-		now.dataGone, err = m.isDataGone(ctx, machine)
+		facts.dataGone, err = m.isDataGone(ctx, machine)
 	case pod.Spec.NodeName != "" && !pod.DeletionTimestamp.IsZero():
 		var node *corev1.Node
 		node, err = m.node(ctx, pod)
-		now.nodeGone, now.nodeSilent = err == nil && node == nil, isSilent(node)
+		facts.nodeGone, facts.nodeNotReady = err == nil && node == nil, isNotReady(node)
 	}
 	if err != nil {
-		return life{}, fmt.Errorf("gathering what is known of Pod %s: %w", machine.Name, err)
+		return podFacts{}, fmt.Errorf("gathering what is known of Pod %s: %w", machine.Name, err)
 	}
 
-	return now, nil
+	return facts, nil
 }
 
 // podOf is the Pod of that name; nil when there is none. The cache is believed where
 // it shows the Pod that is recorded: what it tells of its end cannot be taken back.
 // Whether there is none, or another one, is asked live, but for a machine that is
 // lost: for that one none is made.
-func (m *Machines) podOf(ctx context.Context, machine *infrav1.TalosMachine) (*corev1.Pod, error) {
+func (m *Backend) podOf(ctx context.Context, machine *infrav1.TalosMachine) (*corev1.Pod, error) {
 	pod, key := &corev1.Pod{}, client.ObjectKeyFromObject(machine)
 	err := m.Client.Get(ctx, key, pod)
 	switch {
@@ -184,9 +183,9 @@ func (m *Machines) podOf(ctx context.Context, machine *infrav1.TalosMachine) (*c
 	return pod, nil
 }
 
-// isDataGone tells that the volume claim is gone of a machine that has had a Pod:
+// isDataGone reports whether the volume claim is gone of a machine that has had a Pod:
 // another one would be empty.
-func (m *Machines) isDataGone(ctx context.Context, machine *infrav1.TalosMachine) (bool, error) {
+func (m *Backend) isDataGone(ctx context.Context, machine *infrav1.TalosMachine) (bool, error) {
 	progress := machine.Spec.Pod.Progress
 	if isEphemeral(machine) || (progress != infrav1.PodCreated && progress != infrav1.PodRan) {
 		return false, nil
@@ -201,7 +200,7 @@ func (m *Machines) isDataGone(ctx context.Context, machine *infrav1.TalosMachine
 }
 
 // bindPod records which Pod the machine has.
-func (m *Machines) bindPod(ctx context.Context, scope *backends.Scope, pod *corev1.Pod) error {
+func (m *Backend) bindPod(ctx context.Context, scope *backends.Scope, pod *corev1.Pod) error {
 	return backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) {
 		spec.Pod.UID = string(pod.UID)
 		if spec.Pod.Progress != infrav1.PodRan {
@@ -212,9 +211,9 @@ func (m *Machines) bindPod(ctx context.Context, scope *backends.Scope, pod *core
 
 // losePod records that the machine is lost, and lets its Pod go then. Its
 // configuration stays no longer than its Pod.
-func (m *Machines) losePod(ctx context.Context, scope *backends.Scope, now life) (ctrl.Result, error) {
+func (m *Backend) losePod(ctx context.Context, scope *backends.Scope, facts podFacts) (ctrl.Result, error) {
 	machine := scope.TalosMachine
-	text := lostText(now)
+	text := lostText(facts)
 	if machine.Spec.Pod.Progress != infrav1.PodLost {
 		if err := backends.Record(ctx, m.Client, machine, func(spec *infrav1.TalosMachineSpec) { spec.Pod.Progress = infrav1.PodLost }); err != nil {
 			return ctrl.Result{}, err
@@ -227,8 +226,8 @@ func (m *Machines) losePod(ctx context.Context, scope *backends.Scope, now life)
 	m.forget(client.ObjectKeyFromObject(machine))
 	scope.Observed.Claim = condition.False(infrav1.PodLostReason, text)
 	scope.Observed.Running = condition.False(infrav1.PodLostReason, "The Pod of the machine is gone")
-	if now.pod != nil && metav1.IsControlledBy(now.pod, machine) {
-		return m.Pacing.Later(), m.deletePod(ctx, now)
+	if facts.pod != nil && metav1.IsControlledBy(facts.pod, machine) {
+		return m.Pacing.Later(), m.deletePod(ctx, facts)
 	}
 	_, err := objects.DeleteOwned(ctx, m.Client, m.APIReader, machine,
 		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: machine.Namespace, Name: machine.Name + infrav1.UserDataSecretSuffix}})
@@ -236,10 +235,10 @@ func (m *Machines) losePod(ctx context.Context, scope *backends.Scope, now life)
 	return ctrl.Result{}, err
 }
 
-func lostText(now life) string {
+func lostText(facts podFacts) string {
 	why := "The Pod was deleted, and the data of the machine is lost with it, because its storage is ephemeral"
-	switch pod := now.pod; {
-	case now.dataGone:
+	switch pod := facts.pod; {
+	case facts.dataGone:
 		why = "The volume claim of the machine is gone, and its data with it"
 	case pod != nil && hasFailed(pod) && (pod.DeletionTimestamp.IsZero() || pod.Status.Reason != ""):
 		status := pod.Status.Reason
@@ -256,25 +255,25 @@ func lostText(now life) string {
 }
 
 // replacePod brings a Pod that is to be made again on its volume to its end.
-func (m *Machines) replacePod(ctx context.Context, scope *backends.Scope, now life) (ctrl.Result, error) {
+func (m *Backend) replacePod(ctx context.Context, scope *backends.Scope, facts podFacts) (ctrl.Result, error) {
 	m.forget(client.ObjectKeyFromObject(scope.TalosMachine))
 	reason, message := infrav1.PodReplacingReason, "The Pod has ended, and is made again on its volume"
-	if now.next() == stepAwait {
-		message = "The Pod is being deleted; it is made again on its volume once its containers have ended, which " + now.awaited()
+	if facts.next() == stepAwait {
+		message = "The Pod is being deleted; it is made again on its volume once its containers have ended, which " + facts.awaited()
 	}
-	if now.nodeSilent {
+	if facts.nodeNotReady {
 		reason = infrav1.NodeNotReadyReason
 	}
 	scope.Observed.Claim = condition.False(reason, message)
 	scope.Observed.Running = condition.False(reason, message)
 
 	// The end of its node does not wake us.
-	return m.Pacing.Later(), m.deletePod(ctx, now)
+	return m.Pacing.Later(), m.deletePod(ctx, facts)
 }
 
 // deletePod deletes a Pod of ours, and lets it go once nothing of it runs.
-func (m *Machines) deletePod(ctx context.Context, now life) error {
-	pod := now.pod
+func (m *Backend) deletePod(ctx context.Context, facts podFacts) error {
+	pod := facts.pod
 	if pod.DeletionTimestamp.IsZero() {
 		// Its next event goes on.
 		err := m.Client.Delete(ctx, pod, client.Preconditions{UID: &pod.UID}, client.GracePeriodSeconds(releasedGracePeriodSeconds))
@@ -283,21 +282,21 @@ func (m *Machines) deletePod(ctx context.Context, now life) error {
 		}
 		return nil
 	}
-	if !now.hasEnded() || !isHeld(pod) {
+	if !facts.hasEnded() || !isHeld(pod) {
 		return nil
 	}
 
-	return m.letPodGo(ctx, pod)
+	return m.removePodFinalizer(ctx, pod)
 }
 
-// soon asks again a machine that is coming up: a Pod does so faster than a machine.
-func (m *Machines) soon() ctrl.Result {
+// requeueStarting asks again a machine that is coming up: a Pod does so faster than a machine.
+func (m *Backend) requeueStarting() ctrl.Result {
 	return m.Pacing.After(m.Pacing.Interval / startPart)
 }
 
-// Gone implements backends.Machines. A Pod whose TalosMachine somebody has stripped
+// Gone implements backends.Backend. A Pod whose TalosMachine somebody has stripped
 // of its finalizer is deleted with it; nobody else would let it go.
-func (m *Machines) Gone(ctx context.Context, key client.ObjectKey) error {
+func (m *Backend) Gone(ctx context.Context, key client.ObjectKey) error {
 	m.forget(key)
 	pod := &corev1.Pod{}
 	if err := m.Client.Get(ctx, key, pod); err != nil {
@@ -316,10 +315,10 @@ func (m *Machines) Gone(ctx context.Context, key client.ObjectKey) error {
 		return nil
 	}
 
-	return m.letPodGo(ctx, pod)
+	return m.removePodFinalizer(ctx, pod)
 }
 
 // forget ends the watch of a machine.
-func (m *Machines) forget(key client.ObjectKey) {
+func (m *Backend) forget(key client.ObjectKey) {
 	m.Tracker.Forget(key)
 }

@@ -14,15 +14,15 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 )
 
-// judge turns what speaks against an object of ours into a condition where a
+// observeRefusal turns what speaks against an object of ours into a condition where a
 // person can mend it.
-func (m *Machines) judge(scope *backends.Scope, err error) (ctrl.Result, error) {
-	var other errTaken
+func (m *Backend) observeRefusal(scope *backends.Scope, err error) (ctrl.Result, error) {
+	var other errNameConflict
 	var address errAddressLost
-	var going errGoing
+	var going errBeingDeleted
 	switch {
 	case errors.As(err, &other):
-		scope.Observed.Claim = taken(other.kind, other.name)
+		scope.Observed.Claim = nameConflict(other.kind, other.name)
 		return m.Pacing.Later(), nil
 	case errors.As(err, &address):
 		scope.Observed.Claim = condition.False(infrav1.EtcdAddressLostReason, address.Error())
@@ -57,7 +57,7 @@ func scheduling(pod *corev1.Pod) condition.Finding {
 	return condition.False(infrav1.PodNotScheduledReason, "Waiting for the Pod to get a node")
 }
 
-// hasUserData tells that the configuration of a Pod is in its environment.
+// hasUserData reports whether the configuration of a Pod is in its environment.
 func hasUserData(pod *corev1.Pod) bool {
 	return slices.ContainsFunc(pod.Spec.Containers, func(container corev1.Container) bool {
 		return slices.ContainsFunc(container.Env, func(env corev1.EnvVar) bool { return env.Name == userDataVariable })
@@ -102,7 +102,7 @@ func terminatedText(ended *corev1.ContainerStateTerminated) string {
 	return fmt.Sprintf("%s, exit code %d", ended.Reason, ended.ExitCode)
 }
 
-// isRunning tells that the Talos container of a Pod runs.
+// isRunning reports whether the Talos container of a Pod runs.
 func isRunning(pod *corev1.Pod) bool {
 	return runningSince(pod) != nil
 }

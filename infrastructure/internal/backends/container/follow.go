@@ -22,29 +22,29 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/endpoint"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 )
 
 // followPod brings a Pod from its node to Talos that runs in it, and follows that.
-func (m *Machines) followPod(ctx context.Context, scope *backends.Scope, pod *corev1.Pod) (ctrl.Result, error) {
-	w := m.wish(scope, !hasUserData(pod))
-	if err := m.keepLabels(ctx, w, pod); err != nil {
+func (m *Backend) followPod(ctx context.Context, scope *backends.Scope, pod *corev1.Pod) (ctrl.Result, error) {
+	b := m.podBuilder(scope, !hasUserData(pod))
+	if err := m.keepLabels(ctx, b, pod); err != nil {
 		return ctrl.Result{}, err
 	}
 	scope.Observed.Claim = scheduling(pod)
-	again, err := m.keepEtcdService(ctx, scope, w)
+	again, err := m.keepEtcdService(ctx, scope, b)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	result, err := m.followContainer(ctx, scope, w, pod)
+	result, err := m.followContainer(ctx, scope, b, pod)
 
 	return util.LowestNonZeroResult(result, again), err
 }
 
 // keepLabels mends the labels of a Pod.
-func (m *Machines) keepLabels(ctx context.Context, w wish, pod *corev1.Pod) error {
-	err := objects.Change(ctx, m.Client, pod, func(pod *corev1.Pod) { pod.Labels = w.podLabels(pod.Labels) })
+func (m *Backend) keepLabels(ctx context.Context, b podBuilder, pod *corev1.Pod) error {
+	err := objects.Change(ctx, m.Client, pod, func(pod *corev1.Pod) { pod.Labels = b.podLabels(pod.Labels) })
 	if err != nil {
 		return fmt.Errorf("mending the labels of Pod %s: %w", pod.Name, err)
 	}
@@ -52,7 +52,7 @@ func (m *Machines) keepLabels(ctx context.Context, w wish, pod *corev1.Pod) erro
 	return nil
 }
 
-func (m *Machines) followContainer(ctx context.Context, scope *backends.Scope, w wish, pod *corev1.Pod) (ctrl.Result, error) {
+func (m *Backend) followContainer(ctx context.Context, scope *backends.Scope, b podBuilder, pod *corev1.Pod) (ctrl.Result, error) {
 	if pod.Spec.NodeName == "" {
 		scope.Observed.Running = condition.False(infrav1.NotConfiguredReason, "The Pod has no node yet")
 		return m.observeStorage(ctx, scope)
@@ -70,8 +70,8 @@ func (m *Machines) followContainer(ctx context.Context, scope *backends.Scope, w
 		scope.Observed.Running = stopped
 	}
 	// The Secret is read at each start of the container.
-	if !w.fromVolume && (!scope.Observed.Provisioned || stopped.Status != "") {
-		if done, result, err := m.reconcileUserData(ctx, scope, w, node); err != nil || !done {
+	if !b.fromVolume && (!scope.Observed.Provisioned || stopped.Status != "") {
+		if done, result, err := m.reconcileUserData(ctx, scope, b, node); err != nil || !done {
 			return result, err
 		}
 	}
@@ -79,12 +79,12 @@ func (m *Machines) followContainer(ctx context.Context, scope *backends.Scope, w
 		return ctrl.Result{}, nil
 	}
 
-	return m.followTalos(ctx, scope, w, pod, node)
+	return m.followTalos(ctx, scope, b, pod, node)
 }
 
 // node is the node of a Pod; nil while the cache does not show it, and once it is
 // gone.
-func (m *Machines) node(ctx context.Context, pod *corev1.Pod) (*corev1.Node, error) {
+func (m *Backend) node(ctx context.Context, pod *corev1.Pod) (*corev1.Node, error) {
 	node := &corev1.Node{}
 	if err := m.Client.Get(ctx, client.ObjectKey{Name: pod.Spec.NodeName}, node); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -97,7 +97,7 @@ func (m *Machines) node(ctx context.Context, pod *corev1.Pod) (*corev1.Node, err
 }
 
 // observeStorage says what is wrong with the volume that the Pod waits for.
-func (m *Machines) observeStorage(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
+func (m *Backend) observeStorage(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
 	problem, err := m.storageProblem(ctx, scope.TalosMachine)
 	if err != nil || problem == "" {
 		return ctrl.Result{}, err
@@ -110,21 +110,21 @@ func (m *Machines) observeStorage(ctx context.Context, scope *backends.Scope) (c
 // keepEtcdService makes the Service of etcd again when somebody has deleted it, with
 // the same address, for the other members know no other; and mends it when somebody
 // has changed it. The Pod is followed whatever becomes of that.
-func (m *Machines) keepEtcdService(ctx context.Context, scope *backends.Scope, w wish) (ctrl.Result, error) {
-	if !w.controlPlane {
+func (m *Backend) keepEtcdService(ctx context.Context, scope *backends.Scope, b podBuilder) (ctrl.Result, error) {
+	if !b.controlPlane {
 		return ctrl.Result{}, nil
 	}
-	service, wanted := &corev1.Service{}, w.etcdService()
+	service, wanted := &corev1.Service{}, b.etcdService()
 	err := m.Client.Get(ctx, client.ObjectKeyFromObject(wanted), service)
 	if client.IgnoreNotFound(err) != nil {
 		return ctrl.Result{}, fmt.Errorf("reading Service %s: %w", wanted.Name, err)
 	}
-	_, differs := endpoint.Mended(service, wanted)
-	if err == nil && !differs && metav1.IsControlledBy(service, w.machine) && service.Spec.ClusterIP == wanted.Spec.ClusterIP {
+	_, differs := endpoint.Updated(service, wanted)
+	if err == nil && !differs && metav1.IsControlledBy(service, b.machine) && service.Spec.ClusterIP == wanted.Spec.ClusterIP {
 		return ctrl.Result{}, nil
 	}
-	if err := m.ensureEtcdService(ctx, scope, w); err != nil {
-		return m.judge(scope, err)
+	if err := m.ensureEtcdService(ctx, scope, b); err != nil {
+		return m.observeRefusal(scope, err)
 	}
 
 	return ctrl.Result{}, nil
@@ -132,30 +132,30 @@ func (m *Machines) keepEtcdService(ctx context.Context, scope *backends.Scope, w
 
 // reconcileUserData makes the Secret that the Pod starts with. Where the Pod has
 // limits that waits for its node: what the node inside must not promise is the rest
-// of it. It tells whether the pass goes on.
-func (m *Machines) reconcileUserData(ctx context.Context, scope *backends.Scope, w wish, node *corev1.Node) (bool, ctrl.Result, error) {
+// of it. It reports whether the reconciliation goes on.
+func (m *Backend) reconcileUserData(ctx context.Context, scope *backends.Scope, b podBuilder, node *corev1.Node) (bool, ctrl.Result, error) {
 	stored := &corev1.Secret{}
-	key := client.ObjectKey{Namespace: w.machine.Namespace, Name: w.machine.Name + infrav1.UserDataSecretSuffix}
+	key := client.ObjectKey{Namespace: b.machine.Namespace, Name: b.machine.Name + infrav1.UserDataSecretSuffix}
 	err := m.Client.Get(ctx, key, stored)
 	switch {
-	case err == nil && metav1.IsControlledBy(stored, w.machine):
+	case err == nil && metav1.IsControlledBy(stored, b.machine):
 		scope.Observed.Configuration = condition.True(infrav1.ConfigurationAppliedReason, "")
 		return true, ctrl.Result{}, nil
 	case err == nil:
-		scope.Observed.Configuration = taken("Secret", key.Name)
+		scope.Observed.Configuration = nameConflict("Secret", key.Name)
 		return false, m.Pacing.Later(), nil
 	case !apierrors.IsNotFound(err):
 		return false, ctrl.Result{}, fmt.Errorf("reading Secret %s: %w", key.Name, err)
 	}
-	if node == nil && needsNode(w.machine) {
-		return false, m.soon(), nil
+	if node == nil && needsNode(b.machine) {
+		return false, m.requeueStarting(), nil
 	}
-	userData, result, err := m.overlaid(ctx, scope, w, node)
+	userData, result, err := m.overlaid(ctx, scope, b, node)
 	if err != nil || userData == nil {
 		return false, result, err
 	}
-	if err := m.Client.Create(ctx, w.userData(userData)); err != nil && !apierrors.IsAlreadyExists(err) {
-		result, err := m.judge(scope, fmt.Errorf("creating Secret %s: %w", key.Name, err))
+	if err := m.Client.Create(ctx, b.userData(userData)); err != nil && !apierrors.IsAlreadyExists(err) {
+		result, err := m.observeRefusal(scope, fmt.Errorf("creating Secret %s: %w", key.Name, err))
 		return false, result, err
 	}
 	scope.Observed.Configuration = condition.True(infrav1.ConfigurationAppliedReason, "")
@@ -164,7 +164,7 @@ func (m *Machines) reconcileUserData(ctx context.Context, scope *backends.Scope,
 }
 
 // followTalos asks Talos in a container that runs, and watches it from then on.
-func (m *Machines) followTalos(ctx context.Context, scope *backends.Scope, w wish, pod *corev1.Pod, node *corev1.Node) (ctrl.Result, error) {
+func (m *Backend) followTalos(ctx context.Context, scope *backends.Scope, b podBuilder, pod *corev1.Pod, node *corev1.Node) (ctrl.Result, error) {
 	key := client.ObjectKeyFromObject(scope.TalosMachine)
 	if status, calm := m.Tracker.Unchanged(key, targetText(pod)); calm && scope.Observed.Provisioned && len(scope.TalosMachine.Status.Addresses) > 0 {
 		scope.Observed.Configuration = condition.True(infrav1.ConfigurationAppliedReason, "")
@@ -172,7 +172,7 @@ func (m *Machines) followTalos(ctx context.Context, scope *backends.Scope, w wis
 		return ctrl.Result{}, nil
 	}
 	if pod.Status.PodIP == "" {
-		return m.soon(), nil
+		return m.requeueStarting(), nil
 	}
 	creds, err := m.Credentials.OfCluster(ctx, client.ObjectKeyFromObject(scope.Cluster))
 	if errors.Is(err, secrets.ErrBundleMissing) || errors.Is(err, secrets.ErrBundleInvalid) {
@@ -191,26 +191,26 @@ func (m *Machines) followTalos(ctx context.Context, scope *backends.Scope, w wis
 	m.Tracker.Forget(key)
 	switch {
 	case errors.Is(err, talosclient.ErrUntrusted):
-		return m.untrusted(scope, w, pod, node), nil
+		return m.untrusted(scope, b, pod, node), nil
 	case errors.Is(err, talosclient.ErrClock):
-		scope.Observed.Running = condition.False(infrav1.ClockSkewReason, contact.WrongClockText)
+		scope.Observed.Running = condition.False(infrav1.ClockSkewReason, probe.WrongClockText)
 		return m.Pacing.Later(), nil
 	}
 
-	return m.silent(scope, w, pod, node), nil
+	return m.observeUnreachable(scope, b, pod, node), nil
 }
 
-// silent says that Talos does not answer, and asks again less and less.
-func (m *Machines) silent(scope *backends.Scope, w wish, pod *corev1.Pod, node *corev1.Node) ctrl.Result {
+// observeUnreachable says that Talos does not answer, and asks again less and less.
+func (m *Backend) observeUnreachable(scope *backends.Scope, b podBuilder, pod *corev1.Pod, node *corev1.Node) ctrl.Result {
 	switch {
-	case isSilent(node):
+	case isNotReady(node):
 		scope.Observed.Running = condition.Falsef(infrav1.NodeNotReadyReason,
 			"The machine does not answer, and its node %s is not ready either: bring that back, or delete the Machine", node.Name)
 	case m.Clock.Since(runningSince(pod).StartedAt.Time) <= startPatience:
 		scope.Observed.Running = condition.False(infrav1.BootingReason, "The container has just started; Talos does not answer in it yet")
 	case scope.Observed.Provisioned:
 		scope.Observed.Running = condition.False(infrav1.UnreachableReason, "The machine does not answer; the log of its Pod may say why")
-	case !w.controlPlane && !ptr.Deref(scope.Cluster.Status.Initialization.ControlPlaneInitialized, false):
+	case !b.controlPlane && !ptr.Deref(scope.Cluster.Status.Initialization.ControlPlaneInitialized, false):
 		// Its certificate comes from there.
 		scope.Observed.Running = condition.False(infrav1.BootingReason, "The machine does not answer; it does not before the control plane of the cluster runs")
 	default:
@@ -222,18 +222,18 @@ func (m *Machines) silent(scope *backends.Scope, w wish, pod *corev1.Pod, node *
 		quiet = before.LastTransitionTime.Time
 	}
 
-	return m.Pacing.Silent(quiet, m.Pacing.Interval/startPart)
+	return m.Pacing.Unreachable(quiet, m.Pacing.Interval/startPart)
 }
 
 // untrusted says that Talos answers, but not with a certificate of the cluster. A Pod
 // is never given a configuration through the Talos API: it has it from its environment.
-func (m *Machines) untrusted(scope *backends.Scope, w wish, pod *corev1.Pod, node *corev1.Node) ctrl.Result {
+func (m *Backend) untrusted(scope *backends.Scope, b podBuilder, pod *corev1.Pod, node *corev1.Node) ctrl.Result {
 	if scope.Observed.Provisioned {
 		scope.Observed.Running = condition.False(infrav1.ReturnedToMaintenanceReason,
 			"The machine does not run as a node of this cluster any more after it has, and is not configured again by itself; delete its Machine")
 		return m.Pacing.Later()
 	}
-	result := m.silent(scope, w, pod, node)
+	result := m.observeUnreachable(scope, b, pod, node)
 	if scope.Observed.Running.Reason == infrav1.NotTalosReason {
 		scope.Observed.Running = condition.False(infrav1.UnreachableReason, "Talos answers in the container, but does not know the certificates of this cluster: its configuration is another one, or was not taken")
 	}
@@ -242,17 +242,17 @@ func (m *Machines) untrusted(scope *backends.Scope, w wish, pod *corev1.Pod, nod
 }
 
 // observe reads what a configured machine tells.
-func (m *Machines) observe(
+func (m *Backend) observe(
 	ctx context.Context, scope *backends.Scope, pod *corev1.Pod, node *corev1.Node, talos talosclient.Node, creds talosclient.Credentials,
 ) (ctrl.Result, error) {
 	status, err := talos.MachineStatus(ctx)
 	if err != nil {
 		scope.Observed.Running = condition.Unknown(infrav1.UnreachableReason, "The machine does not tell its stage")
-		return m.soon(), nil
+		return m.requeueStarting(), nil
 	}
 	version, err := talos.Version(ctx)
 	if err != nil {
-		return m.soon(), nil //nolint:nilerr // The next pass asks again.
+		return m.requeueStarting(), nil //nolint:nilerr // The next reconciliation asks again.
 	}
 	scope.Observed.TalosVersion = version
 	if wanted := scope.TalosMachine.Spec.Container.Talos.Version; version != wanted {
@@ -264,7 +264,7 @@ func (m *Machines) observe(
 	if status.Stage == talosclient.StageRunning || status.Stage == talosclient.StageBooting {
 		addresses, err := backends.AddressesOf(ctx, talos, pod.Status.PodIP, scope.Cluster.Spec.ControlPlaneEndpoint.Host, scope.TalosMachine.Spec.Pod.EtcdAddress)
 		if err != nil || len(addresses) == 0 {
-			return m.soon(), nil
+			return m.requeueStarting(), nil
 		}
 		scope.Observed.Addresses = addresses
 		if err := m.recordRan(ctx, scope, pod); err != nil {
@@ -283,7 +283,7 @@ func (m *Machines) observe(
 
 // recordRan writes down that the machine runs: from then on it is never configured
 // again by itself.
-func (m *Machines) recordRan(ctx context.Context, scope *backends.Scope, pod *corev1.Pod) error {
+func (m *Backend) recordRan(ctx context.Context, scope *backends.Scope, pod *corev1.Pod) error {
 	if scope.TalosMachine.Spec.Pod.Progress == infrav1.PodRan {
 		return nil
 	}

@@ -20,27 +20,27 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/endpoint"
 )
 
-// errTaken says that an object of a name that is ours belongs to somebody else.
-type errTaken struct{ kind, name string }
+// errNameConflict says that an object of a name that is ours belongs to somebody else.
+type errNameConflict struct{ kind, name string }
 
 // Error implements error.
-func (e errTaken) Error() string { return e.kind + " " + e.name + " belongs to somebody else" }
+func (e errNameConflict) Error() string { return e.kind + " " + e.name + " belongs to somebody else" }
 
-// taken says so in a condition.
-func taken(kind, name string) condition.Finding {
+// nameConflict says so in a condition.
+func nameConflict(kind, name string) condition.Finding {
 	return condition.Falsef(infrav1.NameConflictReason,
 		"%s %s exists, and does not belong to this TalosMachine; nothing is done to it. Delete it, or the Machine, to go on", kind, name)
 }
 
-// errGoing says that an object of ours is being deleted, which is waited for.
-type errGoing struct{ kind, name string }
+// errBeingDeleted says that an object of ours is being deleted, which is waited for.
+type errBeingDeleted struct{ kind, name string }
 
 // Error implements error.
-func (e errGoing) Error() string { return e.kind + " " + e.name + " is being deleted" }
+func (e errBeingDeleted) Error() string { return e.kind + " " + e.name + " is being deleted" }
 
 // createPod makes what the Pod needs, and then the Pod. That it may exist is
 // recorded before.
-func (m *Machines) createPod(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
+func (m *Backend) createPod(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
 	scope.Observed.Claim = condition.False(infrav1.PodPreparingReason, "Making what the Pod needs")
 	scope.Observed.Running = condition.False(infrav1.NotConfiguredReason, "The machine has no Pod yet")
 	configuration, missing, err := m.configuration(ctx, scope)
@@ -63,33 +63,33 @@ func (m *Machines) createPod(ctx context.Context, scope *backends.Scope) (ctrl.R
 			"an administrator allows machines in Pods there with the label "+infrav1.PodSecurityLabel+": "+infrav1.PodSecurityPrivileged+"; it is looked at again")
 		return m.Pacing.Refused(), err
 	}
-	if err := m.intend(ctx, scope); err != nil {
+	if err := m.recordIntent(ctx, scope); err != nil {
 		return ctrl.Result{}, err
 	}
 	if current, err := m.isCurrent(ctx, scope.TalosMachine); err != nil || !current {
-		return m.soon(), err
+		return m.requeueStarting(), err
 	}
-	w := m.wish(scope, missing != "")
-	if ready, result, err := m.prepare(ctx, scope, w); err != nil || !ready {
+	b := m.podBuilder(scope, missing != "")
+	if ready, result, err := m.prepare(ctx, scope, b); err != nil || !ready {
 		return result, err
 	}
-	pod := w.pod()
+	pod := b.pod()
 	err = m.Client.Create(ctx, pod)
 	if apierrors.IsAlreadyExists(err) {
-		// The next pass sees whose it is.
-		return m.soon(), nil
+		// The next reconciliation sees whose it is.
+		return m.requeueStarting(), nil
 	}
 	if err != nil {
-		return m.judge(scope, fmt.Errorf("creating Pod %s: %w", pod.Name, err))
+		return m.observeRefusal(scope, fmt.Errorf("creating Pod %s: %w", pod.Name, err))
 	}
 
-	return ctrl.Result{}, m.welcome(ctx, scope, pod)
+	return ctrl.Result{}, m.recordCreated(ctx, scope, pod)
 }
 
-// allowsPods tells whether an administrator lets machines be Pods in a namespace. The
+// allowsPods reports whether an administrator lets machines be Pods in a namespace. The
 // manager may make Pods everywhere, and most API servers forbid none: without a word of
 // theirs whoever may make TalosMachines would have the nodes.
-func (m *Machines) allowsPods(ctx context.Context, name string) (bool, error) {
+func (m *Backend) allowsPods(ctx context.Context, name string) (bool, error) {
 	namespace := &corev1.Namespace{}
 	if err := m.APIReader.Get(ctx, client.ObjectKey{Name: name}, namespace); err != nil {
 		return false, fmt.Errorf("reading Namespace %s: %w", name, err)
@@ -98,8 +98,8 @@ func (m *Machines) allowsPods(ctx context.Context, name string) (bool, error) {
 	return namespace.Labels[infrav1.PodSecurityLabel] == infrav1.PodSecurityPrivileged, nil
 }
 
-// welcome records a Pod that was just created.
-func (m *Machines) welcome(ctx context.Context, scope *backends.Scope, pod *corev1.Pod) error {
+// recordCreated records a Pod that was just created.
+func (m *Backend) recordCreated(ctx context.Context, scope *backends.Scope, pod *corev1.Pod) error {
 	machine := scope.TalosMachine
 	ctrl.LoggerFrom(ctx).Info("Created the Pod of the machine", "Pod", klog.KObj(pod), "providerID", machine.Spec.ProviderID)
 	event, note := infrav1.EventPodCreated, "Created Pod %s"
@@ -115,9 +115,9 @@ func (m *Machines) welcome(ctx context.Context, scope *backends.Scope, pod *core
 	return nil
 }
 
-// isCurrent tells whether what was decided on is what is recorded: an old record
+// isCurrent reports whether what was decided on is what is recorded: an old record
 // would make another Pod after the one that was lost.
-func (m *Machines) isCurrent(ctx context.Context, machine *infrav1.TalosMachine) (bool, error) {
+func (m *Backend) isCurrent(ctx context.Context, machine *infrav1.TalosMachine) (bool, error) {
 	current := &infrav1.TalosMachine{}
 	if err := m.APIReader.Get(ctx, client.ObjectKeyFromObject(machine), current); err != nil {
 		return false, client.IgnoreNotFound(err)
@@ -126,30 +126,30 @@ func (m *Machines) isCurrent(ctx context.Context, machine *infrav1.TalosMachine)
 	return current.UID == machine.UID && current.DeletionTimestamp.IsZero() && current.Spec.Pod == machine.Spec.Pod, nil
 }
 
-// prepare makes what the Pod needs; it tells whether all of it is there.
-func (m *Machines) prepare(ctx context.Context, scope *backends.Scope, w wish) (bool, ctrl.Result, error) {
-	if w.controlPlane {
-		if err := m.ensureEtcdService(ctx, scope, w); err != nil {
-			result, err := m.judge(scope, err)
+// prepare makes what the Pod needs; it reports whether all of it is there.
+func (m *Backend) prepare(ctx context.Context, scope *backends.Scope, b podBuilder) (bool, ctrl.Result, error) {
+	if b.controlPlane {
+		if err := m.ensureEtcdService(ctx, scope, b); err != nil {
+			result, err := m.observeRefusal(scope, err)
 			return false, result, err
 		}
 	}
-	if !isEphemeral(w.machine) {
-		if _, err := ensure(ctx, m, w.machine, w.claim(), &corev1.PersistentVolumeClaim{}); err != nil {
-			result, err := m.judge(scope, err)
+	if !isEphemeral(b.machine) {
+		if _, err := ensure(ctx, m, b.machine, b.claim(), &corev1.PersistentVolumeClaim{}); err != nil {
+			result, err := m.observeRefusal(scope, err)
 			return false, result, err
 		}
 	}
-	if w.fromVolume || needsNode(w.machine) || scope.Observed.Provisioned {
+	if b.fromVolume || needsNode(b.machine) || scope.Observed.Provisioned {
 		return true, ctrl.Result{}, nil
 	}
 
 	// A kubelet that finds the Secret at once need not try again.
-	return m.reconcileUserData(ctx, scope, w, nil)
+	return m.reconcileUserData(ctx, scope, b, nil)
 }
 
-// intend records the provider ID, and that there may be a Pod.
-func (m *Machines) intend(ctx context.Context, scope *backends.Scope) error {
+// recordIntent records the provider ID, and that there may be a Pod.
+func (m *Backend) recordIntent(ctx context.Context, scope *backends.Scope) error {
 	machine := scope.TalosMachine
 	if machine.Spec.ProviderID != "" && machine.Spec.Pod.Progress != "" {
 		return nil
@@ -172,13 +172,13 @@ func (m *Machines) intend(ctx context.Context, scope *backends.Scope) error {
 
 // ensureEtcdService makes the Service of the machine's etcd, or mends it, and records
 // its address.
-func (m *Machines) ensureEtcdService(ctx context.Context, scope *backends.Scope, w wish) error {
-	recorded, wanted := w.machine.Spec.Pod.EtcdAddress, w.etcdService()
-	service, err := ensure(ctx, m, w.machine, wanted, &corev1.Service{})
+func (m *Backend) ensureEtcdService(ctx context.Context, scope *backends.Scope, b podBuilder) error {
+	recorded, wanted := b.machine.Spec.Pod.EtcdAddress, b.etcdService()
+	service, err := ensure(ctx, m, b.machine, wanted, &corev1.Service{})
 	if err != nil {
 		return err
 	}
-	if mended, differs := endpoint.Mended(service, wanted); differs {
+	if mended, differs := endpoint.Updated(service, wanted); differs {
 		if err := objects.Patch(ctx, m.Client, service, mended); err != nil {
 			return fmt.Errorf("mending Service %s: %w", service.Name, err)
 		}
@@ -213,7 +213,7 @@ func (e errAddressLost) Error() string {
 // there then; found is where that is read to. It is looked for first: the API server
 // refuses a second Service that asks for an address before it says that the name is
 // in use.
-func ensure[T client.Object](ctx context.Context, m *Machines, machine *infrav1.TalosMachine, wanted, found T) (T, error) {
+func ensure[T client.Object](ctx context.Context, m *Backend, machine *infrav1.TalosMachine, wanted, found T) (T, error) {
 	kind, name := objects.KindOf(wanted), wanted.GetName()
 	err := m.APIReader.Get(ctx, client.ObjectKeyFromObject(wanted), found)
 	switch {
@@ -225,16 +225,16 @@ func ensure[T client.Object](ctx context.Context, m *Machines, machine *infrav1.
 	case err != nil:
 		return found, fmt.Errorf("reading %s %s: %w", kind, name, err)
 	case !metav1.IsControlledBy(found, machine):
-		return found, errTaken{kind: kind, name: name}
+		return found, errNameConflict{kind: kind, name: name}
 	case !found.GetDeletionTimestamp().IsZero():
-		return found, errGoing{kind: kind, name: name}
+		return found, errBeingDeleted{kind: kind, name: name}
 	}
 
 	return found, nil
 }
 
-// letPodGo takes our finalizer off a Pod.
-func (m *Machines) letPodGo(ctx context.Context, pod *corev1.Pod) error {
+// removePodFinalizer takes our finalizer off a Pod.
+func (m *Backend) removePodFinalizer(ctx context.Context, pod *corev1.Pod) error {
 	before := pod.DeepCopy()
 	if !controllerutil.RemoveFinalizer(pod, infrav1.TalosPodFinalizer) {
 		return nil
@@ -248,7 +248,7 @@ func (m *Machines) letPodGo(ctx context.Context, pod *corev1.Pod) error {
 
 // storageProblem says why the claim of a machine has no volume; empty when nothing
 // is known against it.
-func (m *Machines) storageProblem(ctx context.Context, machine *infrav1.TalosMachine) (string, error) {
+func (m *Backend) storageProblem(ctx context.Context, machine *infrav1.TalosMachine) (string, error) {
 	if isEphemeral(machine) {
 		return "", nil
 	}

@@ -46,8 +46,8 @@ var dataPaths = []struct{ path, folder string }{
 	{"/usr/libexec/kubernetes", "libexec-kubernetes"},
 }
 
-// wish is what the objects of a machine are made from.
-type wish struct {
+// podBuilder is what the objects of a machine are made from.
+type podBuilder struct {
 	machine *infrav1.TalosMachine
 	// cluster is the name of the Cluster.
 	cluster string
@@ -60,18 +60,18 @@ type wish struct {
 	fromVolume bool
 }
 
-func (w wish) spec() *infrav1.TalosMachineContainerSpec {
-	return w.machine.Spec.Container
+func (b podBuilder) spec() *infrav1.TalosMachineContainerSpec {
+	return b.machine.Spec.Container
 }
 
 // labels are on every object of a machine.
-func (w wish) labels() map[string]string {
-	labels := map[string]string{clusterv1.ClusterNameLabel: w.cluster, infrav1.MachineLabel: format.MustFormatValue(w.machine.Name)}
-	if w.controlPlane {
+func (b podBuilder) labels() map[string]string {
+	labels := map[string]string{clusterv1.ClusterNameLabel: b.cluster, infrav1.MachineLabel: format.MustFormatValue(b.machine.Name)}
+	if b.controlPlane {
 		labels[clusterv1.MachineControlPlaneLabel] = ""
 	}
 	// What has not the label of the watch filter wakes nobody.
-	if value, ok := w.machine.Labels[clusterv1.WatchLabel]; ok {
+	if value, ok := b.machine.Labels[clusterv1.WatchLabel]; ok {
 		labels[clusterv1.WatchLabel] = value
 	}
 
@@ -79,24 +79,24 @@ func (w wish) labels() map[string]string {
 }
 
 // meta is the metadata of an object of a machine.
-func (w wish) meta(name string) metav1.ObjectMeta {
+func (b podBuilder) meta(name string) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
-		Namespace: w.machine.Namespace, Name: name, Labels: w.labels(),
-		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(w.machine, infrav1.GroupVersion.WithKind(infrav1.TalosMachineKind))},
+		Namespace: b.machine.Namespace, Name: name, Labels: b.labels(),
+		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(b.machine, infrav1.GroupVersion.WithKind(infrav1.TalosMachineKind))},
 	}
 }
 
 // pod is the Pod of a machine: the Talos image, as Talos wants to be run in a
 // container. It needs to be privileged, because cgroups are read-only else; it
 // gets nothing else of its host.
-func (w wish) pod() *corev1.Pod {
-	spec := w.spec()
-	pod := &corev1.Pod{ObjectMeta: w.meta(w.machine.Name)}
-	pod.Labels = w.podLabels(spec.PodMetadata.Labels)
+func (b podBuilder) pod() *corev1.Pod {
+	spec := b.spec()
+	pod := &corev1.Pod{ObjectMeta: b.meta(b.machine.Name)}
+	pod.Labels = b.podLabels(spec.PodMetadata.Labels)
 	pod.Annotations = union(spec.PodMetadata.Annotations, nil)
 	pod.Finalizers = []string{infrav1.TalosPodFinalizer}
 	pod.Spec = corev1.PodSpec{
-		Hostname:                      w.machine.Name,
+		Hostname:                      b.machine.Name,
 		AutomountServiceAccountToken:  ptr.To(false),
 		EnableServiceLinks:            ptr.To(false),
 		RestartPolicy:                 corev1.RestartPolicyAlways,
@@ -105,12 +105,12 @@ func (w wish) pod() *corev1.Pod {
 		DNSPolicy:                 corev1.DNSDefault,
 		NodeSelector:              spec.NodeSelector,
 		Tolerations:               spec.Tolerations,
-		Affinity:                  w.affinity(),
-		TopologySpreadConstraints: w.spread(),
-		Containers:                []corev1.Container{w.container()},
-		Volumes:                   w.volumes(),
+		Affinity:                  b.affinity(),
+		TopologySpreadConstraints: b.spread(),
+		Containers:                []corev1.Container{b.container()},
+		Volumes:                   b.volumes(),
 	}
-	if len(validation.IsDNS1123Label(w.machine.Name)) > 0 {
+	if len(validation.IsDNS1123Label(b.machine.Name)) > 0 {
 		// The name in the configuration counts.
 		pod.Spec.Hostname = ""
 	}
@@ -126,9 +126,9 @@ func (w wish) pod() *corev1.Pod {
 
 // podLabels are the labels of a Pod that has some already. By them its Services find
 // it, and the cache.
-func (w wish) podLabels(given map[string]string) map[string]string {
-	labels := union(given, w.labels())
-	if !w.controlPlane {
+func (b podBuilder) podLabels(given map[string]string) map[string]string {
+	labels := union(given, b.labels())
+	if !b.controlPlane {
 		// The Service of the control plane would lead to it.
 		delete(labels, clusterv1.MachineControlPlaneLabel)
 	}
@@ -136,8 +136,8 @@ func (w wish) podLabels(given map[string]string) map[string]string {
 	return labels
 }
 
-func (w wish) container() corev1.Container {
-	spec := w.spec()
+func (b podBuilder) container() corev1.Container {
+	spec := b.spec()
 	container := corev1.Container{
 		Name:  containerName,
 		Image: cmp.Or(spec.Talos.Image, officialImage+":"+spec.Talos.Version),
@@ -155,12 +155,12 @@ func (w wish) container() corev1.Container {
 	for _, data := range dataPaths {
 		container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: "data", MountPath: data.path, SubPath: data.folder})
 	}
-	if !w.fromVolume {
+	if !b.fromVolume {
 		container.Env = append(container.Env, corev1.EnvVar{Name: userDataVariable, ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{
-			LocalObjectReference: corev1.LocalObjectReference{Name: w.machine.Name + infrav1.UserDataSecretSuffix}, Key: infrav1.UserDataKey,
+			LocalObjectReference: corev1.LocalObjectReference{Name: b.machine.Name + infrav1.UserDataSecretSuffix}, Key: infrav1.UserDataKey,
 		}}})
 	}
-	if w.controlPlane {
+	if b.controlPlane {
 		container.Ports = append(container.Ports,
 			corev1.ContainerPort{Name: "trustd", ContainerPort: portTrustd}, corev1.ContainerPort{Name: "kubernetes", ContainerPort: portKubernetes})
 		// It tells the Service whether an API server answers; a GET would be
@@ -175,14 +175,14 @@ func (w wish) container() corev1.Container {
 	return container
 }
 
-func (w wish) volumes() []corev1.Volume {
+func (b podBuilder) volumes() []corev1.Volume {
 	volumes := []corev1.Volume{}
 	for _, name := range []string{"run", "system", "tmp"} {
 		volumes = append(volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}})
 	}
 	data := corev1.Volume{Name: "data", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}}
-	if !isEphemeral(w.machine) {
-		data.VolumeSource = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: w.machine.Name + infrav1.DataClaimSuffix}}
+	if !isEphemeral(b.machine) {
+		data.VolumeSource = corev1.VolumeSource{PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: b.machine.Name + infrav1.DataClaimSuffix}}
 	}
 
 	return append(volumes, data)
@@ -190,9 +190,9 @@ func (w wish) volumes() []corev1.Volume {
 
 // affinity is the user's, with the failure domain of the Machine in each of its
 // terms: a node fits that fits one term.
-func (w wish) affinity() *corev1.Affinity {
-	affinity := w.spec().Affinity.DeepCopy()
-	if w.failureDomain == "" {
+func (b podBuilder) affinity() *corev1.Affinity {
+	affinity := b.spec().Affinity.DeepCopy()
+	if b.failureDomain == "" {
 		return affinity
 	}
 	if affinity == nil {
@@ -207,7 +207,7 @@ func (w wish) affinity() *corev1.Affinity {
 	}
 	for i := range required.NodeSelectorTerms {
 		required.NodeSelectorTerms[i].MatchExpressions = append(required.NodeSelectorTerms[i].MatchExpressions,
-			corev1.NodeSelectorRequirement{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{w.failureDomain}})
+			corev1.NodeSelectorRequirement{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{b.failureDomain}})
 	}
 	affinity.NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution = required
 
@@ -215,34 +215,34 @@ func (w wish) affinity() *corev1.Affinity {
 }
 
 // spread is the user's; else a control plane is spread over nodes where it can be.
-func (w wish) spread() []corev1.TopologySpreadConstraint {
-	if given := w.spec().TopologySpreadConstraints; len(given) > 0 || !w.controlPlane {
+func (b podBuilder) spread() []corev1.TopologySpreadConstraint {
+	if given := b.spec().TopologySpreadConstraints; len(given) > 0 || !b.controlPlane {
 		return given
 	}
 
 	return []corev1.TopologySpreadConstraint{{
 		MaxSkew: 1, TopologyKey: corev1.LabelHostname, WhenUnsatisfiable: corev1.ScheduleAnyway,
 		LabelSelector: &metav1.LabelSelector{MatchLabels: map[string]string{
-			clusterv1.ClusterNameLabel: w.cluster, clusterv1.MachineControlPlaneLabel: "",
+			clusterv1.ClusterNameLabel: b.cluster, clusterv1.MachineControlPlaneLabel: "",
 		}},
 	}}
 }
 
-func (w wish) etcdServiceName() string {
-	return endpoint.NameOf(w.machine.Name, infrav1.EtcdServiceSuffix)
+func (b podBuilder) etcdServiceName() string {
+	return endpoint.NameOf(b.machine.Name, infrav1.EtcdServiceSuffix)
 }
 
-// etcdService gives etcd of a control plane machine an address for life, ready or
+// etcdService gives etcd of a control plane machine an address for podFacts, ready or
 // not: the Pod gets another one with each sandbox, and once all members have,
 // etcd never finds together again. Made again it asks for the address that the other
 // members know.
-func (w wish) etcdService() *corev1.Service {
+func (b podBuilder) etcdService() *corev1.Service {
 	return &corev1.Service{
-		ObjectMeta: w.meta(w.etcdServiceName()),
+		ObjectMeta: b.meta(b.etcdServiceName()),
 		Spec: corev1.ServiceSpec{
 			Type:                     corev1.ServiceTypeClusterIP,
-			ClusterIP:                w.machine.Spec.Pod.EtcdAddress,
-			Selector:                 map[string]string{infrav1.MachineLabel: format.MustFormatValue(w.machine.Name), clusterv1.ClusterNameLabel: w.cluster},
+			ClusterIP:                b.machine.Spec.Pod.EtcdAddress,
+			Selector:                 map[string]string{infrav1.MachineLabel: format.MustFormatValue(b.machine.Name), clusterv1.ClusterNameLabel: b.cluster},
 			PublishNotReadyAddresses: true,
 			Ports: []corev1.ServicePort{
 				servicePort("client", portEtcdClient),
@@ -259,10 +259,10 @@ func servicePort(name string, port int32) corev1.ServicePort {
 }
 
 // claim is the claim for the volume of a machine.
-func (w wish) claim() *corev1.PersistentVolumeClaim {
-	wanted := w.spec().Storage.VolumeClaim
+func (b podBuilder) claim() *corev1.PersistentVolumeClaim {
+	wanted := b.spec().Storage.VolumeClaim
 	claim := &corev1.PersistentVolumeClaim{
-		ObjectMeta: w.meta(w.machine.Name + infrav1.DataClaimSuffix),
+		ObjectMeta: b.meta(b.machine.Name + infrav1.DataClaimSuffix),
 		Spec: corev1.PersistentVolumeClaimSpec{
 			AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			Resources:   corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: wanted.Size}},
@@ -276,9 +276,9 @@ func (w wish) claim() *corev1.PersistentVolumeClaim {
 }
 
 // userData is the Secret with the configuration that the Pod starts with.
-func (w wish) userData(text []byte) *corev1.Secret {
+func (b podBuilder) userData(text []byte) *corev1.Secret {
 	return &corev1.Secret{
-		ObjectMeta: w.meta(w.machine.Name + infrav1.UserDataSecretSuffix),
+		ObjectMeta: b.meta(b.machine.Name + infrav1.UserDataSecretSuffix),
 		Type:       clusterv1.ClusterSecretType,
 		Data:       map[string][]byte{infrav1.UserDataKey: text},
 	}
@@ -298,7 +298,7 @@ func union(first, second map[string]string) map[string]string {
 	return both
 }
 
-// isEphemeral tells that with the Pod the machine is lost.
+// isEphemeral reports whether with the Pod the machine is lost.
 func isEphemeral(machine *infrav1.TalosMachine) bool {
 	return machine.Spec.Container.Storage.Type != infrav1.ContainerStorageVolumeClaim
 }

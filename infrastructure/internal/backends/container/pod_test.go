@@ -43,33 +43,33 @@ func golden(t *testing.T, name string, objects ...client.Object) {
 }
 
 // aWish is for a worker that nothing more is said about.
-func aWish(changes ...func(*wish)) wish {
-	w := wish{cluster: "demo", machine: &infrav1.TalosMachine{
+func aWish(changes ...func(*podBuilder)) podBuilder {
+	b := podBuilder{cluster: "demo", machine: &infrav1.TalosMachine{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "demo-a", UID: "7d3f"},
 		Spec:       infrav1.TalosMachineSpec{Container: &infrav1.TalosMachineContainerSpec{Talos: infrav1.TalosReleaseSpec{Version: "v1.13.9"}}},
 	}}
 	for _, change := range changes {
-		change(&w)
+		change(&b)
 	}
 
-	return w
+	return b
 }
 
-func controlPlane(w *wish) { w.controlPlane = true }
+func controlPlane(b *podBuilder) { b.controlPlane = true }
 
-func withVolume(w *wish) {
-	w.spec().Storage = infrav1.ContainerStorage{
+func withVolume(b *podBuilder) {
+	b.spec().Storage = infrav1.ContainerStorage{
 		Type: infrav1.ContainerStorageVolumeClaim, VolumeClaim: infrav1.ContainerVolumeClaim{StorageClassName: "fast", Size: resource.MustParse("20Gi")},
 	}
 }
 
 // withEverything says all that can be said.
-func withEverything(w *wish) {
-	withVolume(w)
-	w.failureDomain = "zone-b"
-	w.machine.Labels = map[string]string{clusterv1.WatchLabel: "ours"}
-	w.machine.Spec.Pod.EtcdAddress = "172.20.7.11"
-	spec := w.spec()
+func withEverything(b *podBuilder) {
+	withVolume(b)
+	b.failureDomain = "zone-b"
+	b.machine.Labels = map[string]string{clusterv1.WatchLabel: "ours"}
+	b.machine.Spec.Pod.EtcdAddress = "172.20.7.11"
+	spec := b.spec()
 	spec.Talos.Image = "registry.example.com/talos:mine"
 	spec.Resources = infrav1.ContainerResources{
 		Requests: corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("1")},
@@ -94,33 +94,33 @@ func withEverything(w *wish) {
 
 func TestObjectsOfAMachine(t *testing.T) {
 	t.Run("a worker", func(t *testing.T) {
-		w := aWish()
-		golden(t, "worker", w.pod(), w.userData([]byte("dGFsb3M=")))
+		b := aWish()
+		golden(t, "worker", b.pod(), b.userData([]byte("dGFsb3M=")))
 	})
 	t.Run("a control plane machine", func(t *testing.T) {
-		w := aWish(controlPlane)
-		golden(t, "control-plane", w.pod(), w.etcdService())
+		b := aWish(controlPlane)
+		golden(t, "control-plane", b.pod(), b.etcdService())
 	})
 	t.Run("everything that can be said", func(t *testing.T) {
-		w := aWish(controlPlane, withEverything)
-		before := w.machine.DeepCopy()
-		golden(t, "everything", w.pod(), w.etcdService(), w.claim(), w.userData([]byte("dGFsb3M=")))
-		NewWithT(t).Expect(w.machine).To(Equal(before), "what is made is no part of what is wished")
+		b := aWish(controlPlane, withEverything)
+		before := b.machine.DeepCopy()
+		golden(t, "everything", b.pod(), b.etcdService(), b.claim(), b.userData([]byte("dGFsb3M=")))
+		NewWithT(t).Expect(b.machine).To(Equal(before), "what is made is no part of what is wished")
 	})
 	t.Run("a configuration that only its volume has", func(t *testing.T) {
-		w := aWish(func(w *wish) { w.fromVolume = true })
-		golden(t, "from-volume", w.pod())
-		NewWithT(t).Expect(hasUserData(w.pod())).To(BeFalse())
+		b := aWish(func(b *podBuilder) { b.fromVolume = true })
+		golden(t, "from-volume", b.pod())
+		NewWithT(t).Expect(hasUserData(b.pod())).To(BeFalse())
 		NewWithT(t).Expect(hasUserData(aWish().pod())).To(BeTrue())
 	})
 }
 
 // TestThePodGetsNothingOfItsHostButItsPrivilege is about every Pod that can be made.
 func TestThePodGetsNothingOfItsHostButItsPrivilege(t *testing.T) {
-	for name, w := range map[string]wish{"a worker": aWish(), "everything": aWish(controlPlane, withEverything)} {
+	for name, b := range map[string]podBuilder{"a worker": aWish(), "everything": aWish(controlPlane, withEverything)} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			spec := w.pod().Spec
+			spec := b.pod().Spec
 			g.Expect(spec.AutomountServiceAccountToken).To(HaveValue(BeFalse()))
 			g.Expect(spec.EnableServiceLinks).To(HaveValue(BeFalse()))
 			g.Expect([]bool{spec.HostNetwork, spec.HostPID, spec.HostIPC, ptr.Deref(spec.ShareProcessNamespace, false)}).NotTo(ContainElement(true))
@@ -137,11 +137,11 @@ func TestThePodGetsNothingOfItsHostButItsPrivilege(t *testing.T) {
 func TestTheFailureDomainOfTheMachine(t *testing.T) {
 	g := NewWithT(t)
 	zone := corev1.NodeSelectorRequirement{Key: corev1.LabelTopologyZone, Operator: corev1.NodeSelectorOpIn, Values: []string{"z1"}}
-	inZone := aWish(func(w *wish) { w.failureDomain = "z1" })
+	inZone := aWish(func(b *podBuilder) { b.failureDomain = "z1" })
 	g.Expect(inZone.affinity().NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms).To(Equal(
 		[]corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{zone}}}))
 	g.Expect(aWish().affinity()).To(BeNil())
-	both := aWish(withEverything, func(w *wish) { w.failureDomain = "z1" })
+	both := aWish(withEverything, func(b *podBuilder) { b.failureDomain = "z1" })
 	for _, term := range both.affinity().NodeAffinity.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms {
 		g.Expect(term.MatchExpressions).To(ContainElement(zone), "one term is enough for a node")
 		g.Expect(term.MatchExpressions).To(HaveLen(2))
@@ -150,10 +150,10 @@ func TestTheFailureDomainOfTheMachine(t *testing.T) {
 
 // TestAWorkerIsNeverBehindTheServiceOfTheControlPlane, whatever labels a user wants.
 func TestAWorkerIsNeverBehindTheServiceOfTheControlPlane(t *testing.T) {
-	w := aWish(func(w *wish) {
-		w.spec().PodMetadata.Labels = map[string]string{clusterv1.MachineControlPlaneLabel: "", "mine": "x"}
+	b := aWish(func(b *podBuilder) {
+		b.spec().PodMetadata.Labels = map[string]string{clusterv1.MachineControlPlaneLabel: "", "mine": "x"}
 	})
-	NewWithT(t).Expect(w.pod().Labels).To(And(Not(HaveKey(clusterv1.MachineControlPlaneLabel)), HaveKeyWithValue("mine", "x")))
+	NewWithT(t).Expect(b.pod().Labels).To(And(Not(HaveKey(clusterv1.MachineControlPlaneLabel)), HaveKeyWithValue("mine", "x")))
 }
 
 // TestNamesThatAreTooLong: the API server takes what is made of them.
@@ -166,8 +166,8 @@ func TestNamesThatAreTooLong(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			w := aWish(controlPlane, func(w *wish) { w.machine.Name = machine })
-			service, pod := w.etcdService(), w.pod()
+			b := aWish(controlPlane, func(b *podBuilder) { b.machine.Name = machine })
+			service, pod := b.etcdService(), b.pod()
 			g.Expect(validation.IsDNS1035Label(service.Name)).To(BeEmpty())
 			g.Expect(service.Name).To(HaveSuffix(infrav1.EtcdServiceSuffix))
 			for _, label := range pod.Labels {

@@ -6,7 +6,6 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -19,10 +18,10 @@ import (
 )
 
 // reconcileReprovision begins to delete the Pod and its data when somebody asks for
-// it (design D15), and says how far that is. The wish is the annotation; once it is
+// it (design D15), and says how far that is. The podBuilder is the annotation; once it is
 // begun, the record on the TalosMachine goes on without it. It is taken away before
 // the machine is recorded to run.
-func (m *Machines) reconcileReprovision(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
+func (m *Backend) reconcileReprovision(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
 	machine := scope.TalosMachine
 	progress := machine.Spec.Pod.Progress
 	scope.Observed.Reprovisioning = condition.False(infrav1.NotReprovisioningReason, "")
@@ -41,40 +40,19 @@ func (m *Machines) reconcileReprovision(ctx context.Context, scope *backends.Sco
 }
 
 // beginReprovision records that the Pod and its data are to be made again, unless
-// something speaks against it. That is judged on what is read live, by one
-// TalosMachine at a time, so that no two of a Cluster begin in one moment.
-func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
-	m.beginning.Lock()
-	defer m.beginning.Unlock()
-
-	machines := &infrav1.TalosMachineList{}
-	err := m.APIReader.List(ctx, machines, client.InNamespace(scope.TalosMachine.Namespace),
-		client.MatchingLabels{clusterv1.ClusterNameLabel: scope.Cluster.Name})
-	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("listing TalosMachines: %w", err)
-	}
-	_, missing, err := m.configuration(ctx, scope)
-	if err != nil {
+// something speaks against it. That is judged on what is read live.
+func (m *Backend) beginReprovision(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
+	begun, err := m.reprovisioner.Begin(ctx, scope, backends.Etcd{Live: m.APIReader, Dialer: m.Dialer, Credentials: m.Credentials},
+		func() (reprovision.Refusal, error) { return m.refuseReprovision(ctx, scope) },
+		func() error {
+			return backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.Pod.Progress = infrav1.PodReprovisioning })
+		},
+	)
+	switch {
+	case err != nil:
 		return ctrl.Result{}, err
-	}
-	refusal := reprovision.RefusePod(reprovision.PodFacts{
-		Machine:      scope.TalosMachine,
-		Others:       machines.Items,
-		FromTemplate: metav1.HasAnnotation(scope.Machine.ObjectMeta, infrav1.ReprovisionAnnotation),
-		HasData:      missing == "",
-	})
-	if refusal.Reason == "" {
-		if refusal, err = backends.RefuseForEtcd(ctx, m.APIReader, m.Dialer, m.Credentials, scope); err != nil {
-			return ctrl.Result{}, err
-		}
-	}
-	if refusal.Reason != "" {
-		scope.Observed.Reprovisioning = condition.False(refusal.Reason, refusal.Message)
+	case !begun:
 		return m.Pacing.Later(), nil
-	}
-	err = backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.Pod.Progress = infrav1.PodReprovisioning })
-	if err != nil {
-		return ctrl.Result{}, err
 	}
 	ctrl.LoggerFrom(ctx).Info("Re-provisioning the machine")
 	m.Recorder.Eventf(scope.TalosMachine, nil, corev1.EventTypeNormal, infrav1.EventReprovisioning, "Reprovision",
@@ -83,11 +61,32 @@ func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) 
 	return ctrl.Result{}, nil
 }
 
+// refuseReprovision says what speaks against a beginning, beside etcd.
+func (m *Backend) refuseReprovision(ctx context.Context, scope *backends.Scope) (reprovision.Refusal, error) {
+	machines := &infrav1.TalosMachineList{}
+	err := m.APIReader.List(ctx, machines, client.InNamespace(scope.TalosMachine.Namespace),
+		client.MatchingLabels{clusterv1.ClusterNameLabel: scope.Cluster.Name})
+	if err != nil {
+		return reprovision.Refusal{}, fmt.Errorf("listing TalosMachines: %w", err)
+	}
+	_, missing, err := m.configuration(ctx, scope)
+	if err != nil {
+		return reprovision.Refusal{}, err
+	}
+
+	return reprovision.RefusePod(reprovision.PodFacts{
+		Machine:      scope.TalosMachine,
+		Others:       machines.Items,
+		FromTemplate: backends.IsReprovisionFromTemplate(scope),
+		HasData:      missing == "",
+	}), nil
+}
+
 // wipePod deletes the Pod and its data; once both are gone the Pod is made again as
 // if for the first time. The address of its etcd stays.
-func (m *Machines) wipePod(ctx context.Context, scope *backends.Scope, now life) (ctrl.Result, error) {
+func (m *Backend) wipePod(ctx context.Context, scope *backends.Scope, facts podFacts) (ctrl.Result, error) {
 	m.forget(client.ObjectKeyFromObject(scope.TalosMachine))
-	left, err := m.deleteAll(ctx, m.wish(scope, false), now, false)
+	left, err := m.deleteAll(ctx, m.podBuilder(scope, false), facts, false)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
@@ -108,5 +107,5 @@ func (m *Machines) wipePod(ctx context.Context, scope *backends.Scope, now life)
 	scope.Observed.Reprovisioning = condition.True(infrav1.ApplyingConfigurationReason, "The Pod and its data are gone, and are made again")
 	scope.Observed.Provisioned = false
 
-	return m.soon(), nil
+	return m.requeueStarting(), nil
 }

@@ -28,7 +28,7 @@ type bootstrapData struct {
 // reconcileBootstrapData waits for the machine configuration. A host is chosen
 // by what the configuration needs, so nothing is claimed before. A machine that
 // was given its configuration needs it no more.
-func (m *Machines) reconcileBootstrapData(ctx context.Context, scope *backends.Scope) (*bootstrapData, ctrl.Result, error) {
+func (m *Backend) reconcileBootstrapData(ctx context.Context, scope *backends.Scope) (*bootstrapData, ctrl.Result, error) {
 	machine := scope.TalosMachine
 	secretName := scope.Machine.Spec.Bootstrap.DataSecretName
 	if machine.Spec.HostRef.Claim == infrav1.HostClaimBound {
@@ -60,7 +60,7 @@ func (m *Machines) reconcileBootstrapData(ctx context.Context, scope *backends.S
 
 // configurationOf reads the machine configuration when a claimed host turns
 // out to need it.
-func (m *Machines) configurationOf(ctx context.Context, scope *backends.Scope, data *bootstrapData) ([]byte, error) {
+func (m *Backend) configurationOf(ctx context.Context, scope *backends.Scope, data *bootstrapData) ([]byte, error) {
 	if data.configuration != nil {
 		return data.configuration, nil
 	}
@@ -72,7 +72,7 @@ func (m *Machines) configurationOf(ctx context.Context, scope *backends.Scope, d
 }
 
 // fillRequest says what host is wanted. invalid tells a mistake of the user.
-func (m *Machines) fillRequest(ctx context.Context, scope *backends.Scope, data *bootstrapData) (invalid string, err error) {
+func (m *Backend) fillRequest(ctx context.Context, scope *backends.Scope, data *bootstrapData) (invalid string, err error) {
 	spec := metalSpec(scope.TalosMachine)
 	selector, err := metav1.LabelSelectorAsSelector(&spec.HostSelector)
 	if err != nil {
@@ -114,7 +114,7 @@ func (m *Machines) fillRequest(ctx context.Context, scope *backends.Scope, data 
 
 // contract is the version contract of the machine configuration, empty when
 // another bootstrap provider has made it.
-func (m *Machines) contract(ctx context.Context, machine *clusterv1.Machine) (string, error) {
+func (m *Backend) contract(ctx context.Context, machine *clusterv1.Machine) (string, error) {
 	ref := machine.Spec.Bootstrap.ConfigRef
 	if ref.Name == "" || ref.APIGroup != bootstrapv1.GroupVersion.Group || ref.Kind != "TalosConfig" {
 		return "", nil

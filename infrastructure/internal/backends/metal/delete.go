@@ -4,11 +4,9 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -19,13 +17,12 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/wipe"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 )
 
-// Delete implements backends.Machines. It asks for the release of the host;
+// Delete implements backends.Backend. It asks for the release of the host;
 // the TalosHost controller carries it out.
-func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.Deletion, ctrl.Result, error) {
+func (m *Backend) Delete(ctx context.Context, scope *backends.Scope) (backends.Deletion, ctrl.Result, error) {
 	machine := scope.TalosMachine
 	m.forget(keyOf(machine))
 	scope.Observed.Reprovisioning = condition.False(infrav1.NotReprovisioningReason, "")
@@ -36,17 +33,18 @@ func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.
 	if err != nil {
 		return "", ctrl.Result{}, err
 	}
-	switch {
-	case host == nil || !isOurs(host, machine):
+	if host == nil || !taloshost.IsClaimedBy(host, machine) {
 		return backends.Released, ctrl.Result{}, nil
+	}
+	switch phase := taloshost.PhaseOf(host); {
 	case metav1.HasAnnotation(host.ObjectMeta, infrav1.DeleteForMoveAnnotation):
 		scope.Observed.Deleting = condition.True(infrav1.DeletedForMoveReason, "The host was moved to another management cluster; it is not released here")
 		return backends.Releasing, ctrl.Result{}, nil
-	case recordLost(machine, host):
-		return backends.Released, ctrl.Result{}, m.leave(ctx, host)
-	case host.Spec.Handover.ProviderID == "":
-		return backends.Released, ctrl.Result{}, m.unclaim(ctx, host)
-	case host.Spec.Release.Policy == "" || reprovision.IsUnderWay(host):
+	case phase == taloshost.Claimed && recordLost(machine, host):
+		return backends.Released, ctrl.Result{}, m.disown(ctx, host)
+	case phase == taloshost.Claimed:
+		return backends.Released, ctrl.Result{}, m.giveBack(ctx, host)
+	case phase != taloshost.Releasing || taloshost.IsReprovisioned(host):
 		if err := m.requestRelease(ctx, scope, host); err != nil {
 			return "", ctrl.Result{}, err
 		}
@@ -55,28 +53,27 @@ func (m *Machines) Delete(ctx context.Context, scope *backends.Scope) (backends.
 	return m.awaitRelease(ctx, scope, host)
 }
 
-// Gone implements backends.Machines. The host has its own controller.
-func (m *Machines) Gone(_ context.Context, key client.ObjectKey) error {
+// Gone implements backends.Backend. The host has its own controller.
+func (m *Backend) Gone(_ context.Context, key client.ObjectKey) error {
 	m.forget(key)
 
 	return nil
 }
 
 // forget ends the watch of a machine.
-func (m *Machines) forget(key client.ObjectKey) {
+func (m *Backend) forget(key client.ObjectKey) {
 	m.Tracker.Forget(key)
-	m.taken.Delete(key)
+	m.applied.Delete(key)
 }
 
-// unclaim gives a host back that was never configured, or is proven wiped.
-func (m *Machines) unclaim(ctx context.Context, host *infrav1.TalosHost) error {
+// giveBack makes a host free that was never configured, or is proven wiped.
+func (m *Backend) giveBack(ctx context.Context, host *infrav1.TalosHost) error {
 	if err := m.Credentials.DeleteAdmin(ctx, host); err != nil {
 		return err
 	}
-	wipe.Remember(host, host.Spec.ConsumerRef.ProviderID, m.Clock.Now())
-	host.Spec.ConsumerRef = infrav1.ConsumerReference{}
-	host.Spec.Reprovision = infrav1.HostReprovision{}
-	SetBlockMove(host, false)
+	if err := taloshost.GiveBack(host, m.Clock.Now()); err != nil {
+		return err
+	}
 	if err := m.Client.Update(ctx, host); err != nil {
 		return fmt.Errorf("giving TalosHost %s back: %w", host.Name, err)
 	}
@@ -85,10 +82,12 @@ func (m *Machines) unclaim(ctx context.Context, host *infrav1.TalosHost) error {
 	return nil
 }
 
-// leave lets a host go that does not know of the machine that has run: nothing is
+// disown lets a host go that does not know of the machine that has run: nothing is
 // proven of that one. The certificate stays, because the machine may accept it.
-func (m *Machines) leave(ctx context.Context, host *infrav1.TalosHost) error {
-	host.Spec.ConsumerRef = infrav1.ConsumerReference{}
+func (m *Backend) disown(ctx context.Context, host *infrav1.TalosHost) error {
+	if err := taloshost.Disown(host); err != nil {
+		return err
+	}
 	if err := m.Client.Update(ctx, host); err != nil {
 		return fmt.Errorf("letting TalosHost %s go: %w", host.Name, err)
 	}
@@ -99,20 +98,18 @@ func (m *Machines) leave(ctx context.Context, host *infrav1.TalosHost) error {
 
 // requestRelease asks for the release of a host. One that is being wiped to be
 // used again is not given to the same machine any more.
-func (m *Machines) requestRelease(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
+func (m *Backend) requestRelease(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
 	spec := metalSpec(scope.TalosMachine)
-	host.Spec.Release = infrav1.HostRelease{
+	release := infrav1.HostRelease{
 		Policy:         spec.ReleasePolicy,
 		RequestedAt:    metav1.NewTime(m.Clock.Now()),
 		TimeoutSeconds: spec.ReleaseTimeoutSeconds,
 		ConsumerHealth: healthOf(scope),
 		LeftEtcdOf:     leftEtcdOf(scope),
-		ResetAt:        host.Spec.Release.ResetAt, ResetCertFingerprint: host.Spec.Release.ResetCertFingerprint,
-		Volumes: host.Spec.Release.Volumes,
 	}
-	host.Spec.Reprovision = infrav1.HostReprovision{}
-	host.Spec.MaintenanceCertFingerprint = ""
-	SetBlockMove(host, true)
+	if err := taloshost.RequestRelease(host, release); err != nil {
+		return err
+	}
 	if err := m.Client.Update(ctx, host); err != nil {
 		return fmt.Errorf("asking for the release of TalosHost %s: %w", host.Name, err)
 	}
@@ -122,7 +119,7 @@ func (m *Machines) requestRelease(ctx context.Context, scope *backends.Scope, ho
 	return nil
 }
 
-// healthOf tells whether something was known against the machine.
+// healthOf reports whether something was known against the machine.
 func healthOf(scope *backends.Scope) infrav1.ConsumerHealth {
 	running := conditions.Get(scope.TalosMachine, infrav1.RunningCondition)
 	returned := running != nil && running.Reason == infrav1.ReturnedToMaintenanceReason
@@ -143,21 +140,16 @@ func leftEtcdOf(scope *backends.Scope) string {
 	return scope.Machine.Spec.ClusterName
 }
 
-// ReleaseTimeout is how long a release is waited for.
-func ReleaseTimeout(release infrav1.HostRelease) time.Duration {
-	return time.Duration(ptr.Deref(release.TimeoutSeconds, infrav1.DefaultReleaseTimeoutSeconds)) * time.Second
-}
-
 // awaitRelease waits until the host is free, needs a person, or was silent for
 // too long. Then the host is nobody's, and its release goes on without us.
-func (m *Machines) awaitRelease(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (backends.Deletion, ctrl.Result, error) {
+func (m *Backend) awaitRelease(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (backends.Deletion, ctrl.Result, error) {
 	released := conditions.Get(host, infrav1.ReleasedCondition)
 	failed := released != nil && slices.Contains([]string{infrav1.NotWipedReason, infrav1.RetainedReason}, released.Reason)
-	left := ReleaseTimeout(host.Spec.Release) - m.Clock.Since(host.Spec.Release.RequestedAt.Time)
+	left := taloshost.ReleaseTimeout(host.Spec.Release) - m.Clock.Since(host.Spec.Release.RequestedAt.Time)
 	if failed || left <= 0 {
-		host.Spec.ConsumerRef = infrav1.ConsumerReference{}
-		// The records are in the spec: the release goes on wherever the host is.
-		SetBlockMove(host, false)
+		if err := taloshost.StopWaiting(host); err != nil {
+			return "", ctrl.Result{}, err
+		}
 		if err := m.Client.Update(ctx, host); err != nil {
 			return "", ctrl.Result{}, fmt.Errorf("letting TalosHost %s go: %w", host.Name, err)
 		}

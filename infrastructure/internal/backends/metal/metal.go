@@ -27,12 +27,11 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 )
 
 const (
@@ -42,13 +41,10 @@ const (
 	// refusedRetryInterval is how often a configuration is tried again that
 	// Talos has refused, beside changes of the host.
 	refusedRetryInterval = 5 * time.Minute
-	// handoverSettle is how long a machine that has taken its configuration may
-	// stay in maintenance mode before it is given it again.
-	handoverSettle = 30 * time.Second
 )
 
-// Machines is the metal backend. All exported fields but ImageFactory are required.
-type Machines struct {
+// Backend is the metal backend. All exported fields but ImageFactory are required.
+type Backend struct {
 	// Client reads from the cache of the management cluster, but Secrets live.
 	Client client.Client
 	// APIReader reads live.
@@ -57,8 +53,8 @@ type Machines struct {
 	Dialer talosclient.Dialer
 	// Credentials gives out client certificates.
 	Credentials *credentials.Store
-	// Contacts remembers when machines have answered.
-	Contacts *contact.Log
+	// Probes remembers when machines have answered.
+	Probes *probe.Log
 	// Counts counts claims and releases.
 	Counts *metrics.Counts
 	// Tracker watches configured machines.
@@ -76,18 +72,18 @@ type Machines struct {
 	// DefaultImageFactory.
 	ImageFactory string
 
-	// taken remembers which boot of a machine has taken its configuration, and
+	// applied remembers which boot of a machine has taken its configuration, and
 	// when. It only saves calls: a new process asks again.
-	taken sync.Map
-	// beginning lets one TalosMachine at a time begin to be re-provisioned.
-	beginning sync.Mutex
+	applied sync.Map
+	// reprovisioner begins to re-provision machines.
+	reprovisioner backends.Reprovisioner
 }
 
-var _ backends.Machines = &Machines{}
+var _ backends.Backend = &Backend{}
 
-// Reconcile implements backends.Machines.
-func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
-	defer backends.CallForAttention(m.Recorder, scope)
+// Reconcile implements backends.Backend.
+func (m *Backend) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
+	defer backends.WarnOnNewProblem(m.Recorder, scope)
 
 	data, result, err := m.reconcileBootstrapData(ctx, scope)
 	if err != nil || data == nil {
@@ -98,7 +94,7 @@ func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.R
 		return result, err
 	}
 	scope.Observed.FailureDomain = host.Spec.FailureDomain
-	if reprovision.HasRun(host) {
+	if taloshost.HasRunBefore(host) {
 		// Set at the end: until it runs again, it counts as one that has not.
 		defer func() { scope.Observed.Provisioned = true }()
 	}
@@ -122,7 +118,7 @@ func (m *Machines) Reconcile(ctx context.Context, scope *backends.Scope) (ctrl.R
 // paced asks again what has not come about since a condition is as it is: every
 // least at first, then less and less. Another machine than the right one is
 // somebody's to mend, and asked seldom.
-func (m *Machines) paced(scope *backends.Scope, kind string, status metav1.ConditionStatus, least time.Duration) ctrl.Result {
+func (m *Backend) paced(scope *backends.Scope, kind string, status metav1.ConditionStatus, least time.Duration) ctrl.Result {
 	var since time.Time
 	if found := conditions.Get(scope.TalosMachine, kind); found != nil && found.Status == status {
 		since = found.LastTransitionTime.Time
@@ -133,20 +129,20 @@ func (m *Machines) paced(scope *backends.Scope, kind string, status metav1.Condi
 		}
 	}
 
-	return m.Pacing.Silent(since, least)
+	return m.Pacing.Unreachable(since, least)
 }
 
 // runningHost is the host of a TalosMachine that has run, out of the cache; nil
 // when the cache does not say so. What has run is changed by a release alone,
 // so nothing is missed.
-func (m *Machines) runningHost(ctx context.Context, machine *infrav1.TalosMachine) *infrav1.TalosHost {
+func (m *Backend) runningHost(ctx context.Context, machine *infrav1.TalosMachine) *infrav1.TalosHost {
 	host := &infrav1.TalosHost{}
 	if machine.Spec.HostRef.Claim != infrav1.HostClaimBound ||
 		m.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.HostRef.Name}, host) != nil {
 		return nil
 	}
 	ran := host.Spec.Handover.ProviderID == machine.Spec.ProviderID && host.Spec.Handover.Progress == infrav1.HandoverRan
-	if !ran || !isOurs(host, machine) || host.Spec.Release.Policy != "" {
+	if !ran || !taloshost.IsClaimedBy(host, machine) || host.Spec.Release.Policy != "" {
 		return nil
 	}
 
@@ -154,7 +150,7 @@ func (m *Machines) runningHost(ctx context.Context, machine *infrav1.TalosMachin
 }
 
 // getHost reads a host live. A host that does not exist is nil.
-func (m *Machines) getHost(ctx context.Context, namespace, name string) (*infrav1.TalosHost, error) {
+func (m *Backend) getHost(ctx context.Context, namespace, name string) (*infrav1.TalosHost, error) {
 	host := &infrav1.TalosHost{}
 	err := m.APIReader.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, host)
 	if apierrors.IsNotFound(err) {
@@ -167,16 +163,7 @@ func (m *Machines) getHost(ctx context.Context, namespace, name string) (*infrav
 	return host, nil
 }
 
-// isOurs tells whether a host is claimed for a TalosMachine. A UID is none of
-// it: a move gives every object a new one.
-func isOurs(host *infrav1.TalosHost, machine *infrav1.TalosMachine) bool {
-	ref := host.Spec.ConsumerRef
-
-	return ref.Kind == infrav1.TalosMachineKind && ref.Namespace == machine.Namespace && ref.Name == machine.Name &&
-		ref.ProviderID != "" && ref.ProviderID == machine.Spec.ProviderID
-}
-
-// recordLost tells that the machine of a TalosMachine has run, but that its host knows
+// recordLost reports whether the machine of a TalosMachine has run, but that its host knows
 // nothing of it: it is not the object that was there at the hand-over, and whoever
 // answers at its addresses may be anybody. Where the configuration was only begun to be
 // handed over, the machine may be followed, but is not configured again.
@@ -187,23 +174,23 @@ func recordLost(machine *infrav1.TalosMachine, host *infrav1.TalosHost) bool {
 // observeLostRecord says so. The machine, wherever it is, still has its configuration.
 func observeLostRecord(scope *backends.Scope, host *infrav1.TalosHost) {
 	scope.Observed.Provisioned = true
-	scope.Observed.Configuration = takenFinding(scope)
+	scope.Observed.Configuration = appliedFinding(scope)
 	scope.Observed.Running = condition.False(infrav1.HostRecordLostReason, "The machine has run, and TalosHost "+host.Name+
 		" does not record what it was given: it was made anew, or restored from an old backup. Nothing is sent to whoever answers there; restore the TalosHost as it was, or delete the Machine")
 }
 
 // target is the machine behind a host.
-func (m *Machines) target(ctx context.Context, host *infrav1.TalosHost) (contact.Target, error) {
-	twice, err := SeenTwice(ctx, m.Client, host.Namespace)
-	if err != nil {
-		return contact.Target{}, err
+func (m *Backend) target(host *infrav1.TalosHost) probe.Target {
+	return probe.Target{
+		Addresses: taloshost.AddressesOf(host),
+		Identity:  taloshost.ExpectedIdentity(host),
+		Ambiguous: m.hosts().AmbiguousUUIDs(host.Namespace),
 	}
+}
 
-	return contact.Target{
-		Addresses: contact.Addresses(host),
-		Identity:  identity.Known(host),
-		Twice:     twice,
-	}, nil
+// hosts finds other hosts.
+func (m *Backend) hosts() taloshost.Lookup {
+	return taloshost.Lookup{Cached: m.Client, Live: m.APIReader}
 }
 
 // keyOf is the name of the TalosMachine in the Watcher.

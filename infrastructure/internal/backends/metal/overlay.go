@@ -10,20 +10,19 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/hardware"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/installdisk"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 )
 
 // told is what a machine has told about itself at the hand-over.
 type told struct {
 	// release is the Talos release that it runs; empty when not known.
 	release string
-	// container tells that it is a container.
+	// container reports whether it is a container.
 	container bool
 	// disks are its disks.
 	disks []infrav1.HostDisk
-	// installed tells that Talos is installed on one of them, or may be.
+	// installed reports whether Talos is installed on one of them, or may be.
 	installed bool
 	// platform, schematic and secureBoot are those of what it has booted; each is
 	// empty when not known.
@@ -38,7 +37,7 @@ type told struct {
 // is named, goes before the Image Factory that has made what the machine has booted.
 func toldBy(found talosclient.Hardware, release, factory string) told {
 	return told{
-		release: release, container: hardware.IsContainer(found), disks: hardware.Disks(found), installed: found.Installed,
+		release: release, container: taloshost.IsContainer(found), disks: taloshost.DisksOf(found), installed: found.Installed,
 		platform: found.Platform, schematic: found.Schematic, factory: cmp.Or(factory, found.ImageFactory), secureBoot: found.SecureBoot,
 	}
 }
@@ -74,7 +73,7 @@ func overlayOf(host *infrav1.TalosHost, machine *infrav1.TalosMachine, told told
 		StrategicPatches:    host.Spec.StrategicPatches,
 		ProviderID:          machine.Spec.ProviderID,
 		Network:             networkOf(host.Spec.Network),
-		ContactNames:        contact.Addresses(host),
+		ContactNames:        taloshost.AddressesOf(host),
 		Container:           told.container,
 		Release:             readerOf(told.release, metalSpec(machine).Talos.Version),
 		InstallDisk:         host.Spec.Install.Disk,

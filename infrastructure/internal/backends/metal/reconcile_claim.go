@@ -9,20 +9,19 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 )
 
 // reconcileClaim finds the host of a TalosMachine, or claims one: the intent is
 // recorded on the TalosMachine first, then the host is claimed by an update of
-// what was read live. No host means that there is none in this pass.
-func (m *Machines) reconcileClaim(ctx context.Context, scope *backends.Scope, data *bootstrapData) (*infrav1.TalosHost, ctrl.Result, error) {
+// what was read live. No host means that there is none in this reconciliation.
+func (m *Backend) reconcileClaim(ctx context.Context, scope *backends.Scope, data *bootstrapData) (*infrav1.TalosHost, ctrl.Result, error) {
 	ref := scope.TalosMachine.Spec.HostRef
 	if ref.Name == "" {
 		return m.chooseHost(ctx, scope, data)
@@ -35,7 +34,7 @@ func (m *Machines) reconcileClaim(ctx context.Context, scope *backends.Scope, da
 		return nil, ctrl.Result{}, err
 	}
 	switch {
-	case host != nil && isOurs(host, scope.TalosMachine):
+	case host != nil && taloshost.IsClaimedBy(host, scope.TalosMachine):
 		return m.bind(ctx, scope, host)
 	case ref.Claim == infrav1.HostClaimBound:
 		scope.Observed.Claim = condition.False(infrav1.HostLostReason,
@@ -50,9 +49,10 @@ func (m *Machines) reconcileClaim(ctx context.Context, scope *backends.Scope, da
 }
 
 // chooseHost picks a host and records the intent to claim it.
-func (m *Machines) chooseHost(ctx context.Context, scope *backends.Scope, data *bootstrapData) (*infrav1.TalosHost, ctrl.Result, error) {
+func (m *Backend) chooseHost(ctx context.Context, scope *backends.Scope, data *bootstrapData) (*infrav1.TalosHost, ctrl.Result, error) {
 	list := &infrav1.TalosHostList{}
-	if err := m.Client.List(ctx, list, client.InNamespace(scope.TalosMachine.Namespace)); err != nil {
+	// They are only read: what is claimed is read live.
+	if err := m.Client.List(ctx, list, client.InNamespace(scope.TalosMachine.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return nil, ctrl.Result{}, fmt.Errorf("listing TalosHosts: %w", err)
 	}
 	hosts := make([]*infrav1.TalosHost, 0, len(list.Items))
@@ -62,10 +62,10 @@ func (m *Machines) chooseHost(ctx context.Context, scope *backends.Scope, data *
 	choice := claim.Choose(hosts, data.request, m.Random)
 	if choice.Host == nil {
 		scope.Observed.Claim = condition.False(infrav1.NoHostFitsReason, choice.Message())
-		return nil, ctrl.Result{RequeueAfter: choice.RetryAfter}, m.forgetHost(ctx, scope)
+		return nil, ctrl.Result{RequeueAfter: choice.RetryAfter}, m.dropIntent(ctx, scope)
 	}
 	scope.Observed.Claim = condition.False(infrav1.ClaimingHostReason, "Claiming TalosHost "+choice.Host.Name)
-	if err := m.intend(ctx, scope, choice.Host); err != nil {
+	if err := m.recordIntent(ctx, scope, choice.Host); err != nil {
 		return nil, ctrl.Result{}, err
 	}
 	host, err := m.getHost(ctx, choice.Host.Namespace, choice.Host.Name)
@@ -79,8 +79,8 @@ func (m *Machines) chooseHost(ctx context.Context, scope *backends.Scope, data *
 	return m.claimHost(ctx, scope, host)
 }
 
-// forgetHost drops an intent that came to nothing.
-func (m *Machines) forgetHost(ctx context.Context, scope *backends.Scope) error {
+// dropIntent drops an intent that came to nothing.
+func (m *Backend) dropIntent(ctx context.Context, scope *backends.Scope) error {
 	if scope.TalosMachine.Spec.HostRef.Name == "" {
 		return nil
 	}
@@ -88,10 +88,10 @@ func (m *Machines) forgetHost(ctx context.Context, scope *backends.Scope) error 
 	return backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.HostRef = infrav1.TalosMachineHostReference{} })
 }
 
-// intend records the host and the provider ID on the TalosMachine. One that a host
+// recordIntent records the host and the provider ID on the TalosMachine. One that a host
 // names goes with the host; so does one of ours, because it may be one that the host
 // before has named.
-func (m *Machines) intend(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
+func (m *Backend) recordIntent(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
 	providerID := host.Spec.ProviderID
 	if providerID == "" && scope.TalosMachine.Spec.HostRef.Name == host.Name {
 		providerID = scope.TalosMachine.Spec.ProviderID
@@ -111,12 +111,11 @@ func (m *Machines) intend(ctx context.Context, scope *backends.Scope, host *infr
 
 // claimHost claims a host that was read live. Whoever comes second meets a
 // conflict.
-func (m *Machines) claimHost(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (*infrav1.TalosHost, ctrl.Result, error) {
+func (m *Backend) claimHost(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (*infrav1.TalosHost, ctrl.Result, error) {
 	machine := scope.TalosMachine
-	host.Spec.ConsumerRef = infrav1.ConsumerReference{
-		Kind: infrav1.TalosMachineKind, Namespace: machine.Namespace, Name: machine.Name, UID: string(machine.UID), ProviderID: machine.Spec.ProviderID,
+	if err := taloshost.Claim(host, machine); err != nil {
+		return nil, ctrl.Result{}, err
 	}
-	controllerutil.AddFinalizer(host, infrav1.TalosHostFinalizer)
 	if err := m.Client.Update(ctx, host); err != nil {
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 			m.Counts.Claim(host.Namespace, metrics.ClaimConflict)
@@ -134,10 +133,10 @@ func (m *Machines) claimHost(ctx context.Context, scope *backends.Scope, host *i
 
 // bind records that the host is claimed, and that its machine has run where the host
 // knows it. A UID is renewed after a move, which gives every object a new one.
-func (m *Machines) bind(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (*infrav1.TalosHost, ctrl.Result, error) {
+func (m *Backend) bind(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (*infrav1.TalosHost, ctrl.Result, error) {
 	machine := scope.TalosMachine
 	wanted := infrav1.TalosMachineHostReference{Name: machine.Spec.HostRef.Name, Claim: infrav1.HostClaimBound, Progress: machine.Spec.HostRef.Progress}
-	if host.Spec.Handover.Progress == infrav1.HandoverRan && !reprovision.IsUnderWay(host) {
+	if host.Spec.Handover.Progress == infrav1.HandoverRan && !taloshost.IsReprovisioned(host) {
 		wanted.Progress = infrav1.HostRan
 	}
 	if machine.Spec.HostRef != wanted {
@@ -146,7 +145,9 @@ func (m *Machines) bind(ctx context.Context, scope *backends.Scope, host *infrav
 		}
 	}
 	if host.Spec.ConsumerRef.UID != string(machine.UID) {
-		host.Spec.ConsumerRef.UID = string(machine.UID)
+		if err := taloshost.RenewClaim(host, machine); err != nil {
+			return nil, ctrl.Result{}, err
+		}
 		if err := m.Client.Update(ctx, host); err != nil {
 			return nil, ctrl.Result{}, fmt.Errorf("binding TalosHost %s again: %w", host.Name, err)
 		}

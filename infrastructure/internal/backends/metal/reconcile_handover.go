@@ -18,25 +18,20 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/twins"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/wipe"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 )
 
 // reconcileHandover gives a claimed machine its configuration. Before that the
 // administrator's certificate exists, and the host records the hand-over.
-func (m *Machines) reconcileHandover(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData) (ctrl.Result, error) {
+func (m *Backend) reconcileHandover(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData) (ctrl.Result, error) {
 	setIdentity(scope, host)
 	scope.Observed.Running = condition.False(infrav1.NotConfiguredReason, "The machine has no configuration yet")
-	target, err := m.target(ctx, host)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
+	target := m.target(host)
 	target.Fingerprint = host.Spec.MaintenanceCertFingerprint
-	answer := m.Contacts.Reach(ctx, m.Dialer, client.ObjectKeyFromObject(host), target)
+	answer := m.Probes.Reach(ctx, m.Dialer, client.ObjectKeyFromObject(host), target)
 	defer answer.Close()
-	if answer.Outcome != contact.InMaintenance {
+	if answer.Outcome != probe.InMaintenance {
 		scope.Observed.Configuration = notHandedOver(answer)
 		return m.paced(scope, infrav1.AllocatedCondition, metav1.ConditionTrue, m.Pacing.Interval/2), nil
 	}
@@ -46,12 +41,14 @@ func (m *Machines) reconcileHandover(ctx context.Context, scope *backends.Scope,
 
 // handOver configures a machine that answers in maintenance mode, and is the
 // right one.
-func (m *Machines) handOver(
-	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData, answer contact.Answer,
+func (m *Backend) handOver(
+	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData, answer probe.Answer,
 ) (ctrl.Result, error) {
-	if other, err := m.otherInUse(ctx, host, answer.Hardware); err != nil || other != nil {
+	// The TalosHost controller keeps duplicates from being claimed; two that were claimed
+	// in one moment meet here.
+	if other, err := m.hosts().DuplicateHandedOver(ctx, host, taloshost.IdentityOf(answer.Hardware)); err != nil || other != nil {
 		if other != nil {
-			scope.Observed.Configuration = condition.False(infrav1.HostDuplicateReason, twins.Text(host, other)+
+			scope.Observed.Configuration = condition.False(infrav1.HostDuplicateReason, taloshost.DuplicateText(host, other)+
 				" is in use, and stands for the same machine or names the same address; nothing is sent to it. Delete the Machine, and one of the hosts")
 		}
 		return m.Pacing.Later(), err
@@ -77,28 +74,9 @@ func (m *Machines) handOver(
 	return m.apply(ctx, scope, host, answer, configuration)
 }
 
-// otherInUse finds another host in use that stands for the machine that answers.
-// The TalosHost controller keeps such hosts from being claimed; two that were
-// claimed in one moment meet here. nil when there is none.
-func (m *Machines) otherInUse(ctx context.Context, host *infrav1.TalosHost, told talosclient.Hardware) (*infrav1.TalosHost, error) {
-	hosts := &infrav1.TalosHostList{}
-	if err := m.Client.List(ctx, hosts); err != nil {
-		return nil, fmt.Errorf("listing TalosHosts: %w", err)
-	}
-	used := InUse(ctx, m.Client, m.APIReader, host.Namespace)
-	for i := range hosts.Items {
-		other := &hosts.Items[i]
-		if other.Spec.Handover.ProviderID != "" && twins.AreTwins(host, identity.Of(told), other, used) && used(other) {
-			return other, nil
-		}
-	}
-
-	return nil, nil //nolint:nilnil // Documented above.
-}
-
 // overlaid is the configuration with what only the host knows; nil, with the
 // reason in a condition, when there is none.
-func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData, answer contact.Answer) ([]byte, error) {
+func (m *Backend) overlaid(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData, answer probe.Answer) ([]byte, error) {
 	configuration, err := m.configurationOf(ctx, scope, data)
 	if err != nil {
 		return nil, err
@@ -110,7 +88,7 @@ func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, host *in
 	release, err := answer.Node.Version(ctx)
 	if err != nil {
 		scope.Observed.Configuration = condition.False(infrav1.ApplyingConfigurationReason, "The machine does not tell its Talos release; its configuration is handed over once it does")
-		return nil, nil //nolint:nilerr // The next pass asks again.
+		return nil, nil //nolint:nilerr // The next reconciliation asks again.
 	}
 	told := toldBy(answer.Hardware, release, m.ImageFactory)
 	if wrong := keepsOtherRelease(scope, host, answer.Hardware, release); wrong != "" {
@@ -130,14 +108,14 @@ func (m *Machines) overlaid(ctx context.Context, scope *backends.Scope, host *in
 	return configuration, nil
 }
 
-func notHandedOver(answer contact.Answer) condition.Finding {
+func notHandedOver(answer probe.Answer) condition.Finding {
 	switch answer.Outcome {
-	case contact.Foreign:
+	case probe.Foreign:
 		return condition.False(infrav1.ForeignConfigurationReason, "The machine was configured by somebody else since it was claimed; nothing is sent to it")
-	case contact.WrongFingerprint:
+	case probe.WrongFingerprint:
 		return condition.False(infrav1.FingerprintMismatchReason,
 			"The maintenance certificate of the machine is not the one that the TalosHost demands; nothing is sent to it. Compare maintenanceCertFingerprint with the machine's console")
-	case contact.WrongMachine:
+	case probe.WrongMachine:
 		return condition.False(infrav1.HostIdentityMismatchReason, answer.WrongMachineText()+"; nothing is sent to it")
 	default:
 		return condition.False(infrav1.ApplyingConfigurationReason, "The machine does not answer; its configuration is handed over once it does")
@@ -146,7 +124,7 @@ func notHandedOver(answer contact.Answer) condition.Finding {
 
 // recordHandover writes down that the machine is about to be configured, and in
 // which boot.
-func (m *Machines) recordHandover(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, answer contact.Answer, configuration []byte) error {
+func (m *Backend) recordHandover(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, answer probe.Answer, configuration []byte) error {
 	image, err := installedBy(configuration, answer.Hardware)
 	if err != nil {
 		return err
@@ -155,15 +133,15 @@ func (m *Machines) recordHandover(ctx context.Context, scope *backends.Scope, ho
 		ProviderID:                 scope.TalosMachine.Spec.ProviderID,
 		Progress:                   infrav1.HandoverStarted,
 		MaintenanceCertFingerprint: answer.Node.Fingerprint(),
-		Identity:                   identity.Of(answer.Hardware),
+		Identity:                   taloshost.IdentityOf(answer.Hardware),
 		InstallerImage:             image,
 	}
 	if host.Spec.Handover.ProviderID == record.ProviderID && host.Spec.Handover.MaintenanceCertFingerprint == record.MaintenanceCertFingerprint {
 		return nil
 	}
-	host.Spec.Handover = record
-	wipe.Forget(host, record.ProviderID)
-	SetBlockMove(host, true)
+	if err := taloshost.RecordHandover(host, record); err != nil {
+		return err
+	}
 	if err := m.Client.Update(ctx, host); err != nil {
 		return fmt.Errorf("recording the hand-over on TalosHost %s: %w", host.Name, err)
 	}
@@ -174,7 +152,7 @@ func (m *Machines) recordHandover(ctx context.Context, scope *backends.Scope, ho
 // apply sends the configuration. The record of the hand-over stays whatever the
 // machine answers: only a proof takes it back, and without a change of the host
 // a refusal does not wake this controller again.
-func (m *Machines) apply(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, answer contact.Answer, configuration []byte) (ctrl.Result, error) {
+func (m *Backend) apply(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, answer probe.Answer, configuration []byte) (ctrl.Result, error) {
 	log := ctrl.LoggerFrom(ctx).WithValues("TalosHost", klog.KObj(host))
 	err := answer.Node.ApplyConfiguration(ctx, configuration)
 	switch {
@@ -186,12 +164,12 @@ func (m *Machines) apply(ctx context.Context, scope *backends.Scope, host *infra
 		}
 		return m.Pacing.After(refusedRetryInterval), nil
 	case err != nil:
-		// Perhaps it was taken; the next pass sees.
+		// Perhaps it was taken; the next reconciliation sees.
 		scope.Observed.Configuration = condition.False(infrav1.ApplyingConfigurationReason, "The machine has not confirmed that it took its configuration")
 		log.Info("Handing over the configuration has failed", "reason", err.Error())
 		return m.Pacing.Soon(), nil
 	}
-	m.taken.Store(keyOf(scope.TalosMachine), taking{fingerprint: answer.Node.Fingerprint(), at: m.Clock.Now()})
+	m.applied.Store(keyOf(scope.TalosMachine), appliedBoot{fingerprint: answer.Node.Fingerprint(), at: m.Clock.Now()})
 	scope.Observed.Configuration = condition.True(infrav1.ConfigurationAppliedReason, "")
 	log.Info("Handed over the configuration")
 	m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeNormal, infrav1.EventConfigurationApplied, "Apply", "Handed over the configuration to TalosHost %s", host.Name)
@@ -199,19 +177,19 @@ func (m *Machines) apply(ctx context.Context, scope *backends.Scope, host *infra
 	return m.Pacing.Soon(), nil
 }
 
-// taking is a boot of a machine that has taken its configuration.
-type taking struct {
+// appliedBoot is a boot of a machine that has taken its configuration.
+type appliedBoot struct {
 	fingerprint string
 	at          time.Time
 }
 
-// isTaking tells whether the machine has only just taken its configuration, and
+// isApplying reports whether the machine has only just taken its configuration, and
 // has not left maintenance mode yet.
-func (m *Machines) isTaking(scope *backends.Scope, answer contact.Answer) bool {
-	found, _ := m.taken.Load(keyOf(scope.TalosMachine))
-	last, ok := found.(taking)
+func (m *Backend) isApplying(scope *backends.Scope, answer probe.Answer) bool {
+	found, _ := m.applied.Load(keyOf(scope.TalosMachine))
+	last, ok := found.(appliedBoot)
 
-	return ok && last.fingerprint == answer.Node.Fingerprint() && m.Clock.Since(last.at) < handoverSettle
+	return ok && last.fingerprint == answer.Node.Fingerprint() && m.Clock.Since(last.at) < taloshost.HandoverSettle
 }
 
 // setIdentity reports whether the machine could prove that it is the right one.
@@ -230,18 +208,6 @@ func setIdentity(scope *backends.Scope, host *infrav1.TalosHost) {
 		return
 	}
 	scope.Observed.Identity = condition.True(infrav1.FingerprintVerifiedReason, "")
-}
-
-// SetBlockMove makes clusterctl wait with a move, or not any more.
-func SetBlockMove(host *infrav1.TalosHost, block bool) {
-	if !block {
-		delete(host.Annotations, infrav1.BlockMoveAnnotation)
-		return
-	}
-	if host.Annotations == nil {
-		host.Annotations = map[string]string{}
-	}
-	host.Annotations[infrav1.BlockMoveAnnotation] = ""
 }
 
 func clusterKey(scope *backends.Scope) client.ObjectKey {

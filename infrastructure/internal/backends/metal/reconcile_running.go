@@ -17,16 +17,16 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 )
 
 // reconcileRunning follows a machine that was given its configuration.
-func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData) (ctrl.Result, error) {
+func (m *Backend) reconcileRunning(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData) (ctrl.Result, error) {
 	setIdentity(scope, host)
 	scope.Observed.Provisioned = host.Spec.Handover.Progress == infrav1.HandoverRan
-	scope.Observed.Configuration = takenFinding(scope)
+	scope.Observed.Configuration = appliedFinding(scope)
 	scope.Observed.InstallerImage = host.Spec.Handover.InstallerImage
 
 	if err := m.Credentials.RenewAdmin(ctx, clusterKey(scope), host); err != nil {
@@ -43,22 +43,19 @@ func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, 
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	target, err := m.target(ctx, host)
-	if err != nil {
-		return ctrl.Result{}, err
-	}
+	target := m.target(host)
 	target.Credentials = &creds
-	answer := m.Contacts.Reach(ctx, m.Dialer, client.ObjectKeyFromObject(host), target)
+	answer := m.Probes.Reach(ctx, m.Dialer, client.ObjectKeyFromObject(host), target)
 	defer answer.Close()
 
 	switch answer.Outcome {
-	case contact.Configured:
+	case probe.Configured:
 		scope.Observed.Configuration = condition.True(infrav1.ConfigurationAppliedReason, "")
 		return m.observe(ctx, scope, host, answer, creds)
-	case contact.InMaintenance:
+	case probe.InMaintenance:
 		m.Tracker.Forget(keyOf(scope.TalosMachine))
 		return m.backInMaintenance(ctx, scope, host, data, answer)
-	case contact.Silent, contact.Foreign, contact.WrongFingerprint, contact.WrongClock, contact.WrongMachine:
+	case probe.Silent, probe.Foreign, probe.WrongFingerprint, probe.WrongClock, probe.WrongMachine:
 	}
 	m.Tracker.Forget(keyOf(scope.TalosMachine))
 	scope.Observed.Running = notRunning(answer, scope.Observed.Provisioned)
@@ -69,9 +66,9 @@ func (m *Machines) reconcileRunning(ctx context.Context, scope *backends.Scope, 
 	return m.paced(scope, infrav1.ConfigurationAppliedCondition, metav1.ConditionTrue, m.Pacing.Interval/2), nil
 }
 
-// isCalm tells whether a machine that runs need not be asked: it is watched, was
+// isCalm reports whether a machine that runs need not be asked: it is watched, was
 // seen often enough since it last changed, and everything is written down.
-func (m *Machines) isCalm(scope *backends.Scope, host *infrav1.TalosHost) bool {
+func (m *Backend) isCalm(scope *backends.Scope, host *infrav1.TalosHost) bool {
 	machine := scope.TalosMachine
 	status, calm := m.Tracker.Unchanged(keyOf(machine), targetText(host))
 	if !calm || !scope.Observed.Provisioned || len(machine.Status.Addresses) == 0 || machine.Status.TalosVersion == "" || runsOther(machine, host, machine.Status.TalosVersion) != "" {
@@ -84,12 +81,12 @@ func (m *Machines) isCalm(scope *backends.Scope, host *infrav1.TalosHost) bool {
 
 // targetText is where a machine is looked for, and as what.
 func targetText(host *infrav1.TalosHost) string {
-	return fmt.Sprint(contact.Addresses(host), identity.Wanted(host))
+	return fmt.Sprint(taloshost.AddressesOf(host), taloshost.WantedIdentity(host))
 }
 
-// takenFinding is what is known of the configuration of a machine that was not
-// asked yet in this pass: it has run, or it has taken it, or neither is sure.
-func takenFinding(scope *backends.Scope) condition.Finding {
+// appliedFinding is what is known of the configuration of a machine that was not
+// asked yet in this reconciliation: it has run, or it has taken it, or neither is sure.
+func appliedFinding(scope *backends.Scope) condition.Finding {
 	if scope.Observed.Provisioned || conditions.IsTrue(scope.TalosMachine, infrav1.ConfigurationAppliedCondition) {
 		return condition.True(infrav1.ConfigurationAppliedReason, "")
 	}
@@ -100,15 +97,15 @@ func takenFinding(scope *backends.Scope) condition.Finding {
 // notRunning says why a machine is not seen running. One that has run, and now
 // answers as a stranger, is another one, or another's. Before it has run that
 // may be a moment of its installation.
-func notRunning(answer contact.Answer, ran bool) condition.Finding {
+func notRunning(answer probe.Answer, ran bool) condition.Finding {
 	switch {
-	case answer.Outcome == contact.WrongMachine:
+	case answer.Outcome == probe.WrongMachine:
 		return condition.False(infrav1.HostIdentityMismatchReason, answer.WrongMachineText()+"; nothing is sent to it")
-	case answer.Outcome == contact.WrongClock:
-		return condition.False(infrav1.ClockSkewReason, contact.WrongClockText)
-	case answer.Outcome == contact.Foreign && ran:
+	case answer.Outcome == probe.WrongClock:
+		return condition.False(infrav1.ClockSkewReason, probe.WrongClockText)
+	case answer.Outcome == probe.Foreign && ran:
 		return condition.False(infrav1.ForeignConfigurationReason, "The machine that answers belongs to another cluster; nothing is sent to it")
-	case answer.Outcome == contact.Foreign:
+	case answer.Outcome == probe.Foreign:
 		return condition.False(infrav1.UnreachableReason, "The machine answers, but not yet as a node of this cluster")
 	}
 
@@ -119,8 +116,8 @@ func notRunning(answer contact.Answer, ran bool) condition.Finding {
 // As long as it was never seen running, it gets its configuration again: the
 // first call may have been lost. Afterwards it never does by itself, because a
 // blank member would join etcd (design D10).
-func (m *Machines) backInMaintenance(
-	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData, answer contact.Answer,
+func (m *Backend) backInMaintenance(
+	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData, answer probe.Answer,
 ) (ctrl.Result, error) {
 	if scope.Observed.Provisioned || scope.TalosMachine.Spec.HostRef.Progress == infrav1.HostRan {
 		scope.Observed.Running = condition.False(infrav1.ReturnedToMaintenanceReason,
@@ -129,10 +126,10 @@ func (m *Machines) backInMaintenance(
 	}
 	scope.Observed.Running = condition.False(infrav1.NotConfiguredReason, "The machine is still in maintenance mode")
 	if demanded := host.Spec.MaintenanceCertFingerprint; demanded != "" && demanded != answer.Node.Fingerprint() {
-		scope.Observed.Configuration = notHandedOver(contact.Answer{Outcome: contact.WrongFingerprint})
+		scope.Observed.Configuration = notHandedOver(probe.Answer{Outcome: probe.WrongFingerprint})
 		return m.Pacing.Later(), nil
 	}
-	if m.isTaking(scope, answer) {
+	if m.isApplying(scope, answer) {
 		return m.Pacing.Soon(), nil
 	}
 
@@ -140,8 +137,8 @@ func (m *Machines) backInMaintenance(
 }
 
 // observe reads what a configured machine tells.
-func (m *Machines) observe(
-	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, answer contact.Answer, creds talosclient.Credentials,
+func (m *Backend) observe(
+	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, answer probe.Answer, creds talosclient.Credentials,
 ) (ctrl.Result, error) {
 	status, err := answer.Node.MachineStatus(ctx)
 	if err != nil {
@@ -182,8 +179,9 @@ func (m *Machines) observe(
 // recordRan writes down that the machine runs: from then on it is never
 // configured again. The TalosMachine knows it first, and for itself: a host can be
 // made anew by whoever may write hosts.
-func (m *Machines) recordRan(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
-	if host.Spec.Handover.Progress == infrav1.HandoverRan {
+func (m *Backend) recordRan(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
+	// One that is being wiped runs for the last time.
+	if host.Spec.Handover.Progress == infrav1.HandoverRan || host.Spec.Release.Policy != "" {
 		return nil
 	}
 	if scope.TalosMachine.Spec.HostRef.Progress != infrav1.HostRan {
@@ -191,8 +189,9 @@ func (m *Machines) recordRan(ctx context.Context, scope *backends.Scope, host *i
 			return err
 		}
 	}
-	host.Spec.Handover.Progress = infrav1.HandoverRan
-	SetBlockMove(host, false)
+	if err := taloshost.MarkRan(host); err != nil {
+		return err
+	}
 	if err := m.Client.Update(ctx, host); err != nil {
 		return fmt.Errorf("recording on TalosHost %s that its machine runs: %w", host.Name, err)
 	}

@@ -7,8 +7,7 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/hardware"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 )
 
 // keepsOtherRelease says why a machine in maintenance mode is not configured: it
@@ -16,7 +15,7 @@ import (
 // again gets its configuration all the same: its release was its own before.
 func keepsOtherRelease(scope *backends.Scope, host *infrav1.TalosHost, found talosclient.Hardware, release string) string {
 	wished := metalSpec(scope.TalosMachine).Talos.Version
-	if reprovision.IsUnderWay(host) || !claim.KeepsOtherRelease(hardware.Of(found, release, host.Spec.Install), wished) {
+	if taloshost.IsReprovisioned(host) || !claim.KeepsOtherRelease(taloshost.HardwareOf(found, release, host.Spec.Install), wished) {
 		return ""
 	}
 
@@ -27,7 +26,7 @@ func keepsOtherRelease(scope *backends.Scope, host *infrav1.TalosHost, found tal
 // installedBy is the image with which a machine installs Talos; empty where it does
 // not.
 func installedBy(configuration []byte, found talosclient.Hardware) (string, error) {
-	if found.Installed || hardware.IsContainer(found) {
+	if found.Installed || taloshost.IsContainer(found) {
 		return "", nil
 	}
 

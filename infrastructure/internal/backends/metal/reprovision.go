@@ -2,6 +2,7 @@ package metal
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -14,16 +15,17 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 )
 
 // reconcileReprovision wipes a machine when somebody asks for it, and has it
-// configured again. No host means that there is nothing else to do in this pass;
+// configured again. No host means that there is nothing else to do in this reconciliation;
 // otherwise the result says when this is to be looked at again.
-func (m *Machines) reconcileReprovision(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (*infrav1.TalosHost, ctrl.Result, error) {
+func (m *Backend) reconcileReprovision(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) (*infrav1.TalosHost, ctrl.Result, error) {
 	scope.Observed.Reprovisioning = condition.False(infrav1.NotReprovisioningReason, "")
 	switch reprovision.Next(scope.TalosMachine, host) {
 	case reprovision.Needless:
-		if isFromTemplate(scope) {
+		if backends.IsReprovisionFromTemplate(scope) {
 			return host, ctrl.Result{}, nil // It would come back at once.
 		}
 		m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeNormal, infrav1.EventReprovisionNeedless, "Reprovision",
@@ -46,8 +48,8 @@ func (m *Machines) reconcileReprovision(ctx context.Context, scope *backends.Sco
 
 // configureAgain lets a machine that is proven wiped be configured, unless its
 // host goes.
-func (m *Machines) configureAgain(scope *backends.Scope, host *infrav1.TalosHost) *infrav1.TalosHost {
-	if !host.DeletionTimestamp.IsZero() || reprovision.IsMoved(host) || reprovision.IsMoved(scope.TalosMachine) {
+func (m *Backend) configureAgain(scope *backends.Scope, host *infrav1.TalosHost) *infrav1.TalosHost {
+	if !host.DeletionTimestamp.IsZero() || taloshost.IsMoved(host) || taloshost.IsMoved(scope.TalosMachine) {
 		message := "The machine is not configured again: its TalosHost is being deleted, or was moved to another management cluster"
 		scope.Observed.Reprovisioning = condition.False(infrav1.ReprovisionGoingReason, message)
 		scope.Observed.Configuration = condition.False(infrav1.ReprovisionGoingReason, message)
@@ -58,58 +60,62 @@ func (m *Machines) configureAgain(scope *backends.Scope, host *infrav1.TalosHost
 	return host
 }
 
-// beginReprovision asks for the release of a machine that is to come back, if
-// nothing speaks against it. That is judged on what is read live, by one
-// TalosMachine at a time, so that no two of a Cluster begin in one moment, and
-// no wish is carried out twice.
-func (m *Machines) beginReprovision(ctx context.Context, scope *backends.Scope) (*infrav1.TalosHost, ctrl.Result, error) {
-	m.beginning.Lock()
-	defer m.beginning.Unlock()
+// errBehind says that the cache is behind: what was to be begun is begun, or not to be.
+var errBehind = errors.New("the cache is behind")
 
-	facts, err := m.reprovisionFacts(ctx, scope)
-	if err != nil {
-		return nil, ctrl.Result{}, err
-	}
-	if facts.Host == nil || !isOurs(facts.Host, facts.Machine) || reprovision.Next(facts.Machine, facts.Host) != reprovision.Begin {
-		// The cache is behind.
+// beginReprovision asks for the release of a machine that is to come back, if
+// nothing speaks against it. That is judged on what is read live, so that nothing is
+// carried out twice.
+func (m *Backend) beginReprovision(ctx context.Context, scope *backends.Scope) (*infrav1.TalosHost, ctrl.Result, error) {
+	var facts reprovision.Facts
+	begun, err := m.reprovisioner.Begin(ctx, scope, backends.Etcd{Live: m.APIReader, Dialer: m.Dialer, Credentials: m.Credentials},
+		func() (_ reprovision.Refusal, err error) {
+			if facts, err = m.reprovisionFacts(ctx, scope); err != nil {
+				return reprovision.Refusal{}, err
+			}
+			if facts.Host == nil || !taloshost.IsClaimedBy(facts.Host, facts.Machine) || reprovision.Next(facts.Machine, facts.Host) != reprovision.Begin {
+				return reprovision.Refusal{}, errBehind
+			}
+			return reprovision.Refuse(facts), nil
+		},
+		func() error { return m.recordReprovision(ctx, scope, facts.Host) },
+	)
+	switch {
+	case errors.Is(err, errBehind):
 		return nil, m.Pacing.After(claimRetryInterval), nil
-	}
-	refusal := reprovision.Refuse(facts)
-	if refusal.Reason == "" {
-		if refusal, err = backends.RefuseForEtcd(ctx, m.APIReader, m.Dialer, m.Credentials, scope); err != nil {
-			return nil, ctrl.Result{}, err
-		}
-	}
-	if refusal.Reason != "" {
-		scope.Observed.Reprovisioning = condition.False(refusal.Reason, refusal.Message)
+	case err != nil:
+		return nil, ctrl.Result{}, err
+	case !begun:
 		return facts.Host, m.Pacing.Later(), nil
 	}
-	// Only now may the machine be given its configuration once more. A manager that
-	// dies here finds it running, and records that again.
-	if err := backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.HostRef.Progress = "" }); err != nil {
-		return nil, ctrl.Result{}, err
-	}
-	host := facts.Host
-	host.Spec.Reprovision = infrav1.HostReprovision{ClusterName: facts.Cluster, Previous: host.Spec.Handover}
-	host.Spec.Release = infrav1.HostRelease{
-		Policy: infrav1.ReleaseWipeSystem, RequestedAt: metav1.NewTime(m.Clock.Now()), TimeoutSeconds: metalSpec(scope.TalosMachine).ReleaseTimeoutSeconds,
-	}
-	host.Spec.MaintenanceCertFingerprint = ""
-	SetBlockMove(host, true)
-	if err := m.Client.Update(ctx, host); err != nil {
-		return nil, ctrl.Result{}, fmt.Errorf("asking for the release of TalosHost %s: %w", host.Name, err)
-	}
 	m.forget(keyOf(scope.TalosMachine))
-	ctrl.LoggerFrom(ctx).Info("Re-provisioning the machine", "TalosHost", host.Name)
-	m.Recorder.Eventf(scope.TalosMachine, host, corev1.EventTypeNormal, infrav1.EventReprovisioning, "Reprovision",
-		"TalosHost %s is wiped, and then gets its configuration again", host.Name)
-	observeWipe(scope, host)
+	ctrl.LoggerFrom(ctx).Info("Re-provisioning the machine", "TalosHost", facts.Host.Name)
+	m.Recorder.Eventf(scope.TalosMachine, facts.Host, corev1.EventTypeNormal, infrav1.EventReprovisioning, "Reprovision",
+		"TalosHost %s is wiped, and then gets its configuration again", facts.Host.Name)
+	observeWipe(scope, facts.Host)
 
 	return nil, ctrl.Result{}, nil
 }
 
-func (m *Machines) reprovisionFacts(ctx context.Context, scope *backends.Scope) (reprovision.Facts, error) {
-	facts := reprovision.Facts{Machine: &infrav1.TalosMachine{}, FromTemplate: isFromTemplate(scope), Cluster: scope.Cluster.Name}
+// recordReprovision records that the machine is wiped to come back. Only then may it be
+// given its configuration once more: a manager that dies in between finds it running, and
+// records that again.
+func (m *Backend) recordReprovision(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
+	if err := backends.Record(ctx, m.Client, scope.TalosMachine, func(spec *infrav1.TalosMachineSpec) { spec.HostRef.Progress = "" }); err != nil {
+		return err
+	}
+	if err := taloshost.BeginReprovision(host, scope.Cluster.Name, metalSpec(scope.TalosMachine).ReleaseTimeoutSeconds, m.Clock.Now()); err != nil {
+		return err
+	}
+	if err := m.Client.Update(ctx, host); err != nil {
+		return fmt.Errorf("asking for the release of TalosHost %s: %w", host.Name, err)
+	}
+
+	return nil
+}
+
+func (m *Backend) reprovisionFacts(ctx context.Context, scope *backends.Scope) (reprovision.Facts, error) {
+	facts := reprovision.Facts{Machine: &infrav1.TalosMachine{}, FromTemplate: backends.IsReprovisionFromTemplate(scope), Cluster: scope.Cluster.Name}
 	if err := m.APIReader.Get(ctx, keyOf(scope.TalosMachine), facts.Machine); err != nil {
 		return facts, fmt.Errorf("reading TalosMachine %s: %w", scope.TalosMachine.Name, err)
 	}
@@ -129,12 +135,6 @@ func (m *Machines) reprovisionFacts(ctx context.Context, scope *backends.Scope) 
 	return facts, err
 }
 
-// isFromTemplate tells whether the annotation comes from a MachineDeployment or a
-// control plane, which keep it on the Machine and on the TalosMachine alike.
-func isFromTemplate(scope *backends.Scope) bool {
-	return metav1.HasAnnotation(scope.Machine.ObjectMeta, infrav1.ReprovisionAnnotation)
-}
-
 // observeWipe says how far the wipe is, which the TalosHost controller carries
 // out.
 func observeWipe(scope *backends.Scope, host *infrav1.TalosHost) {
@@ -149,11 +149,13 @@ func observeWipe(scope *backends.Scope, host *infrav1.TalosHost) {
 
 // finishReprovision takes the wish away, and then the record of it: a manager
 // that dies in between does not begin again.
-func (m *Machines) finishReprovision(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
+func (m *Backend) finishReprovision(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost) error {
 	if err := backends.RemoveReprovisionAnnotation(ctx, m.Client, scope.TalosMachine); err != nil {
 		return err
 	}
-	host.Spec.Reprovision = infrav1.HostReprovision{}
+	if err := taloshost.FinishReprovision(host); err != nil {
+		return err
+	}
 	if err := m.Client.Update(ctx, host); err != nil {
 		return fmt.Errorf("recording on TalosHost %s that its machine is re-provisioned: %w", host.Name, err)
 	}

@@ -9,8 +9,8 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
-// needsAttention tells whether somebody is needed for a reason.
-func needsAttention(reason string) bool {
+// isProblem reports whether somebody is needed for a reason.
+func isProblem(reason string) bool {
 	switch reason {
 	case infrav1.NoHostFitsReason, infrav1.HostLostReason, infrav1.InvalidSelectorReason, infrav1.OverlayFailedReason, infrav1.InstallDiskUnfitReason,
 		infrav1.FingerprintMismatchReason, infrav1.HostIdentityMismatchReason, infrav1.ForeignConfigurationReason, infrav1.HostDuplicateReason,
@@ -25,8 +25,8 @@ func needsAttention(reason string) bool {
 	return false
 }
 
-// CallForAttention records an event when a condition says so for the first time.
-func CallForAttention(recorder events.EventRecorder, scope *Scope) {
+// WarnOnNewProblem records an event when a condition says so for the first time.
+func WarnOnNewProblem(recorder events.EventRecorder, scope *Scope) {
 	for _, found := range []struct {
 		kind string
 		now  condition.Finding
@@ -38,7 +38,7 @@ func CallForAttention(recorder events.EventRecorder, scope *Scope) {
 		{infrav1.DeletingCondition, scope.Observed.Deleting},
 	} {
 		before := conditions.Get(scope.TalosMachine, found.kind)
-		if needsAttention(found.now.Reason) && (before == nil || before.Reason != found.now.Reason) {
+		if isProblem(found.now.Reason) && (before == nil || before.Reason != found.now.Reason) {
 			recorder.Eventf(scope.TalosMachine, nil, corev1.EventTypeWarning, infrav1.EventAttention, "Observe", "%s: %s", found.now.Reason, found.now.Message)
 		}
 	}

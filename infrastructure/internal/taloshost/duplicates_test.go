@@ -1,4 +1,4 @@
-package twins
+package taloshost
 
 import (
 	"testing"
@@ -30,35 +30,35 @@ func tells(id string) func(*infrav1.TalosHost) {
 	return func(h *infrav1.TalosHost) { h.Status.Hardware.SystemUUID = id }
 }
 
-func TestOf(t *testing.T) {
+func TestDuplicateOf(t *testing.T) {
 	later := func(h *infrav1.TalosHost) { h.CreationTimestamp = metav1.Unix(1<<30+60, 0) }
 	claimed := func(h *infrav1.TalosHost) { h.Spec.ConsumerRef.Name = "m" }
 	tests := map[string]struct {
 		host, other infrav1.TalosHost
 		told        string
-		twin        bool
+		duplicate   bool
 	}{
 		"two machines":                                   {host: host("b", "192.0.2.2"), other: host("a", "192.0.2.1", tells(uuid)), told: other},
-		"one address":                                    {host: host("b", "192.0.2.1"), other: host("a", "192.0.2.1"), twin: true},
-		"one address, written in two ways":               {host: host("b", "2001:DB8::1"), other: host("a", "2001:db8:0::1"), twin: true},
-		"one address, the one written as IPv6":           {host: host("b", "::ffff:192.0.2.1"), other: host("a", "192.0.2.1"), twin: true},
-		"one name, written in two ways":                  {host: host("b", "Node.example.com"), other: host("a", "node.example.com"), twin: true},
-		"an address that the other is given":             {host: host("b", "192.0.2.1"), other: host("a", "192.0.2.9", func(h *infrav1.TalosHost) { h.Spec.Network.Addresses = []string{"192.0.2.1/24"} }), twin: true},
-		"one identity at two addresses":                  {host: host("b", "192.0.2.2"), other: host("a", "192.0.2.1", tells(uuid)), told: uuid, twin: true},
-		"an identity that the other names, and not told": {host: host("b", "192.0.2.2"), other: host("a", "192.0.2.1", func(h *infrav1.TalosHost) { h.Spec.Identity.UUID = uuid }), told: uuid, twin: true},
+		"one address":                                    {host: host("b", "192.0.2.1"), other: host("a", "192.0.2.1"), duplicate: true},
+		"one address, written in two ways":               {host: host("b", "2001:DB8::1"), other: host("a", "2001:db8:0::1"), duplicate: true},
+		"one address, the one written as IPv6":           {host: host("b", "::ffff:192.0.2.1"), other: host("a", "192.0.2.1"), duplicate: true},
+		"one name, written in two ways":                  {host: host("b", "Node.example.com"), other: host("a", "node.example.com"), duplicate: true},
+		"an address that the other is given":             {host: host("b", "192.0.2.1"), other: host("a", "192.0.2.9", func(h *infrav1.TalosHost) { h.Spec.Network.Addresses = []string{"192.0.2.1/24"} }), duplicate: true},
+		"one identity at two addresses":                  {host: host("b", "192.0.2.2"), other: host("a", "192.0.2.1", tells(uuid)), told: uuid, duplicate: true},
+		"an identity that the other names, and not told": {host: host("b", "192.0.2.2"), other: host("a", "192.0.2.1", func(h *infrav1.TalosHost) { h.Spec.Identity.UUID = uuid }), told: uuid, duplicate: true},
 		"an identity that it names, and another one told": {
-			host: host("b", "192.0.2.2"), other: host("a", "192.0.2.1", tells(other), func(h *infrav1.TalosHost) { h.Spec.Identity.UUID = uuid }), told: uuid, twin: true,
+			host: host("b", "192.0.2.2"), other: host("a", "192.0.2.1", tells(other), func(h *infrav1.TalosHost) { h.Spec.Identity.UUID = uuid }), told: uuid, duplicate: true,
 		},
-		"the first is not the second's twin":     {host: host("a", "192.0.2.1"), other: host("b", "192.0.2.1")},
-		"the older one is the first":             {host: host("b", "192.0.2.1"), other: host("a", "192.0.2.1", later)},
-		"the one in use is the first":            {host: host("a", "192.0.2.1"), other: host("b", "192.0.2.1", later, claimed), twin: true},
-		"nobody is the twin of a silent machine": {host: host("b", "192.0.2.2"), other: host("a", "192.0.2.1")},
-		"a host is not its own twin":             {host: host("a", "192.0.2.1"), other: host("a", "192.0.2.1", claimed)},
+		"the first is not the second's twin":          {host: host("a", "192.0.2.1"), other: host("b", "192.0.2.1")},
+		"the older one is the first":                  {host: host("b", "192.0.2.1"), other: host("a", "192.0.2.1", later)},
+		"the one in use is the first":                 {host: host("a", "192.0.2.1"), other: host("b", "192.0.2.1", later, claimed), duplicate: true},
+		"nobody is the duplicate of a silent machine": {host: host("b", "192.0.2.2"), other: host("a", "192.0.2.1")},
+		"a host is not its own twin":                  {host: host("a", "192.0.2.1"), other: host("a", "192.0.2.1", claimed)},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			found := Of(&tt.host, infrav1.HostIdentity{UUID: tt.told}, []infrav1.TalosHost{tt.host, tt.other}, Recorded)
-			if !tt.twin {
+			found := DuplicateOf(&tt.host, infrav1.HostIdentity{UUID: tt.told}, []infrav1.TalosHost{tt.host, tt.other}, RecordsUse)
+			if !tt.duplicate {
 				NewWithT(t).Expect(found).To(BeNil())
 				return
 			}
@@ -67,8 +67,8 @@ func TestOf(t *testing.T) {
 	}
 }
 
-// TestOfOtherNamespaces: of two tenants, the one keeps the machine whose host has met it.
-func TestOfOtherNamespaces(t *testing.T) {
+// TestDuplicateOfOtherNamespaces: of two tenants, the one keeps the machine whose host has met it.
+func TestDuplicateOfOtherNamespaces(t *testing.T) {
 	const mac = "52:54:00:12:34:56"
 	theirs := func(h *infrav1.TalosHost) { h.Namespace = "tenant" }
 	older := func(h *infrav1.TalosHost) { h.CreationTimestamp = metav1.Unix(1<<30-60, 0) }
@@ -89,7 +89,7 @@ func TestOfOtherNamespaces(t *testing.T) {
 	for name, tt := range map[string]struct {
 		host, other infrav1.TalosHost
 		told        infrav1.HostIdentity
-		twin        bool
+		duplicate   bool
 	}{
 		"an older one that names the address": {host: free, told: infrav1.HostIdentity{UUID: uuid}, other: host("b", "192.0.2.1", theirs, older)},
 		"an older one that names the address of a machine that nobody has seen": {
@@ -112,72 +112,72 @@ func TestOfOtherNamespaces(t *testing.T) {
 			other: host("b", "192.0.2.1", theirs, older, names(infrav1.HostIdentity{UUID: uuid})),
 		},
 		"one that was seen at the address": {
-			host: host("a", "192.0.2.1"), other: host("b", "192.0.2.1", theirs, answered("192.0.2.1"), tells(uuid)), twin: true,
+			host: host("a", "192.0.2.1"), other: host("b", "192.0.2.1", theirs, answered("192.0.2.1"), tells(uuid)), duplicate: true,
 		},
 		"one of the same name that was seen at the address": {
-			host: host("a", "192.0.2.1"), other: host("a", "192.0.2.1", theirs, answered("192.0.2.1"), tells(uuid)), twin: true,
+			host: host("a", "192.0.2.1"), other: host("a", "192.0.2.1", theirs, answered("192.0.2.1"), tells(uuid)), duplicate: true,
 		},
 		"one that was seen there, and names another address now": {
 			host: host("a", "192.0.2.1"), other: host("b", "192.0.2.2", theirs, answered("192.0.2.1"), tells(uuid)),
 		},
 		"one that was seen at the address, beside an older one that was not": {
-			host: host("a", "192.0.2.1", older), other: host("b", "192.0.2.1", theirs, answered("192.0.2.1"), tells(uuid)), twin: true,
+			host: host("a", "192.0.2.1", older), other: host("b", "192.0.2.1", theirs, answered("192.0.2.1"), tells(uuid)), duplicate: true,
 		},
 		"one that was seen at another address": {
 			host: host("a", "node.example.com", older), told: infrav1.HostIdentity{UUID: uuid},
-			other: host("b", "192.0.2.1", theirs, answered("192.0.2.1"), tells(uuid)), twin: true,
+			other: host("b", "192.0.2.1", theirs, answered("192.0.2.1"), tells(uuid)), duplicate: true,
 		},
 		"one that was handed over, and lost its status": {
-			host: host("a", "192.0.2.1", older), told: infrav1.HostIdentity{UUID: uuid}, other: host("b", "192.0.2.1", theirs, handedOver), twin: true,
+			host: host("a", "192.0.2.1", older), told: infrav1.HostIdentity{UUID: uuid}, other: host("b", "192.0.2.1", theirs, handedOver), duplicate: true,
 		},
 		"one that names the machine that an older one finds by its address": {
 			host: host("a", "192.0.2.1", older), told: infrav1.HostIdentity{UUID: uuid},
-			other: host("b", "192.0.2.1", theirs, names(infrav1.HostIdentity{UUID: uuid})), twin: true,
+			other: host("b", "192.0.2.1", theirs, names(infrav1.HostIdentity{UUID: uuid})), duplicate: true,
 		},
 		"an older one that names the machine of one that was seen": {
 			host: free, told: infrav1.HostIdentity{UUID: uuid}, other: host("b", "192.0.2.2", theirs, older, names(infrav1.HostIdentity{UUID: uuid})),
 		},
 		"of two that were seen the older one": {
-			host: free, told: infrav1.HostIdentity{UUID: uuid}, other: host("b", "192.0.2.1", theirs, older, answered("192.0.2.1"), tells(uuid)), twin: true,
+			host: free, told: infrav1.HostIdentity{UUID: uuid}, other: host("b", "192.0.2.1", theirs, older, answered("192.0.2.1"), tells(uuid)), duplicate: true,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			found := Of(&tt.host, tt.told, []infrav1.TalosHost{tt.host, tt.other}, Recorded)
-			NewWithT(t).Expect(found != nil).To(Equal(tt.twin))
+			found := DuplicateOf(&tt.host, tt.told, []infrav1.TalosHost{tt.host, tt.other}, RecordsUse)
+			NewWithT(t).Expect(found != nil).To(Equal(tt.duplicate))
 		})
 	}
 }
 
-func TestOfReleased(t *testing.T) {
+func TestDuplicateInUse(t *testing.T) {
 	const address = "192.0.2.1"
 	later := func(h *infrav1.TalosHost) { h.CreationTimestamp = metav1.Unix(1<<30+60, 0) }
 	released := func(h *infrav1.TalosHost) { h.Spec.Release.Policy = infrav1.ReleaseWipeSystem }
 	handedOver := func(h *infrav1.TalosHost) { h.Spec.Handover.ProviderID = "talos://1" }
 	for name, tt := range map[string]struct {
 		host, other infrav1.TalosHost
-		twin        bool
+		duplicate   bool
 	}{
 		"a free one does not count":                   {host: host("b", address, released), other: host("a", address)},
 		"another machine does not count":              {host: host("b", address, released), other: host("a", "192.0.2.2", handedOver)},
-		"the older one is the first":                  {host: host("b", address, released), other: host("a", address, released), twin: true},
+		"the older one is the first":                  {host: host("b", address, released), other: host("a", address, released), duplicate: true},
 		"the younger one is not":                      {host: host("a", address, released), other: host("b", address, released)},
-		"one that was handed over is the first":       {host: host("a", address, released), other: host("b", address, later, handedOver), twin: true},
+		"one that was handed over is the first":       {host: host("a", address, released), other: host("b", address, later, handedOver), duplicate: true},
 		"one that was not does not hold up one that":  {host: host("b", address, later, released, handedOver), other: host("a", address, released)},
-		"of two that were the older one is the first": {host: host("b", address, later, released, handedOver), other: host("a", address, handedOver), twin: true},
+		"of two that were the older one is the first": {host: host("b", address, later, released, handedOver), other: host("a", address, handedOver), duplicate: true},
 		"and the younger one is not":                  {host: host("a", address, released, handedOver), other: host("b", address, later, handedOver)},
 	} {
 		t.Run(name, func(t *testing.T) {
-			found := OfReleased(&tt.host, infrav1.HostIdentity{}, []infrav1.TalosHost{tt.host, tt.other}, Recorded)
-			NewWithT(t).Expect(found != nil).To(Equal(tt.twin))
+			found := DuplicateInUse(&tt.host, infrav1.HostIdentity{}, []infrav1.TalosHost{tt.host, tt.other}, RecordsUse)
+			NewWithT(t).Expect(found != nil).To(Equal(tt.duplicate))
 		})
 	}
 	mine, theirs := host("b", address, released), host("a", address, handedOver)
 	nobody := func(*infrav1.TalosHost) bool { return false }
-	NewWithT(t).Expect(OfReleased(&mine, infrav1.HostIdentity{}, []infrav1.TalosHost{theirs}, nobody)).To(BeNil(), "its records are not believed")
+	NewWithT(t).Expect(DuplicateInUse(&mine, infrav1.HostIdentity{}, []infrav1.TalosHost{theirs}, nobody)).To(BeNil(), "its records are not believed")
 }
 
-func TestText(t *testing.T) {
+func TestDuplicateText(t *testing.T) {
 	mine, beside, foreign := host("a", "192.0.2.1"), host("b", "192.0.2.1"), host("b", "192.0.2.1", func(h *infrav1.TalosHost) { h.Namespace = "tenant" })
-	NewWithT(t).Expect(Text(&mine, &beside)).To(Equal("TalosHost b"))
-	NewWithT(t).Expect(Text(&mine, &foreign)).To(Equal("A TalosHost of another namespace"))
+	NewWithT(t).Expect(DuplicateText(&mine, &beside)).To(Equal("TalosHost b"))
+	NewWithT(t).Expect(DuplicateText(&mine, &foreign)).To(Equal("A TalosHost of another namespace"))
 }

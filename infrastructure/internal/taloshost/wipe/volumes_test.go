@@ -9,6 +9,8 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 )
 
 // managed is a partition that Talos manages, and found the same on its disk.
@@ -153,7 +155,7 @@ func TestWhatAResetIsToldToWipe(t *testing.T) {
 				tt.policy = infrav1.ReleaseWipeSystem
 			}
 			decision := Decide(Facts{
-				Release: infrav1.HostRelease{Policy: tt.policy, RequestedAt: ago(time.Second)}, Contact: Configured, Stage: talosclient.StageRunning,
+				Release: infrav1.HostRelease{Policy: tt.policy, RequestedAt: ago(time.Second)}, Outcome: probe.Configured, Stage: talosclient.StageRunning,
 				VolumesKnown: true, Volumes: tt.volumes, Disks: disks, Now: now,
 			})
 			g.Expect(decision.Action).To(Equal(Reset))
@@ -264,7 +266,7 @@ func TestWhatIsLeftInMaintenanceMode(t *testing.T) {
 		},
 		"nothing is wiped while the configuration may still be taken": {
 			volumes: []talosclient.Volume{old}, change: (func(f *Facts) {
-				f.Release.RequestedAt, f.Handover.MaintenanceCertFingerprint, f.Fingerprint, f.RetryNow = ago(handoverSettle/2), "boot-1", "boot-1", true
+				f.Release.RequestedAt, f.Handover.MaintenanceCertFingerprint, f.Fingerprint, f.RetryNow = ago(taloshost.HandoverSettle/2), "boot-1", "boot-1", true
 			}),
 			action: Wait, reason: infrav1.WaitingForResetReason,
 		},
@@ -273,7 +275,7 @@ func TestWhatIsLeftInMaintenanceMode(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			facts := Facts{
-				Release: told, Contact: InMaintenance, Stage: talosclient.StageMaintenance, Fingerprint: "boot-2",
+				Release: told, Outcome: probe.InMaintenance, Stage: talosclient.StageMaintenance, Fingerprint: "boot-2",
 				VolumesKnown: true, Volumes: append(volumes(blank), tt.volumes...), Disks: disks, Now: now,
 			}
 			if tt.change != nil {
@@ -293,7 +295,7 @@ func TestARefusalIsShownUntilTheMachineIsToldAgain(t *testing.T) {
 	g := NewWithT(t)
 	facts := Facts{
 		Release: infrav1.HostRelease{Policy: infrav1.ReleaseWipeSystem, RequestedAt: ago(time.Hour), ResetAt: ago(resetSettle / 2), ResetCertFingerprint: "apid-1"},
-		Contact: Configured, Stage: talosclient.StageRunning, Fingerprint: "apid-1", VolumesKnown: true, Volumes: system, Refusal: "Talos' words", Now: now,
+		Outcome: probe.Configured, Stage: talosclient.StageRunning, Fingerprint: "apid-1", VolumesKnown: true, Volumes: system, Refusal: "Talos' words", Now: now,
 	}
 	decision := Decide(facts)
 	g.Expect(decision.Reason).To(Equal(infrav1.ReleaseFailedReason))
@@ -303,12 +305,6 @@ func TestARefusalIsShownUntilTheMachineIsToldAgain(t *testing.T) {
 	g.Expect(Decide(facts).Action).To(Equal(Reset))
 	facts.Release.ResetAt, facts.Stage = ago(resetSettle/2), talosclient.StageResetting
 	g.Expect(Decide(facts).Reason).To(Equal(infrav1.ResettingReason), "it wipes itself after all")
-}
-
-func TestOrdersToWipeAddUp(t *testing.T) {
-	g := NewWithT(t)
-	g.Expect(Union([]string{"b"}, []string{"a", "b"})).To(Equal([]string{"a", "b"}))
-	g.Expect(Union(nil, nil)).To(BeEmpty())
 }
 
 func TestTheVolumesOfAClusterAreRecorded(t *testing.T) {

@@ -1,19 +1,18 @@
-// Package contact reaches the machine behind a TalosHost: it tries the
-// addresses, and makes sure that the right machine answers.
-package contact
+// Package probe reaches the machine of a TalosHost: it tries the addresses, and makes
+// sure that the right machine answers.
+package probe
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 )
 
 // attemptTimeout bounds what is asked of one address, on a machine that takes
@@ -58,8 +57,8 @@ type Target struct {
 	Addresses []string
 	// Identity is what the machine must be.
 	Identity infrav1.HostIdentity
-	// Twice tells UUIDs that identify no machine; it may be nil.
-	Twice identity.Seen
+	// Ambiguous picks UUIDs that identify no machine; it may be nil.
+	Ambiguous taloshost.AmbiguousUUIDs
 	// Fingerprint, when set, is the only maintenance certificate that is taken.
 	Fingerprint string
 	// Credentials, when set, are tried before the maintenance service.
@@ -79,7 +78,7 @@ type Answer struct {
 	Hardware talosclient.Hardware
 	// Verdict is what the comparison of its identity has found; empty when it
 	// was not compared.
-	Verdict identity.Verdict
+	Verdict taloshost.Verdict
 	// Err is the last error, for logs.
 	Err error
 }
@@ -95,29 +94,12 @@ func (a Answer) Close() {
 // WrongMachineText says what is wrong with the machine of an answer with outcome
 // WrongMachine.
 func (a Answer) WrongMachineText() string {
-	if a.Verdict == identity.Unusable {
+	if a.Verdict == taloshost.IdentityUnusable {
 		return "The machine at " + a.Address + " cannot be told from others: it has neither a usable SMBIOS UUID nor hardware addresses, " +
 			"or several machines tell the UUID that spec.identity names; name spec.identity.macAddresses"
 	}
 
 	return "Another machine than the host's answers at " + a.Address
-}
-
-// Addresses are all addresses of a host: those that the user has named, then
-// those that we configure.
-func Addresses(host *infrav1.TalosHost) []string {
-	addresses := slices.Clone(host.Spec.Addresses)
-	for _, cidr := range host.Spec.Network.Addresses {
-		prefix, err := netip.ParsePrefix(cidr)
-		if err != nil {
-			continue
-		}
-		if address := prefix.Addr().String(); !slices.Contains(addresses, address) {
-			addresses = append(addresses, address)
-		}
-	}
-
-	return addresses
 }
 
 // Reach tries the addresses, the next one when one has failed or is slow, and returns
@@ -169,12 +151,16 @@ func try(ctx context.Context, dialer talosclient.Dialer, target Target, address 
 		return answer
 	}
 	hardware, err := answer.Node.Hardware(ctx)
+	var ambiguous []string
+	if err == nil && target.Ambiguous != nil {
+		ambiguous, err = target.Ambiguous(ctx, target.Identity.UUID, hardware.SystemUUID)
+	}
 	if err != nil {
 		answer.Close()
 		return Answer{Outcome: Silent, Address: address, Err: fmt.Errorf("identifying the machine at %s: %w", address, err)}
 	}
 	answer.Hardware = hardware
-	answer.Verdict = identity.Verify(target.Identity, hardware, target.Twice)
+	answer.Verdict = taloshost.VerifyIdentity(target.Identity, hardware, ambiguous)
 	if !answer.Verdict.OK() {
 		answer.Close()
 		return Answer{

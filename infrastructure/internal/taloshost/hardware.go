@@ -1,5 +1,4 @@
-// Package hardware writes down what a machine tells about itself. It is pure.
-package hardware
+package taloshost
 
 import (
 	"cmp"
@@ -12,7 +11,6 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/installdisk"
 )
 
@@ -30,16 +28,16 @@ const (
 	maxSymlinkBytes = 256 << 10
 )
 
-// IsContainer tells whether a machine that answers is a container: nothing is
+// IsContainer reports whether a machine that answers is a container: nothing is
 // installed there, and it has no volumes of its own.
 func IsContainer(told talosclient.Hardware) bool {
 	return told.Mode == container || (told.Mode == "" && told.Platform == container)
 }
 
-// Of is what a machine of the given release tells, as far as a TalosHost may hold
+// HardwareOf is what a machine of the given release tells, as far as a TalosHost may hold
 // it. Of too many disks those are kept that the host's install names, then the
 // smallest; of too many links those by which the machine is identified.
-func Of(told talosclient.Hardware, release string, install infrav1.HostInstall) infrav1.HostHardware {
+func HardwareOf(told talosclient.Hardware, release string, install infrav1.HostInstall) infrav1.HostHardware {
 	found := infrav1.HostHardware{
 		TalosVersion: cut(release, maxShortText), Platform: cut(told.Platform, maxShortText), Architecture: cut(told.Architecture, maxShortText),
 		SystemUUID: cut(told.SystemUUID, maxShortText), SerialNumber: cut(told.SerialNumber, maxText),
@@ -53,7 +51,7 @@ func Of(told talosclient.Hardware, release string, install infrav1.HostInstall) 
 	if told.MemoryBytes > 0 {
 		found.MemoryBytes = ptr.To(told.MemoryBytes)
 	}
-	found.Disks, found.DisksOmitted = bounded(Disks(told), maxDisks, byUse(install))
+	found.Disks, found.DisksOmitted = bounded(DisksOf(told), maxDisks, byUse(install))
 	symlinkBytes := 0
 	for i := range found.Disks {
 		for n, link := range found.Disks[i].Symlinks {
@@ -68,8 +66,8 @@ func Of(told talosclient.Hardware, release string, install infrav1.HostInstall) 
 	return found
 }
 
-// Disks are all disks of a machine, without those that cannot be written.
-func Disks(told talosclient.Hardware) []infrav1.HostDisk {
+// DisksOf are all disks of a machine, without those that cannot be written.
+func DisksOf(told talosclient.Hardware) []infrav1.HostDisk {
 	var found []infrav1.HostDisk
 	for _, disk := range told.Disks {
 		if disk.ReadOnly || disk.CDROM {
@@ -94,8 +92,8 @@ func links(told talosclient.Hardware) []infrav1.HostLink {
 	return found
 }
 
-// Omitted says what of a machine is not listed; empty when all is.
-func Omitted(found infrav1.HostHardware) string {
+// OmittedHardware says what of a machine is not listed; empty when all is.
+func OmittedHardware(found infrav1.HostHardware) string {
 	var parts []string
 	for _, part := range []struct {
 		listed  int
@@ -156,7 +154,7 @@ func byUse(install infrav1.HostInstall) func(a, b infrav1.HostDisk) int {
 
 // byIdentity puts links first that identify the machine.
 func byIdentity(told talosclient.Hardware) func(a, b infrav1.HostLink) int {
-	identifying := identity.Of(told).MACAddresses
+	identifying := IdentityOf(told).MACAddresses
 	rank := func(link infrav1.HostLink) int {
 		if slices.Contains(identifying, link.HardwareAddress) {
 			return 0

@@ -32,24 +32,24 @@ const (
 	stepReplace step = "Replace"
 	// stepAwait waits for a Pod on a volume to end, before another one may use that.
 	stepAwait step = "Await"
-	// stepLetGo lets a Pod go that has ended.
-	stepLetGo step = "LetGo"
+	// stepRemoveFinalizer lets a Pod go that has ended.
+	stepRemoveFinalizer step = "RemoveFinalizer"
 	// stepWipe deletes the Pod and its data, to make both again.
 	stepWipe step = "Wipe"
 )
 
-// life is what decides about the Pod of a machine (design D11).
-type life struct {
+// podFacts is what decides about the Pod of a machine (design D11).
+type podFacts struct {
 	machine *infrav1.TalosMachine
 	// pod is the Pod of that name, as it is now; nil when there is none.
 	pod *corev1.Pod
-	// nodeGone tells that the node of the Pod does not exist any more: nobody will
+	// nodeGone reports whether the node of the Pod does not exist any more: nobody will
 	// tell that the Pod has ended.
 	nodeGone bool
-	// nodeSilent tells that the node of the Pod is not ready: nobody tells it before
+	// nodeNotReady reports whether the node of the Pod is not ready: nobody tells it before
 	// that comes back.
-	nodeSilent bool
-	// dataGone tells that the volume claim of a machine that has had a Pod is gone.
+	nodeNotReady bool
+	// dataGone reports whether the volume claim of a machine that has had a Pod is gone.
 	dataGone bool
 }
 
@@ -57,7 +57,7 @@ type life struct {
 // the volume is; one without is the machine. Since the Pod carries our finalizer,
 // one that was created is seen before it goes, so that a Pod that is missing while
 // it was about to be created was not created.
-func (l life) next() step {
+func (l podFacts) next() step {
 	record := l.machine.Spec.Pod
 	switch {
 	case record.Progress == infrav1.PodReprovisioning:
@@ -75,7 +75,7 @@ func (l life) next() step {
 	case record.UID != string(l.pod.UID):
 		return stepBind
 	case !l.pod.DeletionTimestamp.IsZero() && l.hasEnded():
-		return stepLetGo
+		return stepRemoveFinalizer
 	case !l.pod.DeletionTimestamp.IsZero():
 		return stepAwait
 	case hasFailed(l.pod):
@@ -87,7 +87,7 @@ func (l life) next() step {
 
 // nextOfEphemeral is what is next for a Pod without a volume that is recorded: it is
 // the machine until it goes.
-func (l life) nextOfEphemeral() step {
+func (l podFacts) nextOfEphemeral() step {
 	if l.machine.Spec.Pod.UID != string(l.pod.UID) || hasFailed(l.pod) || !l.pod.DeletionTimestamp.IsZero() {
 		return stepLose
 	}
@@ -97,7 +97,7 @@ func (l life) nextOfEphemeral() step {
 
 // nextBesideAnother is what is next when the Pod of that name is somebody else's. A
 // machine that had one without a volume has none any more.
-func (l life) nextBesideAnother() step {
+func (l podFacts) nextBesideAnother() step {
 	if l.machine.Spec.Pod.UID != "" && isEphemeral(l.machine) {
 		return stepLose
 	}
@@ -105,7 +105,7 @@ func (l life) nextBesideAnother() step {
 	return stepRefuse
 }
 
-func (l life) nextWithoutPod() step {
+func (l podFacts) nextWithoutPod() step {
 	switch l.machine.Spec.Pod.Progress {
 	case infrav1.PodCreated, infrav1.PodRan:
 		if isEphemeral(l.machine) || l.dataGone {
@@ -117,8 +117,8 @@ func (l life) nextWithoutPod() step {
 	return stepCreate
 }
 
-// hasEnded tells that nothing of the Pod runs any more.
-func (l life) hasEnded() bool {
+// hasEnded reports whether nothing of the Pod runs any more.
+func (l podFacts) hasEnded() bool {
 	pod := l.pod
 	if pod.Spec.NodeName == "" || l.nodeGone || hasFailed(pod) {
 		return true
@@ -137,29 +137,29 @@ func (l life) hasEnded() bool {
 
 // awaited says who has to tell that a Pod that is being deleted has ended, and the
 // way out where nobody does.
-func (l life) awaited() string {
+func (l podFacts) awaited() string {
 	text := fmt.Sprintf("its node %s has to confirm", l.pod.Spec.NodeName)
-	if l.nodeSilent {
+	if l.nodeNotReady {
 		text += fmt.Sprintf(", but that is not ready: bring it back, or, once it is surely off, delete the Node or taint it with %s", corev1.TaintNodeOutOfService)
 	}
 
 	return text
 }
 
-// isSilent tells that a node is known not to be ready; it may be nil.
-func isSilent(node *corev1.Node) bool {
+// isNotReady reports whether a node is known not to be ready; it may be nil.
+func isNotReady(node *corev1.Node) bool {
 	return node != nil && slices.ContainsFunc(node.Status.Conditions, func(condition corev1.NodeCondition) bool {
 		return condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue
 	})
 }
 
-// hasFailed tells that the Pod has ended for good: the kubelet starts no container
+// hasFailed reports whether the Pod has ended for good: the kubelet starts no container
 // of it again.
 func hasFailed(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }
 
-// isHeld tells that the Pod carries our finalizer.
+// isHeld reports whether the Pod carries our finalizer.
 func isHeld(pod *corev1.Pod) bool {
 	return controllerutil.ContainsFinalizer(pod, infrav1.TalosPodFinalizer)
 }

@@ -1,6 +1,4 @@
-// Package twins finds TalosHosts that stand for one machine: only the first of
-// them may be worked with. It is pure.
-package twins
+package taloshost
 
 import (
 	"net/netip"
@@ -8,19 +6,17 @@ import (
 	"strings"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/contact"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
 )
 
-// Used tells whether a host is in use, as far as its records (see Recorded) can be
+// Used reports whether a host is in use, as far as its records (see RecordsUse) can be
 // believed.
 type Used func(host *infrav1.TalosHost) bool
 
-// Of finds another host that names an address of host too, or stands for the
+// DuplicateOf finds another host that names an address of host too, or stands for the
 // machine of the given identity, and that goes before it; nil when there is none.
-func Of(host *infrav1.TalosHost, told infrav1.HostIdentity, others []infrav1.TalosHost, used Used) *infrav1.TalosHost {
+func DuplicateOf(host *infrav1.TalosHost, told infrav1.HostIdentity, others []infrav1.TalosHost, used Used) *infrav1.TalosHost {
 	for i := range others {
-		if other := &others[i]; AreTwins(host, told, other, used) && isFirst(other, host, told, used) {
+		if other := &others[i]; AreDuplicates(host, told, other, used) && isFirst(other, host, told, used) {
 			return other
 		}
 	}
@@ -28,13 +24,13 @@ func Of(host *infrav1.TalosHost, told infrav1.HostIdentity, others []infrav1.Tal
 	return nil
 }
 
-// OfReleased finds another host in use that stands for the machine of a host that is
+// DuplicateInUse finds another host in use that stands for the machine of a host that is
 // being released, and for whose sake it is not wiped; nil when there is none. One that
-// was handed over goes before one that never was; otherwise the order is that of Of.
-func OfReleased(host *infrav1.TalosHost, told infrav1.HostIdentity, others []infrav1.TalosHost, used Used) *infrav1.TalosHost {
+// was handed over goes before one that never was; otherwise the order is that of DuplicateOf.
+func DuplicateInUse(host *infrav1.TalosHost, told infrav1.HostIdentity, others []infrav1.TalosHost, used Used) *infrav1.TalosHost {
 	for i := range others {
 		other := &others[i]
-		if !AreTwins(host, told, other, used) || !used(other) {
+		if !AreDuplicates(host, told, other, used) || !used(other) {
 			continue
 		}
 		mine, theirs := isClaimed(host), isClaimed(other)
@@ -46,9 +42,9 @@ func OfReleased(host *infrav1.TalosHost, told infrav1.HostIdentity, others []inf
 	return nil
 }
 
-// Text is how the conditions of host call another host. Those of another namespace are
+// DuplicateText is how the conditions of host call another host. Those of another namespace are
 // none of its users' business.
-func Text(host, other *infrav1.TalosHost) string {
+func DuplicateText(host, other *infrav1.TalosHost) string {
 	if other.Namespace != host.Namespace {
 		return "A TalosHost of another namespace"
 	}
@@ -56,27 +52,27 @@ func Text(host, other *infrav1.TalosHost) string {
 	return "TalosHost " + other.Name
 }
 
-// AreTwins tells whether other names an address of host, or stands for a machine
-// of the identity that host's machine has told. Nothing told is nobody's twin. What
+// AreDuplicates reports whether other names an address of host, or stands for a machine
+// of the identity that host's machine has told. Nothing told is a duplicate of nothing. What
 // the users of another namespace only name keeps nobody here from anything, but for the
 // identity of a machine that host is to find by its address alone: of their hosts that
 // counts what the manager has seen.
-func AreTwins(host *infrav1.TalosHost, told infrav1.HostIdentity, other *infrav1.TalosHost, used Used) bool {
+func AreDuplicates(host *infrav1.TalosHost, told infrav1.HostIdentity, other *infrav1.TalosHost, used Used) bool {
 	switch {
 	case other.Namespace != host.Namespace:
-		theirs := shown(other, used)
-		if !identity.Names(theirs) && !identity.Names(host.Spec.Identity) {
+		theirs := metIdentity(other, used)
+		if !Identifies(theirs) && !Identifies(host.Spec.Identity) {
 			theirs = other.Spec.Identity
 		}
-		return answersAt(other, host) || identity.Same(told, theirs)
+		return answersAt(other, host) || IsSameMachine(told, theirs)
 	case other.Name == host.Name:
 		return false
 	}
 
-	return shareAddress(host, other) || identity.Same(told, identity.Told(other)) || identity.Same(told, identity.Wanted(other))
+	return shareAddress(host, other) || IsSameMachine(told, KnownIdentity(other)) || IsSameMachine(told, WantedIdentity(other))
 }
 
-// answersAt tells whether the machine of seen has answered at an address that host
+// answersAt reports whether the machine of seen has answered at an address that host
 // names too.
 func answersAt(seen, host *infrav1.TalosHost) bool {
 	address := normal(seen.Status.Address)
@@ -84,14 +80,14 @@ func answersAt(seen, host *infrav1.TalosHost) bool {
 	return address != "" && slices.Contains(addressesOf(seen), address) && slices.Contains(addressesOf(host), address)
 }
 
-// shown is the identity of the machine that the manager has met. Records are worth what
+// metIdentity is the identity of the machine that the manager has met. Records are worth what
 // the use is worth that they tell of.
-func shown(host *infrav1.TalosHost, used Used) infrav1.HostIdentity {
-	if told := identity.Shown(host); identity.Names(told) || !used(host) {
+func metIdentity(host *infrav1.TalosHost, used Used) infrav1.HostIdentity {
+	if told := ObservedIdentity(host); Identifies(told) || !used(host) {
 		return told
 	}
 
-	return identity.Recorded(host)
+	return RecordedIdentity(host)
 }
 
 // Titles to a machine that hosts of two namespaces stand for, the weakest first.
@@ -105,11 +101,11 @@ const (
 // is, is the wrong one: the manager has met its machine, or its users know more of it than
 // an address.
 func title(host, other *infrav1.TalosHost, told infrav1.HostIdentity, used Used) int {
-	met := shown(host, used)
+	met := metIdentity(host, used)
 	switch {
-	case answersAt(host, other), identity.Same(met, told), identity.Same(met, identity.Wanted(other)):
+	case answersAt(host, other), IsSameMachine(met, told), IsSameMachine(met, WantedIdentity(other)):
 		return wasSeen
-	case identity.Names(host.Spec.Identity):
+	case Identifies(host.Spec.Identity):
 		return namesIdentity
 	}
 
@@ -124,7 +120,7 @@ func shareAddress(a, b *infrav1.TalosHost) bool {
 
 // addressesOf are the addresses of a host, each in one way of writing it.
 func addressesOf(host *infrav1.TalosHost) []string {
-	addresses := contact.Addresses(host)
+	addresses := AddressesOf(host)
 	for i, address := range addresses {
 		addresses[i] = normal(address)
 	}
@@ -140,7 +136,7 @@ func normal(address string) string {
 	return strings.ToLower(address)
 }
 
-// isFirst tells whether other goes before host, whose machine has told what it is: one
+// isFirst reports whether other goes before host, whose machine has told what it is: one
 // in use does; of two namespaces the one with the better title, because a host that is older
 // may name another machine at any time; else the older one.
 func isFirst(other, host *infrav1.TalosHost, told infrav1.HostIdentity, used Used) bool {
@@ -148,7 +144,7 @@ func isFirst(other, host *infrav1.TalosHost, told infrav1.HostIdentity, used Use
 		return theirs
 	}
 	if other.Namespace != host.Namespace {
-		if theirs, mine := title(other, host, told, used), title(host, other, identity.Told(other), used); theirs != mine {
+		if theirs, mine := title(other, host, told, used), title(host, other, KnownIdentity(other), used); theirs != mine {
 			return theirs > mine
 		}
 	}
@@ -157,13 +153,4 @@ func isFirst(other, host *infrav1.TalosHost, told infrav1.HostIdentity, used Use
 	}
 
 	return strings.Compare(other.Namespace+"/"+other.Name, host.Namespace+"/"+host.Name) < 0
-}
-
-// Recorded tells whether a host records that it is in use.
-func Recorded(host *infrav1.TalosHost) bool {
-	return isClaimed(host) || host.Spec.Release.Policy != ""
-}
-
-func isClaimed(host *infrav1.TalosHost) bool {
-	return host.Spec.ConsumerRef.Name != "" || host.Spec.Handover.ProviderID != ""
 }

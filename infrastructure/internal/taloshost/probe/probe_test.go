@@ -1,4 +1,4 @@
-package contact
+package probe
 
 import (
 	"context"
@@ -10,7 +10,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/infrastructure/internal/identity"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 )
 
 const (
@@ -73,7 +73,7 @@ func TestReach(t *testing.T) {
 			isThere := tt.outcome == InMaintenance || tt.outcome == Configured
 			g.Expect(answer.Node != nil).To(Equal(isThere))
 			g.Expect(answer.Err == nil).To(Equal(isThere))
-			g.Expect(answer.Verdict == identity.Matches).To(Equal(isThere))
+			g.Expect(answer.Verdict == taloshost.IdentityMatches).To(Equal(isThere))
 		})
 	}
 	t.Run("a host without address", func(t *testing.T) {
@@ -82,14 +82,6 @@ func TestReach(t *testing.T) {
 		g.Expect(answer.Outcome).To(Equal(Silent))
 		g.Expect(answer.Err).To(HaveOccurred())
 	})
-}
-
-func TestAddresses(t *testing.T) {
-	host := &infrav1.TalosHost{Spec: infrav1.TalosHostSpec{
-		Addresses: []string{"192.0.2.1", "node.example.com"},
-		Network:   infrav1.HostNetwork{Addresses: []string{"192.0.2.1/24", "192.0.2.2/24", "none"}},
-	}}
-	NewWithT(t).Expect(Addresses(host)).To(Equal([]string{"192.0.2.1", "node.example.com", "192.0.2.2"}))
 }
 
 // waiting is a dialer at one address of which nobody answers until another one was

@@ -1,4 +1,4 @@
-package hardware
+package taloshost
 
 import (
 	"encoding/json"
@@ -45,7 +45,7 @@ func TestABigMachineFitsIntoAStatus(t *testing.T) {
 	told.Disks[135].Model, told.Disks[139].SizeBytes = "BOOT", 480e9
 	told.Links[88].HardwareAddress = "b0:26:28:00:00:01"
 	told.SerialNumber = strings.Repeat("9", 300)
-	found := Of(told, "v1.13.9", infrav1.HostInstall{DiskSelector: infrav1.HostDiskSelector{Model: "BOOT"}})
+	found := HardwareOf(told, "v1.13.9", infrav1.HostInstall{DiskSelector: infrav1.HostDiskSelector{Model: "BOOT"}})
 
 	// The limits of the kind.
 	g.Expect(found.Disks).To(HaveLen(128))
@@ -63,15 +63,15 @@ func TestABigMachineFitsIntoAStatus(t *testing.T) {
 	g.Expect(found.Links[63]).To(Equal(infrav1.HostLink{Name: "eno1v88", HardwareAddress: "b0:26:28:00:00:01"}), "what identifies the machine is kept")
 	g.Expect(found.DisksOmitted).To(Equal(ptr.To(int32(12))))
 	g.Expect(found.LinksOmitted).To(Equal(ptr.To(int32(26))))
-	g.Expect(Omitted(found)).To(Equal("status.hardware lists 128 of 140 disks and 64 of 90 links"))
-	g.Expect(Disks(told)).To(HaveLen(140), "whether a disk is the only one is judged by all of them")
+	g.Expect(OmittedHardware(found)).To(Equal("status.hardware lists 128 of 140 disks and 64 of 90 links"))
+	g.Expect(DisksOf(told)).To(HaveLen(140), "whether a disk is the only one is judged by all of them")
 }
 
 func TestAMachineOfUsualSizeIsListedWhole(t *testing.T) {
 	g := NewWithT(t)
 	told := big(128, 64)
-	found := Of(told, "v1.13.9", infrav1.HostInstall{})
+	found := HardwareOf(told, "v1.13.9", infrav1.HostInstall{})
 	g.Expect(found.Disks).To(HaveLen(128))
 	g.Expect(found.Links).To(HaveLen(64))
-	g.Expect(Omitted(found)).To(BeEmpty())
+	g.Expect(OmittedHardware(found)).To(BeEmpty())
 }

@@ -1,4 +1,4 @@
-package identity
+package taloshost
 
 import (
 	"fmt"
@@ -26,98 +26,98 @@ func machine(uuid string, macs ...string) talosclient.Hardware {
 	return hardware
 }
 
-func TestVerify(t *testing.T) {
+func TestVerifyIdentity(t *testing.T) {
 	tests := map[string]struct {
-		want     infrav1.HostIdentity
-		hardware talosclient.Hardware
-		twice    Seen
-		verdict  Verdict
+		want      infrav1.HostIdentity
+		hardware  talosclient.Hardware
+		ambiguous []string
+		verdict   Verdict
 	}{
 		"the UUID decides, whatever its case": {
 			want:     infrav1.HostIdentity{UUID: "4C4C4544-0042-3510-8053-B4C04F4D4E31"},
 			hardware: machine(uuidA, macA),
-			verdict:  Matches,
+			verdict:  IdentityMatches,
 		},
 		"the UUID decides although a network card was changed": {
 			want:     infrav1.HostIdentity{UUID: uuidA, MACAddresses: []string{macA}},
 			hardware: machine(uuidA, macB),
-			verdict:  Matches,
+			verdict:  IdentityMatches,
 		},
 		"another UUID is another machine although it has the network card": {
 			want:     infrav1.HostIdentity{UUID: uuidA, MACAddresses: []string{macA}},
 			hardware: machine(uuidB, macA),
-			verdict:  Mismatch,
+			verdict:  IdentityMismatch,
 		},
 		"a machine that tells no UUID cannot prove one": {
 			want:     infrav1.HostIdentity{UUID: uuidA},
 			hardware: machine("", macA),
-			verdict:  Mismatch,
+			verdict:  IdentityMismatch,
 		},
 		"a placeholder leaves it to the hardware addresses": {
 			want:     infrav1.HostIdentity{UUID: "03000200-0400-0500-0006-000700080009", MACAddresses: []string{macA}},
 			hardware: machine("03000200-0400-0500-0006-000700080009", macA),
-			verdict:  Matches,
+			verdict:  IdentityMatches,
 		},
 		"a placeholder alone identifies nothing": {
 			want:     infrav1.HostIdentity{UUID: "00000000-0000-0000-0000-000000000000"},
 			hardware: machine("00000000-0000-0000-0000-000000000000", macA),
-			verdict:  Unusable,
+			verdict:  IdentityUnusable,
 		},
-		"a UUID that is seen twice, and nothing else, identifies nothing": {
-			want:     infrav1.HostIdentity{UUID: uuidA},
-			hardware: machine(uuidA, macA),
-			twice:    func(uuid string) bool { return uuid == uuidA },
-			verdict:  Unusable,
+		"a UUID that is ambiguous, and nothing else, identifies nothing": {
+			want:      infrav1.HostIdentity{UUID: uuidA},
+			hardware:  machine(uuidA, macA),
+			ambiguous: []string{uuidA},
+			verdict:   IdentityUnusable,
 		},
-		"a UUID seen twice leaves it to the hardware addresses": {
-			want:     infrav1.HostIdentity{UUID: uuidA, MACAddresses: []string{macB}},
-			hardware: machine(uuidA, macA),
-			twice:    func(uuid string) bool { return uuid == uuidA },
-			verdict:  Mismatch,
+		"an ambiguous UUID leaves it to the hardware addresses": {
+			want:      infrav1.HostIdentity{UUID: uuidA, MACAddresses: []string{macB}},
+			hardware:  machine(uuidA, macA),
+			ambiguous: []string{uuidA},
+			verdict:   IdentityMismatch,
 		},
 		"all wanted hardware addresses must be there": {
 			want:     infrav1.HostIdentity{MACAddresses: []string{macA, macB}},
 			hardware: machine("", macA),
-			verdict:  Mismatch,
+			verdict:  IdentityMismatch,
 		},
 		"further links do no harm": {
 			want:     infrav1.HostIdentity{MACAddresses: []string{macA}},
 			hardware: machine("", macB, macA),
-			verdict:  Matches,
+			verdict:  IdentityMatches,
 		},
 		"another serial number is another machine": {
 			want:     infrav1.HostIdentity{UUID: uuidA, SerialNumber: "X1"},
 			hardware: machine(uuidA, macA),
-			verdict:  Mismatch,
+			verdict:  IdentityMismatch,
 		},
 		"nothing wanted takes a machine with an identity": {
 			hardware: machine("", macA),
-			verdict:  Discovered,
+			verdict:  IdentityDiscovered,
 		},
 		"nothing wanted refuses a machine without any": {
 			hardware: machine("ffffffff-ffff-ffff-ffff-ffffffffffff", "00:00:00:00:00:00"),
-			verdict:  Unusable,
+			verdict:  IdentityUnusable,
 		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			NewWithT(t).Expect(Verify(tt.want, tt.hardware, tt.twice)).To(Equal(tt.verdict))
+			NewWithT(t).Expect(VerifyIdentity(tt.want, tt.hardware, tt.ambiguous)).To(Equal(tt.verdict))
 		})
 	}
 }
 
-func TestOf(t *testing.T) {
+func TestIdentityOf(t *testing.T) {
 	t.Run("addresses that were made up count only where there are no others", func(t *testing.T) {
 		g := NewWithT(t)
-		g.Expect(Of(machine("", macA, macB)).MACAddresses).To(Equal([]string{macB}))
-		g.Expect(Of(machine("", macA)).MACAddresses).To(Equal([]string{macA}))
+		g.Expect(IdentityOf(machine("", macA, macB)).MACAddresses).To(Equal([]string{macB}))
+		g.Expect(IdentityOf(machine("", macA)).MACAddresses).To(Equal([]string{macA}))
 	})
 	t.Run("a placeholder is not told", func(t *testing.T) {
-		NewWithT(t).Expect(Of(machine("ffffffff-ffff-ffff-ffff-ffffffffffff", macA)).UUID).To(BeEmpty())
+		NewWithT(t).Expect(IdentityOf(machine("ffffffff-ffff-ffff-ffff-ffffffffffff", macA)).UUID).To(BeEmpty())
 	})
 }
 
-func TestSame(t *testing.T) {
+func TestIsSameMachine(t *testing.T) {
 	tests := map[string]struct {
 		a, b infrav1.HostIdentity
 		same bool
@@ -131,7 +131,7 @@ func TestSame(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			NewWithT(t).Expect(Same(tt.a, tt.b)).To(Equal(tt.same))
+			NewWithT(t).Expect(IsSameMachine(tt.a, tt.b)).To(Equal(tt.same))
 		})
 	}
 }
@@ -157,27 +157,27 @@ func TestIdentitiesThatAreNone(t *testing.T) {
 
 			return host
 		}
-		g.Expect(Twice([]infrav1.TalosHost{tells("a", macA), tells("b", macB)})(uuidA)).To(BeTrue())
-		g.Expect(Twice([]infrav1.TalosHost{tells("a", macA), tells("b", macA)})(uuidA)).To(BeFalse(), "two hosts for one machine")
+		g.Expect(isAmbiguous(uuidA, []infrav1.TalosHost{tells("a", macA), tells("b", macB)})).To(BeTrue())
+		g.Expect(isAmbiguous(uuidA, []infrav1.TalosHost{tells("a", macA), tells("b", macA)})).To(BeFalse(), "two hosts for one machine")
 	})
 }
 
-func TestKnown(t *testing.T) {
+func TestExpectedIdentity(t *testing.T) {
 	host := infrav1.TalosHost{}
 	host.Status.Hardware = infrav1.HostHardware{SystemUUID: uuidA, Links: []infrav1.HostLink{{Name: "eno1", HardwareAddress: macB}}}
 	g := NewWithT(t)
-	g.Expect(Known(&host)).To(Equal(infrav1.HostIdentity{UUID: uuidA, MACAddresses: []string{macB}}), "the machine that has answered before")
+	g.Expect(ExpectedIdentity(&host)).To(Equal(infrav1.HostIdentity{UUID: uuidA, MACAddresses: []string{macB}}), "the machine that has answered before")
 	host.Spec.Identity.SerialNumber = "X1"
-	g.Expect(Known(&host).SerialNumber).To(Equal("X1"))
-	g.Expect(Known(&host).UUID).To(Equal(uuidA))
+	g.Expect(ExpectedIdentity(&host).SerialNumber).To(Equal("X1"))
+	g.Expect(ExpectedIdentity(&host).UUID).To(Equal(uuidA))
 	host.Spec.Reprovision.Previous.Identity.UUID = uuidB
-	g.Expect(Known(&host).UUID).To(Equal(uuidB), "the one that is to be configured again")
+	g.Expect(ExpectedIdentity(&host).UUID).To(Equal(uuidB), "the one that is to be configured again")
 	host.Spec.Reprovision = infrav1.HostReprovision{}
 	host.Spec.Handover.Identity.UUID = uuidB
-	g.Expect(Known(&host).UUID).To(Equal(uuidB))
+	g.Expect(ExpectedIdentity(&host).UUID).To(Equal(uuidB))
 	host.Spec.Identity = infrav1.HostIdentity{MACAddresses: []string{macA}}
-	g.Expect(Known(&host)).To(Equal(host.Spec.Identity))
-	g.Expect(Known(&infrav1.TalosHost{})).To(BeZero())
+	g.Expect(ExpectedIdentity(&host)).To(Equal(host.Spec.Identity))
+	g.Expect(ExpectedIdentity(&infrav1.TalosHost{})).To(BeZero())
 }
 
 func TestAnIdentityNamesNoMoreAddressesThanItMay(t *testing.T) {
@@ -186,8 +186,8 @@ func TestAnIdentityNamesNoMoreAddressesThanItMay(t *testing.T) {
 	for i := range 90 {
 		told.Links = append(told.Links, talosclient.Link{HardwareAddress: fmt.Sprintf("b0:26:28:00:00:%02x", 89-i)})
 	}
-	found := Of(told)
+	found := IdentityOf(told)
 	g.Expect(found.MACAddresses).To(HaveLen(32))
 	g.Expect(found.MACAddresses[0]).To(Equal("b0:26:28:00:00:00"))
-	g.Expect(Verify(found, told, nil)).To(Equal(Matches))
+	g.Expect(VerifyIdentity(found, told, nil)).To(Equal(IdentityMatches))
 }

@@ -1,9 +1,7 @@
-// Package identity tells one machine from another (design D3): by the SMBIOS
-// UUID where that is worth something, else by the hardware addresses of the
-// links. It is pure.
-package identity
+package taloshost
 
 import (
+	"context"
 	"slices"
 	"strings"
 
@@ -15,23 +13,23 @@ import (
 type Verdict string
 
 const (
-	// Matches says that the machine is the wanted one.
-	Matches Verdict = "Matches"
-	// Discovered says that nothing was wanted, and that the machine has a usable
+	// IdentityMatches says that the machine is the wanted one.
+	IdentityMatches Verdict = "Matches"
+	// IdentityDiscovered says that nothing was wanted, and that the machine has a usable
 	// identity.
-	Discovered Verdict = "Discovered"
-	// Mismatch says that the machine is another one, or cannot prove that it is
+	IdentityDiscovered Verdict = "Discovered"
+	// IdentityMismatch says that the machine is another one, or cannot prove that it is
 	// the wanted one.
-	Mismatch Verdict = "Mismatch"
-	// Unusable says that there is nothing to tell the machine from others by:
+	IdentityMismatch Verdict = "Mismatch"
+	// IdentityUnusable says that there is nothing to tell the machine from others by:
 	// nothing was wanted and the machine has nothing, or what was wanted is told
 	// by several machines.
-	Unusable Verdict = "Unusable"
+	IdentityUnusable Verdict = "Unusable"
 )
 
-// OK tells whether the machine may be worked with.
+// OK reports whether the machine may be worked with.
 func (v Verdict) OK() bool {
-	return v == Matches || v == Discovered
+	return v == IdentityMatches || v == IdentityDiscovered
 }
 
 // placeholders are UUIDs that vendors ship in many machines, beside those of
@@ -49,7 +47,7 @@ var placeholders = []string{
 	"4c4c4544-0000-2010-8020-80c04f202020",
 }
 
-// UsableUUID tells whether uuid identifies a machine. Empty, repeated bytes
+// UsableUUID reports whether uuid identifies a machine. Empty, repeated bytes
 // (all zero, all F) and known placeholders do not.
 func UsableUUID(uuid string) bool {
 	const digitsOfUUID, bytesOfUUID = 32, 16
@@ -62,7 +60,7 @@ func UsableUUID(uuid string) bool {
 	return !slices.Contains(placeholders, uuid)
 }
 
-// UsableMAC tells whether a hardware address may belong to one link only.
+// UsableMAC reports whether a hardware address may belong to one link only.
 func UsableMAC(mac string) bool {
 	switch strings.ToLower(mac) {
 	case "", "00:00:00:00:00:00", "ff:ff:ff:ff:ff:ff":
@@ -75,10 +73,10 @@ func UsableMAC(mac string) bool {
 // maxMACAddresses is how many hardware addresses a HostIdentity may name.
 const maxMACAddresses = 32
 
-// Of is the identity that a machine tells. Hardware addresses that somebody
+// IdentityOf is the identity that a machine tells. Hardware addresses that somebody
 // has made up (virtual functions get new ones at each boot) count only where
 // there are no others. Of very many the first ones in their order count.
-func Of(hardware talosclient.Hardware) infrav1.HostIdentity {
+func IdentityOf(hardware talosclient.Hardware) infrav1.HostIdentity {
 	found := infrav1.HostIdentity{}
 	if UsableUUID(hardware.SystemUUID) {
 		found.UUID = strings.ToLower(hardware.SystemUUID)
@@ -112,38 +110,39 @@ func isLocal(mac string) bool {
 	return strings.ContainsRune("2367abef", rune(mac[1]))
 }
 
-// Seen tells whether a UUID is known from more than one machine. Such a UUID
-// identifies none.
-type Seen func(uuid string) bool
+// AmbiguousUUIDs picks those of some UUIDs that are known from more than one machine.
+// Such a UUID identifies none.
+type AmbiguousUUIDs func(ctx context.Context, uuids ...string) ([]string, error)
 
-// Verify compares what a machine tells with what is wanted. twice may be nil.
-func Verify(want infrav1.HostIdentity, hardware talosclient.Hardware, twice Seen) Verdict {
+// VerifyIdentity compares what a machine tells with what is wanted. UUIDs that are
+// ambiguous are worth nothing.
+func VerifyIdentity(want infrav1.HostIdentity, hardware talosclient.Hardware, ambiguous []string) Verdict {
 	worthless := func(uuid string) bool {
-		return !UsableUUID(uuid) || (twice != nil && twice(strings.ToLower(uuid)))
+		return !UsableUUID(uuid) || slices.ContainsFunc(ambiguous, func(other string) bool { return strings.EqualFold(uuid, other) })
 	}
 	if want.SerialNumber != "" && want.SerialNumber != hardware.SerialNumber {
-		return Mismatch
+		return IdentityMismatch
 	}
 	if !worthless(want.UUID) {
 		if strings.EqualFold(want.UUID, hardware.SystemUUID) {
-			return Matches
+			return IdentityMatches
 		}
 
-		return Mismatch
+		return IdentityMismatch
 	}
 	if len(want.MACAddresses) > 0 {
 		return verifyLinks(want.MACAddresses, hardware.Links)
 	}
 	if want.UUID != "" || want.SerialNumber != "" {
 		// Something was wanted, but it identifies no machine.
-		return Unusable
+		return IdentityUnusable
 	}
-	told := Of(hardware)
+	told := IdentityOf(hardware)
 	if (worthless(told.UUID)) && len(told.MACAddresses) == 0 {
-		return Unusable
+		return IdentityUnusable
 	}
 
-	return Discovered
+	return IdentityDiscovered
 }
 
 func verifyLinks(want []string, links []talosclient.Link) Verdict {
@@ -152,33 +151,33 @@ func verifyLinks(want []string, links []talosclient.Link) Verdict {
 			return strings.EqualFold(link.HardwareAddress, mac)
 		})
 		if !has || !UsableMAC(mac) {
-			return Mismatch
+			return IdentityMismatch
 		}
 	}
 
-	return Matches
+	return IdentityMatches
 }
 
-// Wanted is the identity that the machine of a host must have: the one that
+// WantedIdentity is the identity that the machine of a host must have: the one that
 // the user has named, else the one of the hand-over, also of one that is undone
 // to be made again, or of an adoption.
-func Wanted(host *infrav1.TalosHost) infrav1.HostIdentity {
+func WantedIdentity(host *infrav1.TalosHost) infrav1.HostIdentity {
 	want := host.Spec.Identity
-	if Names(want) {
+	if Identifies(want) {
 		return want
 	}
-	if recorded := Recorded(host); Names(recorded) {
+	if recorded := RecordedIdentity(host); Identifies(recorded) {
 		return recorded
 	}
 
 	return want
 }
 
-// Recorded is the identity that the manager has written down before it acted; it is
+// RecordedIdentity is the identity that the manager has written down before it acted; it is
 // empty where it did not.
-func Recorded(host *infrav1.TalosHost) infrav1.HostIdentity {
+func RecordedIdentity(host *infrav1.TalosHost) infrav1.HostIdentity {
 	for _, found := range []infrav1.HostIdentity{host.Spec.Handover.Identity, host.Spec.Reprovision.Previous.Identity, host.Spec.Release.Identity} {
-		if Names(found) {
+		if Identifies(found) {
 			return found
 		}
 	}
@@ -186,22 +185,22 @@ func Recorded(host *infrav1.TalosHost) infrav1.HostIdentity {
 	return infrav1.HostIdentity{}
 }
 
-// Shown is the identity of the machine that the manager has met as that of a free host,
+// ObservedIdentity is the identity of the machine that the manager has met as that of a free host,
 // whatever the user names; it is empty where it has met none.
-func Shown(host *infrav1.TalosHost) infrav1.HostIdentity {
-	return fromStatus(host)
+func ObservedIdentity(host *infrav1.TalosHost) infrav1.HostIdentity {
+	return identityInStatus(host)
 }
 
-// Known is Wanted; where nobody has said what the machine must be, it is the one
+// ExpectedIdentity is WantedIdentity; where nobody has said what the machine must be, it is the one
 // that has answered before. That the status remembers it is a help against
 // swapped addresses, no more: where the status is lost any machine is taken, as
 // it was at first.
-func Known(host *infrav1.TalosHost) infrav1.HostIdentity {
-	want := Wanted(host)
-	if Names(want) {
+func ExpectedIdentity(host *infrav1.TalosHost) infrav1.HostIdentity {
+	want := WantedIdentity(host)
+	if Identifies(want) {
 		return want
 	}
-	if told := fromStatus(host); Names(told) {
+	if told := identityInStatus(host); Identifies(told) {
 		told.SerialNumber = want.SerialNumber
 		return told
 	}
@@ -209,14 +208,14 @@ func Known(host *infrav1.TalosHost) infrav1.HostIdentity {
 	return want
 }
 
-// Names tells whether an identity can tell one machine from all others.
-func Names(identity infrav1.HostIdentity) bool {
+// Identifies reports whether an identity can tell one machine from all others.
+func Identifies(identity infrav1.HostIdentity) bool {
 	return UsableUUID(identity.UUID) || len(identity.MACAddresses) > 0
 }
 
-// Same tells whether two identities are of one machine: a UUID that is usable
+// IsSameMachine reports whether two identities are of one machine: a UUID that is usable
 // and not seen on several machines, else a common hardware address.
-func Same(a, b infrav1.HostIdentity) bool {
+func IsSameMachine(a, b infrav1.HostIdentity) bool {
 	if UsableUUID(a.UUID) && UsableUUID(b.UUID) && !strings.EqualFold(a.UUID, b.UUID) {
 		return false
 	}
@@ -230,43 +229,39 @@ func Same(a, b infrav1.HostIdentity) bool {
 	return UsableUUID(a.UUID) && strings.EqualFold(a.UUID, b.UUID)
 }
 
-// Told is what is known of the identity of a host: what its machine has told,
+// KnownIdentity is what is known of the identity of a host: what its machine has told,
 // else what the user has named.
-func Told(host *infrav1.TalosHost) infrav1.HostIdentity {
-	if told := fromStatus(host); Names(told) {
+func KnownIdentity(host *infrav1.TalosHost) infrav1.HostIdentity {
+	if told := identityInStatus(host); Identifies(told) {
 		return told
 	}
 
-	return Wanted(host)
+	return WantedIdentity(host)
 }
 
-func fromStatus(host *infrav1.TalosHost) infrav1.HostIdentity {
+func identityInStatus(host *infrav1.TalosHost) infrav1.HostIdentity {
 	hardware := talosclient.Hardware{SystemUUID: host.Status.Hardware.SystemUUID}
 	for _, link := range host.Status.Hardware.Links {
 		hardware.Links = append(hardware.Links, talosclient.Link{HardwareAddress: link.HardwareAddress})
 	}
 
-	return Of(hardware)
+	return IdentityOf(hardware)
 }
 
-// Twice finds the UUIDs that several machines tell. A machine that two hosts
+// isAmbiguous reports whether several machines tell a UUID. A machine that two hosts
 // stand for is not several.
-func Twice(hosts []infrav1.TalosHost) Seen {
-	known := map[string][]infrav1.HostIdentity{}
+func isAmbiguous(uuid string, hosts []infrav1.TalosHost) bool {
+	var first *infrav1.HostIdentity
 	for i := range hosts {
-		told := Told(&hosts[i])
-		if UsableUUID(told.UUID) {
-			known[strings.ToLower(told.UUID)] = append(known[strings.ToLower(told.UUID)], told)
-		}
-	}
-	twice := map[string]bool{}
-	for uuid, identities := range known {
-		for _, other := range identities[1:] {
-			if !Same(identities[0], other) {
-				twice[uuid] = true
-			}
+		told := KnownIdentity(&hosts[i])
+		switch {
+		case !UsableUUID(told.UUID) || !strings.EqualFold(told.UUID, uuid):
+		case first == nil:
+			first = &told
+		case !IsSameMachine(*first, told):
+			return true
 		}
 	}
 
-	return func(uuid string) bool { return twice[uuid] }
+	return false
 }

@@ -9,6 +9,8 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 )
 
 const (
@@ -16,16 +18,12 @@ const (
 	// answering in the same boot before it is told again: it may never have
 	// got the order.
 	resetSettle = time.Minute
-	// handoverSettle is how long a configuration that was sent may take to end
-	// the maintenance mode. A machine that is in the same boot still has not
-	// taken it.
-	handoverSettle = time.Minute
 	// etcdSettle is how long the etcd of a machine that has left and has data again
 	// may be silent: it may be starting, or be removed by the others.
 	etcdSettle = 5 * time.Minute
 )
 
-// Vote tells whether a machine votes in an etcd that it had left.
+// Vote reports whether a machine votes in an etcd that it had left.
 type Vote string
 
 const (
@@ -37,26 +35,6 @@ const (
 	MayVote Vote = "MayVote"
 )
 
-// Contact is how a machine has answered.
-type Contact string
-
-const (
-	// Silent says that no address answers.
-	Silent Contact = "Silent"
-	// Refused says that a machine answers, but not to the credentials at hand.
-	Refused Contact = "Refused"
-	// WrongClock says that the machine answers, and that its clock differs too much
-	// from ours for either to believe the other.
-	WrongClock Contact = "WrongClock"
-	// OtherMachine says that a machine of another identity answers.
-	OtherMachine Contact = "OtherMachine"
-	// InMaintenance says that the machine is in maintenance mode.
-	InMaintenance Contact = "InMaintenance"
-	// Configured says that the machine runs with a configuration, and accepts
-	// the credentials at hand.
-	Configured Contact = "Configured"
-)
-
 // Facts are what is known about a machine that is to be wiped.
 type Facts struct {
 	// Release is what was asked for and done so far.
@@ -64,18 +42,18 @@ type Facts struct {
 	// Handover is the record of the configuration that we gave it; zero for a
 	// machine that somebody else has configured.
 	Handover infrav1.HostHandover
-	// Contact is how the machine has answered.
-	Contact Contact
+	// Outcome is how the machine has answered.
+	Outcome probe.Outcome
 	// Fingerprint is the fingerprint of the certificate it has presented.
 	Fingerprint string
 	// Stage is its stage, one of the talosclient.Stage constants.
 	Stage string
-	// Vote tells whether it votes in an etcd that it had left.
+	// Vote reports whether it votes in an etcd that it had left.
 	Vote Vote
-	// Container tells that the machine is a container: it has no volumes of its
+	// Container reports whether the machine is a container: it has no volumes of its
 	// own.
 	Container bool
-	// VolumesKnown tells that Volumes could be read.
+	// VolumesKnown reports whether Volumes could be read.
 	VolumesKnown bool
 	// Volumes are the volumes of the machine, and what was found on its disks.
 	Volumes []talosclient.Volume
@@ -88,7 +66,7 @@ type Facts struct {
 	Now time.Time
 	// RetryAfter is how long a machine that came back unwiped is left alone.
 	RetryAfter time.Duration
-	// RetryNow tells that a person wants it to be tried again at once.
+	// RetryNow reports whether a person wants it to be tried again at once.
 	RetryNow bool
 }
 
@@ -125,7 +103,7 @@ type Decision struct {
 	Volumes []string
 	// Partitions are the partitions to wipe, for WipePartitions.
 	Partitions []string
-	// Failed tells that the machine needs attention: waiting alone does not
+	// Failed reports whether the machine needs attention: waiting alone does not
 	// help, and its consumer is let go.
 	Failed bool
 	// Next is when the decision may change by time alone; zero when it does not.
@@ -134,35 +112,35 @@ type Decision struct {
 
 // Decide says what the release of a machine needs next.
 func Decide(facts Facts) Decision {
-	switch facts.Contact {
-	case Silent:
-		return silent(facts)
-	case Refused:
+	switch facts.Outcome {
+	case probe.Silent, probe.WrongFingerprint:
+		return unreachable(facts)
+	case probe.Foreign:
 		return Decision{
 			Action: Wait, Reason: infrav1.ReleaseUntrustedReason,
 			Message: "The machine answers, but does not accept the client certificate of the host; it cannot be wiped with it",
 		}
-	case WrongClock:
+	case probe.WrongClock:
 		return Decision{
 			Action: Wait, Reason: infrav1.ReleaseClockSkewReason,
 			Message: "The machine answers, but its clock and that of the management cluster differ by more than ten minutes, " +
 				"so that they refuse each other's certificates; it is wiped once they agree. Set the time servers of both",
 		}
-	case OtherMachine:
+	case probe.WrongMachine:
 		return Decision{
 			Action: Wait, Reason: infrav1.ReleaseIdentityReason,
 			Message: "Another machine answers at the addresses of the host; it is left alone",
 		}
-	case InMaintenance:
+	case probe.InMaintenance:
 		return inMaintenance(facts)
-	case Configured:
+	case probe.Configured:
 		return configured(facts)
 	}
 
 	return Decision{Action: Wait, Reason: infrav1.ReleaseUnreachableReason, Message: "The machine was not seen"}
 }
 
-func silent(facts Facts) Decision {
+func unreachable(facts Facts) Decision {
 	switch {
 	case facts.Release.Policy == infrav1.ReleaseRetain:
 		return retained()
@@ -213,11 +191,11 @@ func inMaintenance(facts Facts) Decision {
 			Action: Wait, Reason: infrav1.WaitingForResetReason,
 			Message: "The machine answers in maintenance mode; waiting for it to tell its volumes",
 		}
-	case !isNewBoot(facts) && facts.Now.Sub(facts.Release.RequestedAt.Time) < handoverSettle:
+	case !isNewBoot(facts) && facts.Now.Sub(facts.Release.RequestedAt.Time) < taloshost.HandoverSettle:
 		return Decision{
 			Action: Wait, Reason: infrav1.WaitingForResetReason,
 			Message: "The machine is in maintenance mode, in the boot in which it was given its configuration; waiting until that is sure not to have been taken",
-			Next:    handoverSettle - facts.Now.Sub(facts.Release.RequestedAt.Time),
+			Next:    taloshost.HandoverSettle - facts.Now.Sub(facts.Release.RequestedAt.Time),
 		}
 	}
 	if left := leftovers(facts); len(left) > 0 {

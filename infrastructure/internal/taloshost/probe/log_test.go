@@ -1,4 +1,4 @@
-package contact
+package probe
 
 import (
 	"testing"
