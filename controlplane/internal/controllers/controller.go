@@ -44,7 +44,7 @@ const controllerName = "taloscontrolplane"
 // to change, is kept while the node does not answer.
 const remoteGracePeriod = 2 * time.Minute
 
-// Reconciler reconciles TalosControlPlanes. All fields but Snapshots, Metrics and
+// Reconciler reconciles TalosControlPlanes. All fields but Metrics and
 // WatchFilterValue are required.
 type Reconciler struct {
 	// Client reads from the cache of the management cluster, but Secrets live.
@@ -67,8 +67,6 @@ type Reconciler struct {
 	Random requeue.Random
 	// Recorder records events.
 	Recorder events.EventRecorder
-	// Snapshots has snapshots of etcd taken; nil when nobody can.
-	Snapshots Snapshots
 	// Metrics shows control planes; nil shows them to nobody.
 	Metrics *metrics.Recorder
 	// WatchFilterValue restricts the controller to objects with this value of
@@ -219,7 +217,6 @@ func (r *Reconciler) reconcileNormal(ctx context.Context, s *scope) (ctrl.Result
 		r.reconcileMachines,
 		r.reconcileUpToDate,
 		r.reconcileKinds,
-		r.reconcileSnapshot,
 	} {
 		if err := gather(ctx, s); err != nil {
 			s.gatherErr = err

@@ -101,8 +101,6 @@ func (r *Reconciler) carryOut(ctx context.Context, s *scope) error {
 		return r.removeMember(ctx, s)
 	case plan.ReleaseHook:
 		return r.releaseHook(ctx, s)
-	case plan.TakeSnapshot:
-		return r.takeSnapshot(ctx, s)
 	case plan.ApplyManifests:
 		return r.applyManifests(ctx, s)
 	default:

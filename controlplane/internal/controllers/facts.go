@@ -44,7 +44,6 @@ func (r *Reconciler) gatherFacts(s *scope) plan.Facts {
 		Etcd:                      etcd.Judge(s.views()),
 		LeaveTimeout:              seconds(spec.Etcd.LeaveTimeoutSeconds, controlplanev1.DefaultEtcdLeaveTimeoutSeconds),
 		VersionPending:            versionPending(s),
-		Snapshot:                  s.snapshot,
 		ManifestsPending:          manifestsPending(s),
 		Remediation: plan.RemediationFacts{
 			InProgress:       readRecord[controlplanev1.RemediationRecord](s.controlPlane, controlplanev1.RemediationInProgressAnnotation),

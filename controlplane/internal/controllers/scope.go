@@ -74,8 +74,6 @@ type scope struct {
 
 	// intentWiped tells that nothing is left of the machine in the bootstrap intent.
 	intentWiped bool
-	// snapshot is the state of the snapshot that is wanted before a risk.
-	snapshot plan.SnapshotState
 
 	// facts are what was decided on.
 	facts plan.Facts

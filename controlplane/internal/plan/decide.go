@@ -50,10 +50,6 @@ const (
 	ReleaseHook Action = "ReleaseHook"
 	// WaitForMachineDeletion waits for a Machine that is being deleted.
 	WaitForMachineDeletion Action = "WaitForMachineDeletion"
-	// TakeSnapshot has a snapshot of etcd taken before a rollout or a scale down.
-	TakeSnapshot Action = "TakeSnapshot"
-	// WaitForSnapshot waits for it.
-	WaitForSnapshot Action = "WaitForSnapshot"
 	// RecordBootstrapIntent records on which Machine etcd will be bootstrapped.
 	RecordBootstrapIntent Action = "RecordBootstrapIntent"
 	// Bootstrap bootstraps etcd on the recorded Machine.

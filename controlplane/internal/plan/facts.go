@@ -22,21 +22,6 @@ const (
 	CertificatesChanged
 )
 
-// SnapshotState is the state of the snapshot of etcd that is wanted before a
-// rollout or a scale down (design D14).
-type SnapshotState int
-
-const (
-	// SnapshotNotWanted means that none is wanted.
-	SnapshotNotWanted SnapshotState = iota
-	// SnapshotMissing means that one is wanted and nobody has asked for it.
-	SnapshotMissing
-	// SnapshotRunning means that one is being made.
-	SnapshotRunning
-	// SnapshotTaken means that one was made for this change.
-	SnapshotTaken
-)
-
 // HookState is how far the deletion of a Machine is for our pre-terminate hook.
 type HookState int
 
@@ -234,9 +219,6 @@ type Facts struct {
 	// VersionPending tells that the topology of the Cluster is about to bring
 	// another version.
 	VersionPending bool
-	// Snapshot is the state of the snapshot that is wanted before a rollout or a
-	// scale down.
-	Snapshot SnapshotState
 	// ManifestsPending tells that Talos' own manifests in the cluster are those of
 	// another version.
 	ManifestsPending bool
