@@ -27,10 +27,10 @@ func (r *Reconciler) secrets() client.Reader {
 	return secrets.NewReader(r.SecretCachingClient, r.APIReader)
 }
 
-// reconcileCertificates reads the key material of the cluster. The bootstrap
+// gatherCertificates reads the key material of the cluster. The bootstrap
 // provider creates it with the first control plane TalosConfig; none is created
 // here, so that a cluster never gets a second set.
-func (r *Reconciler) reconcileCertificates(ctx context.Context, s *scope) error {
+func (r *Reconciler) gatherCertificates(ctx context.Context, s *scope) error {
 	s.certificates, s.bundle, s.invalidBundle, s.missingSecrets = plan.CertificatesMissing, nil, false, nil
 	s.networkProblem = ""
 	cluster := client.ObjectKeyFromObject(s.cluster)

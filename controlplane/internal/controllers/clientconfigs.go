@@ -34,20 +34,20 @@ type clientConfigSecret struct {
 	expiry func(content []byte) (time.Time, error)
 }
 
-// reconcileClientConfigs keeps the kubeconfig and the talosconfig of the
+// syncClientConfigs keeps the kubeconfig and the talosconfig of the
 // cluster: they are written when they are missing, due, asked for, or name
 // another endpoint, and else not.
-func (r *Reconciler) reconcileClientConfigs(ctx context.Context, s *scope) error {
+func (r *Reconciler) syncClientConfigs(ctx context.Context, s *scope) error {
 	if err := r.noteCAs(s); err != nil {
 		return err
 	}
 	if err := r.confirmRenewal(ctx, s); err != nil {
 		return err
 	}
-	if err := r.reconcileKubeconfig(ctx, s); err != nil {
+	if err := r.syncKubeconfig(ctx, s); err != nil {
 		return err
 	}
-	if err := r.reconcileTalosconfig(ctx, s); err != nil {
+	if err := r.syncTalosconfig(ctx, s); err != nil {
 		return err
 	}
 	r.showExpiries(s)
@@ -55,8 +55,8 @@ func (r *Reconciler) reconcileClientConfigs(ctx context.Context, s *scope) error
 	return r.finishRenewal(ctx, s)
 }
 
-// reconcileClientConfig keeps one Secret, and tells what it holds.
-func (r *Reconciler) reconcileClientConfig(ctx context.Context, s *scope, c clientConfigSecret) ([]byte, error) {
+// syncClientConfig keeps one Secret, and tells what it holds.
+func (r *Reconciler) syncClientConfig(ctx context.Context, s *scope, c clientConfigSecret) ([]byte, error) {
 	stored := &corev1.Secret{}
 	err := r.secrets().Get(ctx, client.ObjectKey{Namespace: s.cluster.Namespace, Name: c.name}, stored)
 	if client.IgnoreNotFound(err) != nil {

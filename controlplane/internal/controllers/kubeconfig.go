@@ -30,13 +30,13 @@ func ownerRef(controlPlane *controlplanev1.TalosControlPlane) metav1.OwnerRefere
 	return *metav1.NewControllerRef(controlPlane, controlplanev1.GroupVersion.WithKind(controlplanev1.TalosControlPlaneKind))
 }
 
-// reconcileKubeconfig keeps the Secret <cluster>-kubeconfig, once the Cluster
+// syncKubeconfig keeps the Secret <cluster>-kubeconfig, once the Cluster
 // has an endpoint. One that a user has brought is read, and left alone.
-func (r *Reconciler) reconcileKubeconfig(ctx context.Context, s *scope) error {
+func (r *Reconciler) syncKubeconfig(ctx context.Context, s *scope) error {
 	if !s.cluster.Spec.ControlPlaneEndpoint.IsValid() {
 		return nil
 	}
-	content, err := r.reconcileClientConfig(ctx, s, clientConfigSecret{
+	content, err := r.syncClientConfig(ctx, s, clientConfigSecret{
 		name: kubeconfigName(s.cluster.Name), key: secret.KubeconfigDataName, certificate: metrics.CertificateKubeconfig,
 		isOurs: func(stored *corev1.Secret) bool { return isOurKubeconfig(s, stored) },
 		bind:   func(stored *corev1.Secret) { bindKubeconfig(s, stored) },

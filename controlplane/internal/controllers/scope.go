@@ -7,6 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
@@ -64,9 +65,9 @@ type scope struct {
 	apiServer health.APIServerState
 	// template is the infrastructure machine template; nil when there is none.
 	template *unstructured.Unstructured
-	// misfit says why Machines of the template could not be part of the control
-	// plane; empty when they could, or none is to be made.
-	misfit string
+	// templateMismatch says why Machines of the template could not be part of the
+	// control plane; empty when they could, or none is to be made.
+	templateMismatch string
 	// templateMissing says that there is no template; empty when there is one.
 	templateMissing string
 	// outdated says by the name of the Machine why it is not up to date.
@@ -81,6 +82,9 @@ type scope struct {
 	gatherErr error
 	// decision is what was decided; its Action is empty when nothing was.
 	decision plan.Decision
+	// leftovers are what an aborted creation of a Machine has left, when the control
+	// plane is deleted.
+	leftovers []client.Object
 	// deletion is what was decided about the deletion.
 	deletion plan.Decision
 	// effectErr is why the decision could not be carried out.

@@ -14,10 +14,10 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/metrics"
 )
 
-// reconcileTalosconfig keeps the Secret <cluster>-talosconfig. One that a user
+// syncTalosconfig keeps the Secret <cluster>-talosconfig. One that a user
 // has brought is left alone. It belongs to the Cluster, like the secrets bundle.
-func (r *Reconciler) reconcileTalosconfig(ctx context.Context, s *scope) error {
-	_, err := r.reconcileClientConfig(ctx, s, clientConfigSecret{
+func (r *Reconciler) syncTalosconfig(ctx context.Context, s *scope) error {
+	_, err := r.syncClientConfig(ctx, s, clientConfigSecret{
 		name: secrets.TalosconfigName(s.cluster.Name), key: secrets.TalosconfigKey, certificate: metrics.CertificateTalosconfig,
 		isOurs: func(stored *corev1.Secret) bool { return isOurTalosconfig(s, stored) },
 		bind:   func(stored *corev1.Secret) { bindTalosconfig(s, stored) },
