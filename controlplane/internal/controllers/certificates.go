@@ -12,13 +12,14 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/clusterrecord"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/clientconfig"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // isClusterSecret tells that a Secret is one on which a control plane depends.
 func isClusterSecret(cluster, name string) bool {
 	return slices.Contains([]string{
-		secrets.BundleName(cluster), secrets.CAName(cluster), secrets.TalosconfigName(cluster), kubeconfigName(cluster),
+		secrets.BundleName(cluster), secrets.CAName(cluster), secrets.TalosconfigName(cluster), clientconfig.KubeconfigName(cluster),
 	}, name)
 }
 

@@ -262,6 +262,11 @@ func desiredMachine(s *scope, name string) *clusterv1.Machine {
 	}
 }
 
+// ownerRef makes the control plane the controller of a Machine.
+func ownerRef(controlPlane *controlplanev1.TalosControlPlane) metav1.OwnerReference {
+	return *metav1.NewControllerRef(controlPlane, controlplanev1.GroupVersion.WithKind(controlplanev1.TalosControlPlaneKind))
+}
+
 // readinessGates are the provider's own gates and the user's.
 func readinessGates(users []clusterv1.MachineReadinessGate) []clusterv1.MachineReadinessGate {
 	var gates []clusterv1.MachineReadinessGate

@@ -58,6 +58,11 @@ func (r *Reconciler) observe(s *scope) {
 	}
 }
 
+// shown names the control plane in metrics.
+func (s *scope) shown() metrics.ControlPlane {
+	return metrics.ControlPlane{Key: client.ObjectKeyFromObject(s.controlPlane), Cluster: s.cluster.Name}
+}
+
 func shownEtcd(s *scope) metrics.Etcd {
 	judged := s.facts.Etcd
 	voters := judged.Voters()

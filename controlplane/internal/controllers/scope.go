@@ -12,6 +12,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/clientconfig"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
@@ -49,11 +50,9 @@ type scope struct {
 	missingSecrets []string
 	// kubeconfig is nil until there is one.
 	kubeconfig []byte
-	// renew tells that a person wants new client certificates.
-	renew bool
 	// expiries are when the certificates of the cluster expire; nil when the
 	// secrets bundle cannot be used, or was not looked at.
-	expiries []expiry
+	expiries []clientconfig.Expiry
 
 	// parts are what the Machines refer to, by the name of the Machine.
 	parts map[string]parts
