@@ -12,13 +12,14 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/clusterrecord"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/clientconfig"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // isClusterSecret tells that a Secret is one on which a control plane depends.
 func isClusterSecret(cluster, name string) bool {
 	return slices.Contains([]string{
-		secrets.BundleName(cluster), secrets.CAName(cluster), secrets.TalosconfigName(cluster), kubeconfigName(cluster),
+		secrets.BundleName(cluster), secrets.CAName(cluster), secrets.TalosconfigName(cluster), clientconfig.KubeconfigName(cluster),
 	}, name)
 }
 
@@ -27,10 +28,10 @@ func (r *Reconciler) secrets() client.Reader {
 	return secrets.NewReader(r.SecretCachingClient, r.APIReader)
 }
 
-// reconcileCertificates reads the key material of the cluster. The bootstrap
+// gatherCertificates reads the key material of the cluster. The bootstrap
 // provider creates it with the first control plane TalosConfig; none is created
 // here, so that a cluster never gets a second set.
-func (r *Reconciler) reconcileCertificates(ctx context.Context, s *scope) error {
+func (r *Reconciler) gatherCertificates(ctx context.Context, s *scope) error {
 	s.certificates, s.bundle, s.invalidBundle, s.missingSecrets = plan.CertificatesMissing, nil, false, nil
 	s.networkProblem = ""
 	cluster := client.ObjectKeyFromObject(s.cluster)

@@ -194,7 +194,7 @@ func TestSecretsOfUsersAreLeftAlone(t *testing.T) {
 			condition := conditions.Get(w.controlPlane(), controlplanev1.CertificatesExpiringCondition)
 			g.Expect(condition.Status).To(Equal(metav1.ConditionTrue))
 			g.Expect(condition.Message).To(And(
-				ContainSubstring("one-kubeconfig expires soon; "+usersCure), ContainSubstring("one-talosconfig expires soon; "+usersCure)))
+				ContainSubstring("one-kubeconfig expires soon; "+"replace it, because the Secret was brought by a user"), ContainSubstring("one-talosconfig expires soon; "+"replace it, because the Secret was brought by a user")))
 		})
 	}
 }
@@ -339,9 +339,9 @@ func TestExpiringCertificatesAreTold(t *testing.T) {
 		"a new cluster":          {testTime, metav1.ConditionFalse, controlplanev1.CertificatesNotExpiringReason, cas.Kubernetes.UTC().Format(time.RFC3339) + ": the CA of Kubernetes expires\n"},
 		"years later":            {testTime.AddDate(5, 0, 0), metav1.ConditionFalse, controlplanev1.CertificatesNotExpiringReason, ": the CA of Kubernetes expires\n"},
 		"200 days before":        {cas.Kubernetes.AddDate(0, 0, -200), metav1.ConditionFalse, controlplanev1.CertificatesNotExpiringReason, ": the CA of Kubernetes expires\n"},
-		"179 days before":        {cas.Kubernetes.AddDate(0, 0, -179), metav1.ConditionTrue, controlplanev1.CertificatesExpiringReason, ": the CA of Kubernetes expires soon; " + caCure + "\n"},
-		"after they have gone":   {cas.Kubernetes.AddDate(0, 0, 1), metav1.ConditionTrue, controlplanev1.CertificatesExpiredReason, ": the CA of Kubernetes has expired; " + caCure + "\n"},
-		"long after they did so": {cas.Kubernetes.AddDate(3, 0, 1), metav1.ConditionTrue, controlplanev1.CertificatesExpiredReason, ": the CA of Kubernetes has expired; " + caCure + "\n"},
+		"179 days before":        {cas.Kubernetes.AddDate(0, 0, -179), metav1.ConditionTrue, controlplanev1.CertificatesExpiringReason, ": the CA of Kubernetes expires soon; " + "no CA is replaced by this release, see the documentation of secrets" + "\n"},
+		"after they have gone":   {cas.Kubernetes.AddDate(0, 0, 1), metav1.ConditionTrue, controlplanev1.CertificatesExpiredReason, ": the CA of Kubernetes has expired; " + "no CA is replaced by this release, see the documentation of secrets" + "\n"},
+		"long after they did so": {cas.Kubernetes.AddDate(3, 0, 1), metav1.ConditionTrue, controlplanev1.CertificatesExpiredReason, ": the CA of Kubernetes has expired; " + "no CA is replaced by this release, see the documentation of secrets" + "\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

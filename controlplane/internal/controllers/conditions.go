@@ -23,7 +23,6 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/naming"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
-	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
 func setInitializedCondition(s *scope) {
@@ -231,10 +230,10 @@ func aggregate(ctx context.Context, s *scope, from, to, issueReason, unknownReas
 	conditions.Set(s.controlPlane, *aggregated)
 }
 
-func setRollingOutCondition(s *scope) {
+func (r *Reconciler) setRollingOutCondition(s *scope) {
 	var outdated []string
 	for _, machine := range s.machines {
-		if conditions.IsFalse(machine, clusterv1.MachineUpToDateCondition) && otherRelease(s, machine) == "" {
+		if conditions.IsFalse(machine, clusterv1.MachineUpToDateCondition) && r.otherRelease(s, machine) == "" {
 			outdated = append(outdated, "Machine "+machine.Name+": "+strings.Join(s.outdated[machine.Name], ", "))
 		}
 	}
@@ -243,7 +242,7 @@ func setRollingOutCondition(s *scope) {
 		return
 	}
 	reason := controlplanev1.RollingOutReason
-	if replacement := withoutHost(s); replacement != "" {
+	if replacement := r.withoutHost(s); replacement != "" {
 		reason = controlplanev1.NoSpareHostReason
 		outdated = append(outdated, "Machine "+replacement+" finds no host; add one, or set maxSurge to 0 with three or more replicas")
 	}
@@ -252,9 +251,9 @@ func setRollingOutCondition(s *scope) {
 
 // withoutHost names a Machine that is up to date and for which there is no host;
 // empty when there is none.
-func withoutHost(s *scope) string {
+func (r *Reconciler) withoutHost(s *scope) string {
 	for _, machine := range s.machines {
-		if len(s.outdated[machine.Name]) == 0 && conditions.GetReason(machine, clusterv1.MachineInfrastructureReadyCondition) == infrav1.NoHostFitsReason {
+		if len(s.outdated[machine.Name]) == 0 && r.infrastructure.NoSpareCapacity(machine) {
 			return machine.Name
 		}
 	}

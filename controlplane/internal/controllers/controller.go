@@ -10,6 +10,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	kerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -34,6 +35,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/controlplane/internal/infracontract"
 	"github.com/capi-talos/capi-talos/controlplane/internal/metrics"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
@@ -45,7 +47,18 @@ const controllerName = "taloscontrolplane"
 // to change, is kept while the node does not answer.
 const remoteGracePeriod = 2 * time.Minute
 
-// Reconciler reconciles TalosControlPlanes. All fields but Snapshots, Metrics and
+// Infrastructure is what is known of an infrastructure provider beyond Cluster API's
+// contract; see package infracontract.
+type Infrastructure interface {
+	PeerAddresses(infraMachine *unstructured.Unstructured, addresses []string) (hosts []string, sure bool)
+	ProvenGone(ctx context.Context, cluster *clusterv1.Cluster, providerID string) (bool, error)
+	KindMismatch(ctx context.Context, template *unstructured.Unstructured, cluster *clusterv1.Cluster) (string, error)
+	NoSpareCapacity(machine *clusterv1.Machine) bool
+	HasCapacity(domain clusterv1.FailureDomain) bool
+	OtherRelease(machine *clusterv1.Machine) string
+}
+
+// Reconciler reconciles TalosControlPlanes. All fields but Metrics and
 // WatchFilterValue are required.
 type Reconciler struct {
 	// Client reads from the cache of the management cluster, but Secrets live.
@@ -68,19 +81,19 @@ type Reconciler struct {
 	Random requeue.Random
 	// Recorder records events.
 	Recorder events.EventRecorder
-	// Snapshots has snapshots of etcd taken; nil when nobody can.
-	Snapshots Snapshots
 	// Metrics shows control planes; nil shows them to nobody.
 	Metrics *metrics.Recorder
 	// WatchFilterValue restricts the controller to objects with this value of
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
 
-	limiter      reconciliation.Limiter
-	applier      *applier
-	certificates *secrets.ClientCertificates
-	silence      *silenceTracker
-	etcdSilence  *silenceTracker
+	limiter reconciliation.Limiter
+	// infrastructure is what is known of the infrastructure provider beyond the contract.
+	infrastructure Infrastructure
+	applier        *applier
+	certificates   *secrets.ClientCertificates
+	silence        *silenceTracker
+	etcdSilence    *silenceTracker
 	// nameless are the etcd members that are listed without a name.
 	nameless   *silenceTracker
 	strangers  *silenceTracker
@@ -139,6 +152,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 // be right: it saves work, holds conditions still, and keeps what was asked of a node
 // from being asked again.
 func (r *Reconciler) init(ctx context.Context) {
+	r.infrastructure = infracontract.Contract{Cached: r.Client, Live: r.APIReader}
 	r.applier = newApplier(ctx, r.Client)
 	r.certificates = secrets.NewClientCertificates(r.Clock)
 	r.silence = newSilenceTracker(r.Clock)
@@ -155,7 +169,7 @@ func (r *Reconciler) init(ctx context.Context) {
 	}
 }
 
-// Reconcile is one pass over one TalosControlPlane.
+// Reconcile reconciles one TalosControlPlane.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, reterr error) {
 	controlPlane := &controlplanev1.TalosControlPlane{}
 	if err := r.Client.Get(ctx, req.NamespacedName, controlPlane); err != nil {
@@ -204,48 +218,65 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	return r.reconcileNormal(ctx, s)
 }
 
-// reconcileNormal gathers the facts, then acts on them. No decision is made on
-// facts that could not be gathered. What answers at the endpoint has no say in a
-// departure once the cluster was in use, and is not asked then: it may be the API
-// server of a machine that has left etcd, which hangs.
-func (r *Reconciler) reconcileNormal(ctx context.Context, s *scope) (ctrl.Result, error) {
-	for _, gather := range []func(context.Context, *scope) error{
-		r.reconcileMachineList,
-		r.reconcileIntent,
-		r.reconcileParts,
-		r.reconcileInfrastructureTemplate,
-		r.reconcileCertificates,
-		r.reconcileClientConfigs,
-		r.reconcileNodes,
-		r.reconcileMachines,
-		r.reconcileUpToDate,
-		r.reconcileKinds,
-		r.reconcileSnapshot,
-	} {
-		if err := gather(ctx, s); err != nil {
-			s.gatherErr = err
-			return ctrl.Result{}, err
+// step is a part of a reconcile: gather steps only read, sync and record steps write.
+type step func(context.Context, *scope) error
+
+// inOrder takes steps one after the other, up to the first that fails.
+func inOrder(ctx context.Context, s *scope, steps ...step) error {
+	for _, take := range steps {
+		if err := take(ctx, s); err != nil {
+			return err
 		}
-	}
-	s.facts = r.gatherFacts(s)
-	s.decision = plan.Decide(s.facts)
-	if s.facts.Initialized && s.decision.IsDeparture() {
-		s.apiServer = r.memory.endpoint(client.ObjectKeyFromObject(s.controlPlane))
-	} else {
-		if err := r.reconcileEndpoint(ctx, s); err != nil {
-			s.gatherErr = err
-			return ctrl.Result{}, err
-		}
-		s.facts.APIServer = s.apiServer
-		s.decision = plan.Decide(s.facts)
-	}
-	if s.recalled && (s.decision.Action != plan.Stable || !isHealthy(s, s.machines)) {
-		// Something is to be done, or wrong: that is decided on what is so now.
-		r.forgetNodes(s)
-		return r.reconcileNormal(ctx, s)
 	}
 
-	return r.reconcileDecision(ctx, s)
+	return nil
+}
+
+// maxRounds is how often the facts are gathered in one reconcile at most: from memory, by
+// asking the nodes, and once more after the bootstrap intent was recorded.
+const maxRounds = 3
+
+// reconcileNormal keeps what is to be kept whatever is decided, gathers the facts, decides,
+// and acts. No decision is made on facts that could not be gathered. It does so again at
+// once, and not with the next event, when the facts are older than what they decide.
+func (r *Reconciler) reconcileNormal(ctx context.Context, s *scope) (ctrl.Result, error) {
+	if err := inOrder(ctx, s,
+		r.gatherMachines, r.gatherMachineRefs, r.gatherTemplate, r.gatherCertificates,
+		r.syncTemplateOwner, r.syncClientConfigs, r.syncMachines,
+	); err != nil {
+		return ctrl.Result{}, r.notGathered(ctx, s, err)
+	}
+	for range maxRounds {
+		if err := inOrder(ctx, s,
+			r.gatherIntentWiped, r.gatherNodes, r.recordMembers, r.gatherOutdated, r.gatherMismatch, r.gatherFacts, r.gatherEndpoint,
+		); err != nil {
+			return ctrl.Result{}, r.notGathered(ctx, s, err)
+		}
+		s.decision = plan.Decide(s.facts)
+		if s.recalled && (s.decision.Action != plan.Stable || !isHealthy(s, s.machines)) {
+			// Something is to be done, or wrong: that is decided on what is so now.
+			r.forgetNodes(s)
+			continue
+		}
+		if err := r.act(ctx, s); err != nil {
+			return ctrl.Result{}, err
+		}
+		if s.decision.Action != plan.RecordBootstrapIntent {
+			break
+		}
+		// The nodes are asked again, now that the record is there (design D7).
+		r.forgetNodes(s)
+	}
+
+	return ctrl.Result{RequeueAfter: r.untilRollout(s, requeue.Jitter(r.Random, r.interval(s, s.decision.Recheck)))}, nil
+}
+
+// notGathered notes why nothing was decided. Machines that go without care for etcd need
+// no facts to be let go.
+func (r *Reconciler) notGathered(ctx context.Context, s *scope, err error) error {
+	s.gatherErr = err
+
+	return errors.Join(err, r.abandonMembers(ctx, s, abandoned(s)))
 }
 
 // clusterToControlPlane maps a Cluster to its TalosControlPlane.

@@ -54,7 +54,7 @@ func (r *Reconciler) createMachine(ctx context.Context, s *scope) error {
 
 	machine := desiredMachine(s, name)
 	machine.Spec.Version = s.controlPlane.Spec.Version
-	machine.Spec.FailureDomain = pickFailureDomain(ctx, s)
+	machine.Spec.FailureDomain = r.pickFailureDomain(ctx, s)
 	machine.Spec.InfrastructureRef = infraRef
 	machine.Spec.Bootstrap.ConfigRef = clusterv1.ContractVersionedObjectReference{
 		APIGroup: bootstrapv1.GroupVersion.Group, Kind: "TalosConfig", Name: name,

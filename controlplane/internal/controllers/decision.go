@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
@@ -42,29 +41,24 @@ const (
 	warning = corev1.EventTypeWarning
 )
 
-// reconcileDecision carries the decision out.
-func (r *Reconciler) reconcileDecision(ctx context.Context, s *scope) (ctrl.Result, error) {
+// act carries the decision out.
+func (r *Reconciler) act(ctx context.Context, s *scope) error {
 	ctrl.LoggerFrom(ctx).V(3).Info("Decided", "action", s.decision.Action, "Machine", s.decision.Machine, "message", s.decision.Message)
 
 	r.observe(s)
 	r.stopUnwantedLeaves(s)
-	s.effectErr = r.carryOut(ctx, s)
-	switch {
-	case s.effectErr == nil:
-	case s.decision.Action == plan.ApplyManifests && !apierrors.IsConflict(s.effectErr):
+	if s.effectErr = r.abandonMembers(ctx, s, s.decision.Abandons); s.effectErr != nil {
+		return s.effectErr
+	}
+	s.effectErr = r.carryOut(ctx, s, s.decision.Action)
+	if s.decision.Action == plan.ApplyManifests && s.effectErr != nil && !apierrors.IsConflict(s.effectErr) {
 		// Nothing waits for it: the generation is observed, and nodes are looked at as
 		// often as ever. Its condition tells.
 		ctrl.LoggerFrom(ctx).Error(s.effectErr, "Failed to apply the built-in manifests of Talos")
-	default:
-		return ctrl.Result{}, s.effectErr
-	}
-	if s.decision.Action == plan.RecordBootstrapIntent {
-		// The nodes are asked again, now that the record is there (design D7).
-		r.forgetNodes(s)
-		return r.reconcileNormal(ctx, s)
+		return nil
 	}
 
-	return ctrl.Result{RequeueAfter: r.untilRollout(s, requeue.Jitter(r.Random, r.interval(s)))}, nil
+	return s.effectErr
 }
 
 // untilRollout is an interval, or the time until spec.rollout.after when that is
@@ -78,51 +72,72 @@ func (r *Reconciler) untilRollout(s *scope, interval time.Duration) time.Duratio
 	return after
 }
 
-// carryOut does what was decided; to wait is to do nothing.
-func (r *Reconciler) carryOut(ctx context.Context, s *scope) error {
-	switch s.decision.Action {
-	case plan.CreateMachine:
-		return r.createMachine(ctx, s)
-	case plan.HandOver:
-		return r.handOver(ctx, s)
-	case plan.RecordBootstrapIntent, plan.RecordBootstrapped, plan.RecordInitialized:
-		return r.recordIntent(ctx, s)
-	case plan.Bootstrap:
-		return r.bootstrap(ctx, s)
-	case plan.RestartNode:
-		return r.restartNode(ctx, s)
-	case plan.DeleteMachine:
-		return r.deleteOne(ctx, s)
-	case plan.RemediateMachine:
-		return r.remediate(ctx, s)
-	case plan.LeaveEtcd:
-		return r.leaveEtcd(ctx, s)
-	case plan.RemoveMember:
-		return r.removeMember(ctx, s)
-	case plan.ReleaseHook:
-		return r.releaseHook(ctx, s)
-	case plan.TakeSnapshot:
-		return r.takeSnapshot(ctx, s)
-	case plan.ApplyManifests:
-		return r.applyManifests(ctx, s)
-	default:
-		return nil
+// effects are what is done for each action; to wait is to do nothing.
+func (r *Reconciler) effects() map[plan.Action]step {
+	return map[plan.Action]step{
+		plan.CreateMachine:         r.createMachine,
+		plan.HandOver:              r.handOver,
+		plan.RecordBootstrapIntent: r.recordIntent,
+		plan.RecordBootstrapped:    r.recordIntent,
+		plan.RecordInitialized:     r.recordIntent,
+		plan.Bootstrap:             r.bootstrap,
+		plan.RestartNode:           r.restartNode,
+		plan.DeleteMachine:         r.deleteOne,
+		plan.RemediateMachine:      r.remediate,
+		plan.LeaveEtcd:             r.leaveEtcd,
+		plan.RemoveMember:          r.removeMember,
+		plan.ReleaseHook:           r.releaseHook,
+		plan.ApplyManifests:        r.applyManifests,
+		plan.DeleteMachines:        r.deleteMachines,
+		plan.RemoveFinalizer:       r.removeFinalizer,
+
+		plan.WaitForClusterDeletion: nil,
+		plan.WaitForInfrastructure:  nil,
+		plan.WaitForEndpoint:        nil,
+		plan.WaitForCertificates:    nil,
+		plan.WaitForPreflight:       nil,
+		plan.WaitForMachine:         nil,
+		plan.WaitForLeave:           nil,
+		plan.WaitForMachineDeletion: nil,
+		plan.WaitForEndpointSilence: nil,
+		plan.WaitForOverride:        nil,
+		plan.WaitForEtcd:            nil,
+		plan.WaitForAPIServer:       nil,
+		plan.DeleteWorkersFirst:     nil,
+		plan.Stable:                 nil,
+		plan.Refuse:                 nil,
 	}
 }
 
-// interval is when to look again; 0 when only an event can change anything.
-func (r *Reconciler) interval(s *scope) time.Duration {
-	switch s.decision.Action {
-	case plan.WaitForInfrastructure, plan.WaitForEndpoint, plan.WaitForClusterDeletion, plan.CreateMachine, plan.HandOver,
-		plan.DeleteMachine, plan.RemediateMachine, plan.ReleaseHook:
-		return 0
-	case plan.LeaveEtcd, plan.WaitForLeave:
-		return leaveInterval
-	case plan.RecordBootstrapIntent, plan.Bootstrap, plan.RecordBootstrapped, plan.RecordInitialized,
-		plan.RestartNode, plan.RemoveMember, plan.WaitForMachineDeletion:
-		return bringUpInterval
-	default:
+// carryOut does what an action says.
+func (r *Reconciler) carryOut(ctx context.Context, s *scope, action plan.Action) error {
+	if effect := r.effects()[action]; effect != nil {
+		return effect(ctx, s)
 	}
+
+	return nil
+}
+
+// interval is when to look again after a decision; 0 when only an event can change
+// anything.
+func (r *Reconciler) interval(s *scope, after plan.Recheck) time.Duration {
+	switch after {
+	case plan.RecheckNever:
+		return 0
+	case plan.RecheckAtOnce:
+		return leaveInterval
+	case plan.RecheckSoon:
+		return bringUpInterval
+	case plan.RecheckLater:
+		return unhealthyInterval
+	case plan.RecheckByHealth:
+	}
+
+	return r.intervalByHealth(s)
+}
+
+// intervalByHealth is when to look again at a control plane for which nothing is done.
+func (r *Reconciler) intervalByHealth(s *scope) time.Duration {
 	var provisioned []*clusterv1.Machine
 	for _, machine := range s.machines {
 		if isProvisioned(machine) {
@@ -144,15 +159,15 @@ func (r *Reconciler) interval(s *scope) time.Duration {
 	}
 }
 
-// onlyWaits tells that nothing was done in a pass but to find out that others have
-// their turn, and that there was no node to ask.
+// onlyWaits reports whether nothing was done in a reconcile but to find out that others
+// have their turn, and there was no node to ask.
 func (s *scope) onlyWaits() bool {
 	waits := slices.Contains([]plan.Action{plan.WaitForInfrastructure, plan.WaitForEndpoint, plan.WaitForMachine}, s.decision.Action)
 
 	return waits && !slices.ContainsFunc(s.machines, isProvisioned)
 }
 
-// isHealthy tells that the API server and the nodes of Machines are healthy.
+// isHealthy reports whether the API server and the nodes of Machines are healthy.
 func isHealthy(s *scope, machines []*clusterv1.Machine) bool {
 	return s.apiServer == health.APIServerReady &&
 		!slices.ContainsFunc(machines, func(machine *clusterv1.Machine) bool { return !isHealthyNode(s.nodes[machine.Name]) })

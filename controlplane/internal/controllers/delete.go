@@ -37,22 +37,21 @@ func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (ctrl.Result
 	}
 
 	r.unfollow(s)
+	s.leftovers = leftovers
 	s.deletion = plan.DecideDelete(plan.DeleteFacts{Workers: workers, Machines: len(s.machines), Leftovers: len(leftovers)})
-	switch s.deletion.Action {
-	case plan.DeleteMachines:
-		s.effectErr = errors.Join(r.deleteMachines(ctx, s), r.deleteLeftovers(ctx, leftovers))
-		if s.effectErr != nil {
-			return ctrl.Result{}, s.effectErr
-		}
-		return requeue.After(r.Random, unhealthyInterval), nil
-	case plan.RemoveFinalizer:
-		controllerutil.RemoveFinalizer(s.controlPlane, controlplanev1.TalosControlPlaneFinalizer)
-		r.certificates.Forget(s.clusterKey())
-		return ctrl.Result{}, nil
-	default:
-		// Workers are not watched: there may be many, and they take a while.
-		return requeue.After(r.Random, bringUpInterval), nil
+	if s.effectErr = r.carryOut(ctx, s, s.deletion.Action); s.effectErr != nil {
+		return ctrl.Result{}, s.effectErr
 	}
+
+	return requeue.After(r.Random, r.interval(s, s.deletion.Recheck)), nil
+}
+
+// removeFinalizer lets the control plane go.
+func (r *Reconciler) removeFinalizer(_ context.Context, s *scope) error {
+	controllerutil.RemoveFinalizer(s.controlPlane, controlplanev1.TalosControlPlaneFinalizer)
+	r.certificates.Forget(s.clusterKey())
+
+	return nil
 }
 
 // workers names the worker Machines and MachinePools of the Cluster.
@@ -82,7 +81,8 @@ func (r *Reconciler) workers(ctx context.Context, s *scope) ([]string, error) {
 }
 
 // deleteMachines drops our hook from all Machines and deletes them: with the
-// whole control plane goes etcd, so no member needs care.
+// whole control plane goes etcd, so no member needs care. What an aborted creation has
+// left goes with them.
 func (r *Reconciler) deleteMachines(ctx context.Context, s *scope) error {
 	var errs []error
 	for _, machine := range s.machines {
@@ -91,7 +91,7 @@ func (r *Reconciler) deleteMachines(ctx context.Context, s *scope) error {
 		}
 	}
 
-	return errors.Join(errs...)
+	return errors.Join(append(errs, r.deleteLeftovers(ctx, s.leftovers))...)
 }
 
 func (r *Reconciler) deleteMachine(ctx context.Context, s *scope, machine *clusterv1.Machine) error {

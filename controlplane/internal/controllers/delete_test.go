@@ -169,6 +169,34 @@ func TestDeletedMachineIsHeldWithoutAMajority(t *testing.T) {
 	g.Expect(w.recorded()).To(ContainElement(And(HavePrefix("Warning EtcdMemberAbandoned "), ContainSubstring(machine.Name))))
 }
 
+// brokenProber cannot ask: the kubeconfig of a user is of no use.
+type brokenProber struct{}
+
+func (brokenProber) Probe(context.Context, []byte) (health.APIServerState, error) {
+	return health.APIServerUnknown, errors.New("no kubeconfig")
+}
+
+// TestAMachineIsAbandonedThoughNothingCanBeDecided: the way out that a person takes must
+// not depend on what keeps the control plane from being looked at.
+func TestAMachineIsAbandonedThoughNothingCanBeDecided(t *testing.T) {
+	g := NewWithT(t)
+	w, r := scaled(t, 3)
+	w.hold()
+	r.Prober = brokenProber{}
+	abandoned, kept := w.machines()[0], w.machines()[1]
+	for _, machine := range []*clusterv1.Machine{abandoned, kept} {
+		w.talos[machine.Name].SetSilent(true)
+		g.Expect(w.client.Delete(t.Context(), machine)).To(Succeed())
+	}
+	abandoned = w.machines()[0]
+	abandoned.Annotations[controlplanev1.EtcdPreTerminateHookOverrideAnnotation] = ""
+	g.Expect(w.client.Update(t.Context(), abandoned)).To(Succeed())
+
+	g.Expect(w.reconcile(r)).To(MatchError(ContainSubstring("no kubeconfig")))
+	g.Expect(w.machines()[0].Annotations).NotTo(HaveKey(controlplanev1.EtcdPreTerminateHookAnnotation))
+	g.Expect(w.machines()[1].Annotations).To(HaveKey(controlplanev1.EtcdPreTerminateHookAnnotation))
+}
+
 // recorded are the events since it was asked last.
 func (w *world) recorded() []string {
 	var found []string

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/collections"
@@ -21,8 +23,8 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
-// gatherFacts puts together what is decided on.
-func (r *Reconciler) gatherFacts(s *scope) plan.Facts {
+// gatherFacts puts together what is decided on, but for what answers at the endpoint.
+func (r *Reconciler) gatherFacts(_ context.Context, s *scope) error {
 	spec := s.controlPlane.Spec
 	replicas := ptr.Deref(spec.Replicas, controlplanev1.DefaultReplicas)
 	facts := plan.Facts{
@@ -30,7 +32,7 @@ func (r *Reconciler) gatherFacts(s *scope) plan.Facts {
 		InfrastructureProvisioned: ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false),
 		EndpointSet:               s.cluster.Spec.ControlPlaneEndpoint.IsValid(),
 		ForeignMachines:           s.foreign,
-		Misfit:                    s.misfit,
+		Misfit:                    s.templateMismatch,
 		TemplateMissing:           s.templateMissing,
 		Replicas:                  replicas,
 		RollingUpdate:             spec.Rollout.Strategy.Type != controlplanev1.OnDeleteStrategyType,
@@ -40,11 +42,9 @@ func (r *Reconciler) gatherFacts(s *scope) plan.Facts {
 		Intent:                    s.intent(),
 		IntentWiped:               s.intentWiped,
 		Override:                  s.controlPlane.Annotations[controlplanev1.BootstrapOverrideAnnotation],
-		APIServer:                 s.apiServer,
 		Etcd:                      etcd.Judge(s.views()),
 		LeaveTimeout:              seconds(spec.Etcd.LeaveTimeoutSeconds, controlplanev1.DefaultEtcdLeaveTimeoutSeconds),
 		VersionPending:            versionPending(s),
-		Snapshot:                  s.snapshot,
 		ManifestsPending:          manifestsPending(s),
 		Remediation: plan.RemediationFacts{
 			InProgress:       readRecord[controlplanev1.RemediationRecord](s.controlPlane, controlplanev1.RemediationInProgressAnnotation),
@@ -55,7 +55,7 @@ func (r *Reconciler) gatherFacts(s *scope) plan.Facts {
 		},
 	}
 	for _, machine := range s.machines {
-		facts.Machines = append(facts.Machines, machineFacts(s, machine, facts.Etcd))
+		facts.Machines = append(facts.Machines, r.machineFacts(s, machine, facts.Etcd))
 	}
 	facts.NamelessFor = lasting(r.nameless, s, named(facts.Etcd.Members, ""))
 	silentFor := r.etcdSilence.observe(client.ObjectKeyFromObject(s.controlPlane), silentMembers(facts))
@@ -74,8 +74,9 @@ func (r *Reconciler) gatherFacts(s *scope) plan.Facts {
 			facts.Machines[i].MemberProblem = neverPromoted
 		}
 	}
+	s.facts = facts
 
-	return facts
+	return nil
 }
 
 // minReplicasWithoutSurge is the least number of replicas with which a rollout may
@@ -96,7 +97,7 @@ func seconds(value *int32, otherwise int32) time.Duration {
 	return time.Duration(ptr.Deref(value, otherwise)) * time.Second
 }
 
-func machineFacts(s *scope, machine *clusterv1.Machine, judged etcd.Health) plan.MachineFacts {
+func (r *Reconciler) machineFacts(s *scope, machine *clusterv1.Machine, judged etcd.Health) plan.MachineFacts {
 	node := s.nodes[machine.Name]
 	facts := plan.MachineFacts{
 		Name:          machine.Name,
@@ -112,12 +113,12 @@ func machineFacts(s *scope, machine *clusterv1.Machine, judged etcd.Health) plan
 		EtcdData:      node.EtcdData,
 		EtcdStopped:   health.WasStopped(node.EtcdService()),
 		MemberID:      memberID(machine, node),
-		Addresses:     peerAddresses(machine, s.parts[machine.Name].infraMachine, node),
+		Addresses:     r.peerAddresses(machine, s.parts[machine.Name].infraMachine, node),
 		Deleting:      !machine.DeletionTimestamp.IsZero(),
 		Unhealthy:     collections.IsUnhealthyAndOwnerRemediated(machine),
 		Retries:       readRecord[controlplanev1.RemediationRecord](machine, controlplanev1.RemediationForAnnotation),
 	}
-	facts.Hook, facts.HookWaitsFor = hookState(machine)
+	facts.Hook, facts.HookWaitsFor = hookState(s, machine)
 	facts.NameInUse = facts.Held && slices.ContainsFunc(judged.Members, func(member etcd.Member) bool { return member.Name == machine.Name })
 	if node.Etcd == nil {
 		facts.MemberProblem = "the etcd member does not answer"
@@ -129,11 +130,26 @@ func machineFacts(s *scope, machine *clusterv1.Machine, judged etcd.Health) plan
 			facts.ComponentProblems = append(facts.ComponentProblems, condition.Message)
 		}
 	}
-	if other := otherRelease(s, machine); other != "" {
+	if other := r.otherRelease(s, machine); other != "" {
 		facts.ComponentProblems = append(facts.ComponentProblems, other)
 	}
 
 	return facts
+}
+
+// peerAddresses are the hosts of peer URLs that can only be a Machine's. Its node says
+// them itself: etcd may be in another network than the address of the Node is. One that
+// does not answer is looked for at all addresses that it has; nil says that nobody knows.
+func (r *Reconciler) peerAddresses(machine *clusterv1.Machine, infraMachine *unstructured.Unstructured, node health.Facts) []string {
+	if len(node.EtcdAddresses) > 0 {
+		return node.EtcdAddresses
+	}
+	hosts, sure := r.infrastructure.PeerAddresses(infraMachine, nodeAddresses(machine))
+	if !sure && node.Err == nil {
+		return nil
+	}
+
+	return hosts
 }
 
 // failureDomain is where a Machine is, else where it should be.
@@ -160,9 +176,12 @@ func silentMembers(facts plan.Facts) []string {
 
 // hookState is how far the deletion of a Machine is for our pre-terminate hook,
 // and what comes before it: ours is the last of the hooks.
-func hookState(machine *clusterv1.Machine) (plan.HookState, string) {
-	if _, held := machine.Annotations[controlplanev1.EtcdPreTerminateHookAnnotation]; !held {
+func hookState(s *scope, machine *clusterv1.Machine) (plan.HookState, string) {
+	switch {
+	case !metav1.HasAnnotation(machine.ObjectMeta, controlplanev1.EtcdPreTerminateHookAnnotation):
 		return plan.HookGone, ""
+	case goesAnyway(s, machine):
+		return plan.HookAbandoned, ""
 	}
 	if condition := conditions.Get(machine, clusterv1.MachineDeletingCondition); condition == nil ||
 		condition.Reason != clusterv1.MachineDeletingWaitingForPreTerminateHookReason {

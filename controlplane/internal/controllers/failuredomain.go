@@ -7,22 +7,20 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/collections"
 	"sigs.k8s.io/cluster-api/util/failuredomains"
-
-	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
 // pickFailureDomain is the failure domain of the next Machine: of those that are
 // for control planes and have something left to claim, the one with the fewest
 // Machines; empty when the Cluster has none. Up-to-date Machines count first, so
 // that a rollout ends balanced.
-func pickFailureDomain(ctx context.Context, s *scope) string {
+func (r *Reconciler) pickFailureDomain(ctx context.Context, s *scope) string {
 	var usable, free []clusterv1.FailureDomain
 	for _, domain := range s.cluster.Status.FailureDomains {
 		if !ptr.Deref(domain.ControlPlane, false) {
 			continue
 		}
 		usable = append(usable, domain)
-		if domain.Attributes[infrav1.FreeHostsAttribute] != infrav1.FreeHostsNone {
+		if r.infrastructure.HasCapacity(domain) {
 			free = append(free, domain)
 		}
 	}

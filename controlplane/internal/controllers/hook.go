@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -12,23 +13,49 @@ import (
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 )
 
-// mayDropHook tells whether our pre-terminate hook goes from a Machine whatever
-// etcd says: with the whole control plane goes etcd, and a person may say so.
-// Else the decision takes it away, and it fails closed.
-func (r *Reconciler) mayDropHook(s *scope, machine *clusterv1.Machine) bool {
-	if s.deleting() {
-		return true
-	}
-	if _, override := machine.Annotations[controlplanev1.EtcdPreTerminateHookOverrideAnnotation]; override {
-		r.event(s, warning, "EtcdMemberAbandoned", "ReleaseHook", "Letting Machine %s go without care for its etcd member, as its annotation says", machine.Name)
-		return true
+// goesAnyway reports whether our pre-terminate hook goes from a Machine whatever etcd says:
+// with the whole Cluster goes etcd, and a person may say so. Else the decision takes it
+// away, and it fails closed.
+func goesAnyway(s *scope, machine *clusterv1.Machine) bool {
+	return metav1.HasAnnotation(machine.ObjectMeta, controlplanev1.EtcdPreTerminateHookAnnotation) && !machine.DeletionTimestamp.IsZero() &&
+		(s.deleting() || isOverridden(machine))
+}
+
+func isOverridden(machine *clusterv1.Machine) bool {
+	return metav1.HasAnnotation(machine.ObjectMeta, controlplanev1.EtcdPreTerminateHookOverrideAnnotation)
+}
+
+// abandoned are the Machines whose hook goes whatever etcd says.
+func abandoned(s *scope) []string {
+	var names []string
+	for _, machine := range s.machines {
+		if goesAnyway(s, machine) {
+			names = append(names, machine.Name)
+		}
 	}
 
-	return false
+	return names
+}
+
+// abandonMembers takes our hook from Machines that go without care for their etcd members.
+func (r *Reconciler) abandonMembers(ctx context.Context, s *scope, names []string) error {
+	var errs []error
+	for _, name := range names {
+		machine := s.machine(name)
+		if err := r.dropHook(ctx, machine, false); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if isOverridden(machine) {
+			r.event(s, warning, "EtcdMemberAbandoned", "ReleaseHook", "Letting Machine %s go without care for its etcd member, as its annotation says", name)
+		}
+	}
+
+	return errors.Join(errs...)
 }
 
 // dropHook takes our hook from a Machine, whatever else has changed on it. left says
-// that etcd is rid of the Machine, which is written down.
+// that etcd has no member of the Machine, which is written down.
 func (r *Reconciler) dropHook(ctx context.Context, machine *clusterv1.Machine, left bool) error {
 	if !metav1.HasAnnotation(machine.ObjectMeta, controlplanev1.EtcdPreTerminateHookAnnotation) {
 		return nil

@@ -37,7 +37,7 @@ func (r *Reconciler) reconcileMachineConditions(ctx context.Context, s *scope) e
 		}
 		setHealthConditions(s, machine, kept[machine.Name] < remoteGracePeriod)
 		if s.outdated != nil {
-			setUpToDateCondition(s, machine)
+			r.setUpToDateCondition(s, machine)
 		}
 		setOwnerRemediatedCondition(machine, verdicts)
 		if err := helper.Patch(ctx, machine, patch.WithOwnedConditions{Conditions: owned}); client.IgnoreNotFound(err) != nil {
@@ -125,10 +125,10 @@ func deletingConditions(s *scope, machine *clusterv1.Machine) []metav1.Condition
 	return found
 }
 
-func setUpToDateCondition(s *scope, machine *clusterv1.Machine) {
+func (r *Reconciler) setUpToDateCondition(s *scope, machine *clusterv1.Machine) {
 	condition := metav1.Condition{Type: clusterv1.MachineUpToDateCondition, Status: metav1.ConditionTrue, Reason: clusterv1.MachineUpToDateReason}
 	differences := s.outdated[machine.Name]
-	if other := otherRelease(s, machine); other != "" {
+	if other := r.otherRelease(s, machine); other != "" {
 		differences = []string{other}
 	}
 	if len(differences) > 0 {

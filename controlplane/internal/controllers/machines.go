@@ -22,8 +22,8 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 )
 
-// reconcileMachineList finds the Machines of the control plane.
-func (r *Reconciler) reconcileMachineList(ctx context.Context, s *scope) error {
+// gatherMachines finds the Machines of the control plane.
+func (r *Reconciler) gatherMachines(ctx context.Context, s *scope) error {
 	return listMachines(ctx, r.Client, s)
 }
 
@@ -72,26 +72,35 @@ func isControlled(controlPlane *controlplanev1.TalosControlPlane, machine *clust
 	return util.IsControlledBy(machine, controlPlane, controlplanev1.GroupVersion.WithKind(controlplanev1.TalosControlPlaneKind).GroupKind())
 }
 
-// reconcileInfrastructureTemplate makes the Cluster an owner of the
-// infrastructure machine template, so that the template moves with it.
-func (r *Reconciler) reconcileInfrastructureTemplate(ctx context.Context, s *scope) error {
-	s.template = nil
+// gatherTemplate reads the infrastructure machine template. That there is none is said
+// where it is needed.
+func (r *Reconciler) gatherTemplate(ctx context.Context, s *scope) error {
 	template, err := r.template(ctx, r.Client, s)
 	if apierrors.IsNotFound(err) {
-		return nil // Said where the template is needed.
+		return nil
 	}
 	if err != nil {
 		return fmt.Errorf("reading the infrastructure machine template: %w", err)
 	}
 	s.template = template
-	updated := template.DeepCopy()
+
+	return nil
+}
+
+// syncTemplateOwner makes the Cluster an owner of the infrastructure machine template, so
+// that the template moves with it.
+func (r *Reconciler) syncTemplateOwner(ctx context.Context, s *scope) error {
+	if s.template == nil {
+		return nil
+	}
+	updated := s.template.DeepCopy()
 	updated.SetOwnerReferences(util.EnsureOwnerRef(updated.GetOwnerReferences(), metav1.OwnerReference{
 		APIVersion: clusterv1.GroupVersion.String(),
 		Kind:       "Cluster",
 		Name:       s.cluster.Name,
 		UID:        s.cluster.UID,
 	}))
-	if err := objects.Patch(ctx, r.Client, template, updated); err != nil {
+	if err := objects.Patch(ctx, r.Client, s.template, updated); err != nil {
 		return fmt.Errorf("setting the owner of the infrastructure machine template: %w", err)
 	}
 
@@ -102,9 +111,9 @@ func (r *Reconciler) template(ctx context.Context, reader client.Reader, s *scop
 	return external.GetObjectFromContractVersionedRef(ctx, reader, s.controlPlane.Spec.MachineTemplate.Spec.InfrastructureRef, s.controlPlane.Namespace)
 }
 
-// reconcileMachines brings what may change in place to all Machines and to
+// syncMachines brings what may change in place to all Machines and to
 // their infrastructure machines and TalosConfigs.
-func (r *Reconciler) reconcileMachines(ctx context.Context, s *scope) error {
+func (r *Reconciler) syncMachines(ctx context.Context, s *scope) error {
 	for _, machine := range s.machines {
 		sync := r.syncMachine
 		if !machine.DeletionTimestamp.IsZero() {
@@ -118,8 +127,7 @@ func (r *Reconciler) reconcileMachines(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// syncDeletingMachine lets a Machine that goes have the present time limits, and
-// takes our hook from it when nothing holds it any more.
+// syncDeletingMachine lets a Machine that is being deleted have the present time limits.
 func (r *Reconciler) syncDeletingMachine(ctx context.Context, s *scope, machine *clusterv1.Machine) error {
 	before := machine.DeepCopy()
 	deletion := desiredMachine(s, machine.Name).Spec.Deletion
@@ -128,12 +136,6 @@ func (r *Reconciler) syncDeletingMachine(ctx context.Context, s *scope, machine 
 		deletion.NodeDeletionTimeoutSeconds = machine.Spec.Deletion.NodeDeletionTimeoutSeconds
 	}
 	machine.Spec.Deletion = deletion
-	if err := keepRecords(s, machine, machine); err != nil {
-		return err
-	}
-	if _, held := machine.Annotations[controlplanev1.EtcdPreTerminateHookAnnotation]; held && r.mayDropHook(s, machine) {
-		delete(machine.Annotations, controlplanev1.EtcdPreTerminateHookAnnotation)
-	}
 	// The Machine may be gone by now.
 	if err := objects.Patch(ctx, r.Client, before, machine); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("updating Machine %s, which is being deleted: %w", machine.Name, err)
@@ -148,8 +150,11 @@ func (r *Reconciler) syncMachine(ctx context.Context, s *scope, machine *cluster
 	desired.Spec.FailureDomain = machine.Spec.FailureDomain
 	desired.Spec.Bootstrap.ConfigRef = machine.Spec.Bootstrap.ConfigRef
 	desired.Spec.InfrastructureRef = machine.Spec.InfrastructureRef
-	if err := keepRecords(s, machine, desired); err != nil {
-		return err
+	// What is recorded about it stays: what is not applied any more would be removed.
+	for _, name := range []string{controlplanev1.EtcdMemberAnnotation, controlplanev1.RemediationForAnnotation} {
+		if value := machine.Annotations[name]; value != "" {
+			desired.Annotations[name] = value
+		}
 	}
 	u, err := toApply(desired, clusterv1.GroupVersion.WithKind("Machine"))
 	if err != nil {
@@ -174,19 +179,22 @@ func (r *Reconciler) syncMachine(ctx context.Context, s *scope, machine *cluster
 	return nil
 }
 
-// keepRecords puts the records about a Machine that are our own on into: its etcd
-// member, and what it is the replacement of.
-func keepRecords(s *scope, machine, into *clusterv1.Machine) error {
-	member, err := memberRecord(machine, s.nodes[machine.Name])
-	if err != nil {
-		return err
-	}
-	for name, value := range map[string]string{
-		controlplanev1.EtcdMemberAnnotation:     member,
-		controlplanev1.RemediationForAnnotation: machine.Annotations[controlplanev1.RemediationForAnnotation],
-	} {
-		if value != "" {
-			metav1.SetMetaDataAnnotation(&into.ObjectMeta, name, value)
+// recordMembers writes down on the Machines which etcd members are those of their nodes,
+// as the nodes say now: they stay known when the nodes fall silent.
+func (r *Reconciler) recordMembers(ctx context.Context, s *scope) error {
+	for _, machine := range s.machines {
+		record, err := memberRecord(machine, s.nodes[machine.Name])
+		if err != nil {
+			return err
+		}
+		if record == machine.Annotations[controlplanev1.EtcdMemberAnnotation] {
+			continue
+		}
+		before := machine.DeepCopy()
+		metav1.SetMetaDataAnnotation(&machine.ObjectMeta, controlplanev1.EtcdMemberAnnotation, record)
+		// The Machine may be gone by now. Whatever else has changed on it, this is so.
+		if err := r.Client.Patch(ctx, machine, client.MergeFrom(before)); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("recording the etcd member of Machine %s: %w", machine.Name, err)
 		}
 	}
 
@@ -252,6 +260,11 @@ func desiredMachine(s *scope, name string) *clusterv1.Machine {
 			Taints: template.Spec.Taints,
 		},
 	}
+}
+
+// ownerRef makes the control plane the controller of a Machine.
+func ownerRef(controlPlane *controlplanev1.TalosControlPlane) metav1.OwnerReference {
+	return *metav1.NewControllerRef(controlPlane, controlplanev1.GroupVersion.WithKind(controlplanev1.TalosControlPlaneKind))
 }
 
 // readinessGates are the provider's own gates and the user's.

@@ -2,13 +2,10 @@ package controllers
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
 
-	"github.com/siderolabs/talos/pkg/machinery/constants"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
@@ -19,12 +16,9 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/manifests"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
-
-// inventoryAnnotation is on objects that Talos counts among its own. It belongs to
-// Talos' field manager, and so would go if it were not applied again.
-const inventoryAnnotation = "config.k8s.io/owning-inventory"
 
 // errNoManifests says that no node could be asked for its manifests.
 var errNoManifests = errors.New("no control plane node could be asked")
@@ -75,14 +69,14 @@ func (r *Reconciler) applyManifests(ctx context.Context, s *scope) error {
 	if err != nil {
 		return fmt.Errorf("connecting to the API server of the cluster: %w", err)
 	}
-	manifests, err := r.readManifests(ctx, s)
+	wanted, err := r.readManifests(ctx, s)
 	if err != nil {
 		return fmt.Errorf("reading the built-in manifests: %w", err)
 	}
 	version := s.controlPlane.Spec.Version
 	var errs []error
-	for _, manifest := range manifests {
-		errs = append(errs, r.bring(ctx, s, workload, manifest))
+	for _, manifest := range wanted {
+		errs = append(errs, r.applyManifest(ctx, s, workload, manifest))
 	}
 	if err := errors.Join(errs...); err != nil {
 		r.event(s, warning, "ManifestsNotApplied", "ApplyManifests", "The built-in manifests of Talos could not be brought to version %s", version)
@@ -111,103 +105,26 @@ func (r *Reconciler) readManifests(ctx context.Context, s *scope) ([]*unstructur
 			errs = append(errs, err)
 			continue
 		}
-		objects, err := node.Manifests(ctx)
+		found, err := manifests.Read(ctx, node)
 		_ = node.Close()
-		if err != nil {
-			errs = append(errs, err)
-			continue
+		if err == nil {
+			return found, nil
 		}
-
-		return toUnstructured(objects)
+		errs = append(errs, err)
 	}
 
 	return nil, errors.Join(errs...)
 }
 
-// toUnstructured turns objects into those that can be sent. They come with types of
-// numbers that JSON does not know.
-func toUnstructured(objects []map[string]any) ([]*unstructured.Unstructured, error) {
-	var list []*unstructured.Unstructured
-	for _, object := range objects {
-		raw, err := json.Marshal(object)
-		if err != nil {
-			return nil, fmt.Errorf("encoding a manifest: %w", err)
-		}
-		u := &unstructured.Unstructured{}
-		if err := u.UnmarshalJSON(raw); err != nil {
-			return nil, fmt.Errorf("decoding a manifest: %w", err)
-		}
-		unstructured.RemoveNestedField(u.Object, "status")
-		unstructured.RemoveNestedField(u.Object, "metadata", "creationTimestamp")
-		list = append(list, u)
-	}
-
-	return list, nil
-}
-
-// bring brings one manifest into the cluster, and tells of what stays as it was.
-func (r *Reconciler) bring(ctx context.Context, s *scope, workload client.Client, manifest *unstructured.Unstructured) error {
-	left, err := applyManifest(ctx, workload, manifest)
-	switch {
-	case meta.IsNoMatchError(err):
-		return nil // The cluster does not know the kind, and has none of it.
-	case err != nil:
-		return fmt.Errorf("applying %s %s: %w", manifest.GetKind(), manifest.GetName(), err)
-	case len(left) == 0:
-		return nil
+// applyManifest brings one manifest into the cluster, and tells of what stays as it was.
+func (r *Reconciler) applyManifest(ctx context.Context, s *scope, workload client.Client, manifest *unstructured.Unstructured) error {
+	left, err := manifests.Apply(ctx, workload, manifest)
+	if err != nil || len(left) == 0 {
+		return err
 	}
 	fields := strings.Join(left, ", ")
 	ctrl.LoggerFrom(ctx).Info("Left what others have set in a built-in manifest of Talos", "kind", manifest.GetKind(), "name", manifest.GetName(), "fields", fields)
 	r.event(s, normal, "ManifestsKept", "ApplyManifests", "%s %s differs from what Talos makes, in fields that others have set: %s", manifest.GetKind(), manifest.GetName(), fields)
-
-	return nil
-}
-
-// applyManifest changes an object of Talos if it is there, and names the fields that
-// stay as others have set them. It acts as Talos, so that what a new version leaves out
-// goes. What is missing Talos makes itself, unless a person has deleted it.
-func applyManifest(ctx context.Context, workload client.Client, manifest *unstructured.Unstructured) ([]string, error) {
-	if err := setScope(workload, manifest); err != nil {
-		return nil, err
-	}
-	present := &unstructured.Unstructured{}
-	present.SetGroupVersionKind(manifest.GroupVersionKind())
-	if err := workload.Get(ctx, client.ObjectKeyFromObject(manifest), present); err != nil {
-		return nil, client.IgnoreNotFound(err)
-	}
-	if err := ownAsApplied(ctx, workload, present); err != nil {
-		return nil, err
-	}
-	left, err := leaveToOthers(manifest, present)
-	if err != nil {
-		return nil, err
-	}
-	if inventory, found := present.GetAnnotations()[inventoryAnnotation]; found {
-		annotations := manifest.GetAnnotations()
-		if annotations == nil {
-			annotations = map[string]string{}
-		}
-		annotations[inventoryAnnotation] = inventory
-		manifest.SetAnnotations(annotations)
-	}
-	manifest.SetUID(present.GetUID()) // It may be deleted meanwhile, and is not to come back.
-
-	return left, workload.Apply(ctx, client.ApplyConfigurationFromUnstructured(manifest),
-		client.FieldOwner(constants.KubernetesFieldManagerName), client.ForceOwnership)
-}
-
-// setScope puts a manifest into the namespace that Talos would put it into, or into
-// none.
-func setScope(workload client.Client, manifest *unstructured.Unstructured) error {
-	namespaced, err := workload.IsObjectNamespaced(manifest)
-	switch {
-	case err != nil:
-		return err
-	case !namespaced:
-		manifest.SetNamespace("")
-	case manifest.GetNamespace() == "":
-		manifest.SetNamespace(metav1.NamespaceDefault)
-	}
 
 	return nil
 }

@@ -14,7 +14,6 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
@@ -27,6 +26,7 @@ import (
 
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/manifests"
 )
 
 const otherVersion = "v1.36.4"
@@ -86,7 +86,7 @@ func proxyIn(version string) *appsv1.DaemonSet {
 	labels := map[string]string{"k8s-app": "kube-proxy"}
 
 	return &appsv1.DaemonSet{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-proxy", UID: "proxy", Annotations: map[string]string{inventoryAnnotation: "talos"}},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "kube-proxy", UID: "proxy", Annotations: map[string]string{manifests.InventoryAnnotation: "talos"}},
 		Spec: appsv1.DaemonSetSpec{
 			Selector: &metav1.LabelSelector{MatchLabels: labels},
 			Template: corev1.PodTemplateSpec{
@@ -115,7 +115,7 @@ func (w *world) proxy() string {
 	w.t.Helper()
 	found := &appsv1.DaemonSet{}
 	NewWithT(w.t).Expect(w.workload.Get(w.t.Context(), client.ObjectKeyFromObject(proxyIn("")), found)).To(Succeed())
-	NewWithT(w.t).Expect(found.Annotations).To(HaveKeyWithValue(inventoryAnnotation, "talos"))
+	NewWithT(w.t).Expect(found.Annotations).To(HaveKeyWithValue(manifests.InventoryAnnotation, "talos"))
 
 	return found.Spec.Template.Spec.Containers[0].Image
 }
@@ -238,53 +238,6 @@ func (w *world) eventsOf(reason string) []string {
 	}
 
 	return found
-}
-
-func TestLeaveToOthers(t *testing.T) {
-	const (
-		image = `{"f:spec":{"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"kube-proxy\"}":{".":{},"f:image":{},"f:name":{}}}}}}}`
-		other = `{"f:spec":{"f:template":{"f:spec":{"f:containers":{"k:{\"name\":\"sidecar\"}":{".":{},"f:image":{},"f:name":{}}}}}}}`
-		limit = `{"f:spec":{"f:revisionHistoryLimit":{}}}`
-	)
-	for name, tc := range map[string]struct {
-		entries map[string]string
-		want    []string
-		image   bool
-		limit   bool
-	}{
-		"nobody":                        {nil, nil, true, true},
-		"Talos":                         {map[string]string{"talos": image, "talosctl": limit}, nil, true, true},
-		"a tool that has made it anew":  {map[string]string{"velero": image}, []string{`.spec.template.spec.containers[name="kube-proxy"].image`}, false, true},
-		"somebody with the same value":  {map[string]string{"kubectl": limit}, nil, true, false},
-		"somebody with an own sidecar":  {map[string]string{"kubectl": other}, nil, true, true},
-		"somebody with something else":  {map[string]string{"kubectl": `{"f:metadata":{"f:annotations":{".":{},"f:a":{}}}}`}, nil, true, true},
-		"Talos and somebody else, both": {map[string]string{"talos": image, "kubectl": image}, []string{`.spec.template.spec.containers[name="kube-proxy"].image`}, false, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
-			wanted, err := toUnstructured([]map[string]any{kubeProxy("v2")})
-			g.Expect(err).NotTo(HaveOccurred())
-			present, err := toUnstructured([]map[string]any{kubeProxy("v1")})
-			g.Expect(err).NotTo(HaveOccurred())
-			var fields []metav1.ManagedFieldsEntry
-			for manager, owned := range tc.entries {
-				fields = append(fields, metav1.ManagedFieldsEntry{Manager: manager, Operation: metav1.ManagedFieldsOperationUpdate, FieldsV1: metav1.NewFieldsV1(owned)})
-			}
-			present[0].SetManagedFields(fields)
-
-			different, err := leaveToOthers(wanted[0], present[0])
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(different).To(Equal(tc.want))
-			spec, _, err := unstructured.NestedMap(wanted[0].Object, "spec")
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(spec["revisionHistoryLimit"] != nil).To(Equal(tc.limit))
-			containers, _, err := unstructured.NestedSlice(spec, "template", "spec", "containers")
-			g.Expect(err).NotTo(HaveOccurred())
-			g.Expect(containers).To(HaveLen(1))
-			g.Expect(containers[0]).To(HaveKeyWithValue("name", "kube-proxy"))
-			g.Expect(containers[0].(map[string]any)["image"] != nil).To(Equal(tc.image)) //nolint:forcetypeassert // It is a container.
-		})
-	}
 }
 
 // TestManifestsThatAreRefusedAreTold: nothing is recorded, and it is tried again.

@@ -16,10 +16,10 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 )
 
-// reconcileNodes finds out how the nodes of the control plane are: from memory
+// gatherNodes finds out how the nodes of the control plane are: from memory
 // when all of them were healthy a while ago and none has changed since, else by
 // asking all of them.
-func (r *Reconciler) reconcileNodes(ctx context.Context, s *scope) error {
+func (r *Reconciler) gatherNodes(ctx context.Context, s *scope) error {
 	s.nodes = r.recallNodes(s)
 	s.recalled = s.nodes != nil
 	if s.recalled {
@@ -153,17 +153,23 @@ func MachineOf(key client.ObjectKey) client.Object {
 // provisioned or the secrets of the cluster are missing.
 var errNotAsked = errors.New("the node cannot be asked yet")
 
-// reconcileEndpoint asks what answers at the control plane endpoint.
-func (r *Reconciler) reconcileEndpoint(ctx context.Context, s *scope) error {
+// gatherEndpoint asks what answers at the control plane endpoint, unless that has no say
+// in the decision: it may be the API server of a machine that has left etcd, which hangs.
+// What answered there last is told then.
+func (r *Reconciler) gatherEndpoint(ctx context.Context, s *scope) error {
 	s.apiServer = health.APIServerUnknown
-	if len(s.kubeconfig) == 0 {
+	switch {
+	case !s.facts.NeedsEndpoint():
+		s.apiServer = r.memory.endpoint(client.ObjectKeyFromObject(s.controlPlane))
+		return nil
+	case len(s.kubeconfig) == 0:
 		return nil
 	}
 	state, err := r.Prober.Probe(ctx, s.kubeconfig)
 	if err != nil {
 		return fmt.Errorf("asking the API server: %w", err)
 	}
-	s.apiServer = state
+	s.apiServer, s.facts.APIServer = state, state
 	r.memory.answered(client.ObjectKeyFromObject(s.controlPlane), state)
 
 	return nil

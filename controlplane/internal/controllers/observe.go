@@ -42,7 +42,7 @@ func (d *lastDecisions) forget(controlPlane client.ObjectKey) {
 // decision is another one than before.
 func (r *Reconciler) observe(s *scope) {
 	r.Metrics.SetEtcd(s.shown(), shownEtcd(s))
-	counts := map[string]int{"wanted": int(s.facts.Replicas), "present": len(s.machines), "up_to_date": upToDate(s), "deleting": 0}
+	counts := map[string]int{"wanted": int(s.facts.Replicas), "present": len(s.machines), "up_to_date": r.upToDate(s), "deleting": 0}
 	for _, machine := range s.machines {
 		if !machine.DeletionTimestamp.IsZero() {
 			counts["deleting"]++
@@ -56,6 +56,11 @@ func (r *Reconciler) observe(s *scope) {
 	if s.decision.Message != "" {
 		r.event(s, normal, string(s.decision.Action), "Decide", "%s", s.decision.Message)
 	}
+}
+
+// shown names the control plane in metrics.
+func (s *scope) shown() metrics.ControlPlane {
+	return metrics.ControlPlane{Key: client.ObjectKeyFromObject(s.controlPlane), Cluster: s.cluster.Name}
 }
 
 func shownEtcd(s *scope) metrics.Etcd {

@@ -21,8 +21,8 @@ type parts struct {
 	config *bootstrapv1.TalosConfig
 }
 
-// reconcileParts reads what the Machines refer to.
-func (r *Reconciler) reconcileParts(ctx context.Context, s *scope) error {
+// gatherMachineRefs reads what the Machines refer to.
+func (r *Reconciler) gatherMachineRefs(ctx context.Context, s *scope) error {
 	s.parts = map[string]parts{}
 	for _, machine := range s.machines {
 		found, err := r.readParts(ctx, machine)

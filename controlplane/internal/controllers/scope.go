@@ -7,11 +7,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/clientconfig"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
@@ -49,11 +51,9 @@ type scope struct {
 	missingSecrets []string
 	// kubeconfig is nil until there is one.
 	kubeconfig []byte
-	// renew tells that a person wants new client certificates.
-	renew bool
 	// expiries are when the certificates of the cluster expire; nil when the
 	// secrets bundle cannot be used, or was not looked at.
-	expiries []expiry
+	expiries []clientconfig.Expiry
 
 	// parts are what the Machines refer to, by the name of the Machine.
 	parts map[string]parts
@@ -65,9 +65,9 @@ type scope struct {
 	apiServer health.APIServerState
 	// template is the infrastructure machine template; nil when there is none.
 	template *unstructured.Unstructured
-	// misfit says why Machines of the template could not be part of the control
-	// plane; empty when they could, or none is to be made.
-	misfit string
+	// templateMismatch says why Machines of the template could not be part of the
+	// control plane; empty when they could, or none is to be made.
+	templateMismatch string
 	// templateMissing says that there is no template; empty when there is one.
 	templateMissing string
 	// outdated says by the name of the Machine why it is not up to date.
@@ -75,8 +75,6 @@ type scope struct {
 
 	// intentWiped tells that nothing is left of the machine in the bootstrap intent.
 	intentWiped bool
-	// snapshot is the state of the snapshot that is wanted before a risk.
-	snapshot plan.SnapshotState
 
 	// facts are what was decided on.
 	facts plan.Facts
@@ -84,6 +82,9 @@ type scope struct {
 	gatherErr error
 	// decision is what was decided; its Action is empty when nothing was.
 	decision plan.Decision
+	// leftovers are what an aborted creation of a Machine has left, when the control
+	// plane is deleted.
+	leftovers []client.Object
 	// deletion is what was decided about the deletion.
 	deletion plan.Decision
 	// effectErr is why the decision could not be carried out.

@@ -51,7 +51,7 @@ func (r *Reconciler) reconcileStatus(ctx context.Context, s *scope, helper *patc
 	}
 	r.setInitialized(ctx, s)
 	errs = append(errs, r.forgetNextMachine(ctx, s), r.forgetRemediation(ctx, s), r.rememberManifests(ctx, s))
-	setConditions(ctx, s, reconcileErr)
+	r.setConditions(ctx, s, reconcileErr)
 	r.setExpiringCondition(s)
 
 	options := []patch.Option{patch.WithOwnedConditions{Conditions: ownedConditions()}}
@@ -135,14 +135,14 @@ func (r *Reconciler) forgetRemediation(ctx context.Context, s *scope) error {
 
 // setConditions derives all conditions of the control plane. Each is set in
 // each pass; what was not observed is unknown.
-func setConditions(ctx context.Context, s *scope, reconcileErr error) {
+func (r *Reconciler) setConditions(ctx context.Context, s *scope, reconcileErr error) {
 	setInitializedCondition(s)
 	setCertificatesCondition(s)
 	setEtcdCondition(s)
 	setComponentsCondition(s)
 	setMachinesReadyCondition(ctx, s)
 	setMachinesUpToDateCondition(ctx, s)
-	setRollingOutCondition(s)
+	r.setRollingOutCondition(s)
 	setManifestsCondition(s)
 	setScalingConditions(s)
 	setRemediatingCondition(s)

@@ -13,8 +13,8 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
-// reconcileUpToDate compares each Machine with what is wanted.
-func (r *Reconciler) reconcileUpToDate(ctx context.Context, s *scope) error {
+// gatherOutdated compares each Machine with what is wanted.
+func (r *Reconciler) gatherOutdated(ctx context.Context, s *scope) error {
 	s.outdated = map[string][]string{}
 	ref := s.controlPlane.Spec.MachineTemplate.Spec.InfrastructureRef
 	template, err := r.templateSpec(ctx, s, ref.Name)

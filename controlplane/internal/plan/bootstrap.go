@@ -12,7 +12,7 @@ import (
 // is being wiped.
 func decideUse(facts Facts) *Decision {
 	hasData := func(machine MachineFacts) bool { return machine.EtcdData == health.EtcdDataPresent }
-	isKept := func(machine MachineFacts) bool { return !machine.Deleting || machine.Hook != HookGone }
+	isKept := func(machine MachineFacts) bool { return !machine.letGo() }
 	switch {
 	case !slices.ContainsFunc(facts.Machines, isKept), facts.APIServer != health.APIServerReady, facts.Intent != nil && facts.Intent.Initialized,
 		facts.Intent == nil && !slices.ContainsFunc(facts.Machines, hasData):

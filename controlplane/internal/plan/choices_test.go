@@ -57,31 +57,6 @@ func TestVictims(t *testing.T) {
 	}
 }
 
-func TestASnapshotComesBeforeARisk(t *testing.T) {
-	down := func(f *Facts) { f.Replicas = 1 }
-	roll := func(f *Facts) { f.Machines[0].Outdated = true }
-	for name, tc := range map[string]struct {
-		change func(*Facts)
-		state  SnapshotState
-		want   Action
-	}{
-		"a scale down asks for one":         {down, SnapshotMissing, TakeSnapshot},
-		"a scale down waits for it":         {down, SnapshotRunning, WaitForSnapshot},
-		"a scale down goes on after it":     {down, SnapshotTaken, DeleteMachine},
-		"a scale down where none is wanted": {down, SnapshotNotWanted, DeleteMachine},
-		"a rollout asks for one":            {roll, SnapshotMissing, TakeSnapshot},
-		"a rollout goes on after it":        {roll, SnapshotTaken, CreateMachine},
-		"a remediation does not wait":       {func(f *Facts) { f.Machines[2].Unhealthy = true }, SnapshotMissing, RemediateMachine},
-	} {
-		t.Run(name, func(t *testing.T) {
-			facts := three(tc.change)
-			facts.Snapshot = tc.state
-			decision := Decide(facts)
-			NewWithT(t).Expect(decision.Action).To(Equal(tc.want), decision.Message)
-		})
-	}
-}
-
 // TestRemediationIsRefused (§14.11): not the last Machine, not without a majority,
 // and not where it would be lost.
 func TestRemediationIsRefused(t *testing.T) {

@@ -10,80 +10,6 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 )
 
-// Action names what is to be done, or waited for.
-type Action string
-
-const (
-	// WaitForClusterDeletion starts nothing, because the Cluster is being
-	// deleted and will have the control plane deleted.
-	WaitForClusterDeletion Action = "WaitForClusterDeletion"
-	// WaitForInfrastructure waits for the Cluster's infrastructure.
-	WaitForInfrastructure Action = "WaitForInfrastructure"
-	// WaitForEndpoint waits for the Cluster's control plane endpoint.
-	WaitForEndpoint Action = "WaitForEndpoint"
-	// WaitForCertificates waits for the secrets of the cluster.
-	WaitForCertificates Action = "WaitForCertificates"
-	// CreateMachine creates one more Machine with its infrastructure machine and
-	// its TalosConfig. All but the first are held back from joining until
-	// HandOver.
-	CreateMachine Action = "CreateMachine"
-	// WaitForPreflight waits until the control plane is in a state in which one
-	// more member may join etcd, or one may leave it.
-	WaitForPreflight Action = "WaitForPreflight"
-	// HandOver lets a Machine have its configuration, with which it joins.
-	HandOver Action = "HandOver"
-	// WaitForMachine waits for a Machine to be provisioned, or for its node to
-	// answer.
-	WaitForMachine Action = "WaitForMachine"
-	// DeleteMachine deletes a Machine: an outdated one, or one too many.
-	DeleteMachine Action = "DeleteMachine"
-	// RemediateMachine deletes a Machine that is to be remediated.
-	RemediateMachine Action = "RemediateMachine"
-	// LeaveEtcd asks the node of a Machine that is being deleted to leave etcd.
-	LeaveEtcd Action = "LeaveEtcd"
-	// WaitForLeave waits until it has.
-	WaitForLeave Action = "WaitForLeave"
-	// RemoveMember removes a member from etcd through another one.
-	RemoveMember Action = "RemoveMember"
-	// ReleaseHook takes our pre-terminate hook from a Machine that is being
-	// deleted.
-	ReleaseHook Action = "ReleaseHook"
-	// WaitForMachineDeletion waits for a Machine that is being deleted.
-	WaitForMachineDeletion Action = "WaitForMachineDeletion"
-	// TakeSnapshot has a snapshot of etcd taken before a rollout or a scale down.
-	TakeSnapshot Action = "TakeSnapshot"
-	// WaitForSnapshot waits for it.
-	WaitForSnapshot Action = "WaitForSnapshot"
-	// RecordBootstrapIntent records on which Machine etcd will be bootstrapped.
-	RecordBootstrapIntent Action = "RecordBootstrapIntent"
-	// Bootstrap bootstraps etcd on the recorded Machine.
-	Bootstrap Action = "Bootstrap"
-	// RestartNode boots the node anew on whose Machine etcd was bootstrapped, and was
-	// stopped before it came up.
-	RestartNode Action = "RestartNode"
-	// WaitForEndpointSilence waits until nothing answers at the control plane
-	// endpoint, or for a look at it.
-	WaitForEndpointSilence Action = "WaitForEndpointSilence"
-	// WaitForOverride waits for a person to say where etcd may be bootstrapped.
-	WaitForOverride Action = "WaitForOverride"
-	// WaitForEtcd waits for etcd to come up.
-	WaitForEtcd Action = "WaitForEtcd"
-	// RecordBootstrapped records that etcd was seen running.
-	RecordBootstrapped Action = "RecordBootstrapped"
-	// RecordInitialized records that the API server has answered.
-	RecordInitialized Action = "RecordInitialized"
-	// WaitForAPIServer waits for the API server to answer for the first time.
-	WaitForAPIServer Action = "WaitForAPIServer"
-	// ApplyManifests brings Talos' own manifests in the cluster to the version of the
-	// Machines.
-	ApplyManifests Action = "ApplyManifests"
-	// Stable means that there is nothing to do.
-	Stable Action = "Stable"
-	// Refuse means that nothing is done, because the situation is not one that
-	// this release can handle.
-	Refuse Action = "Refuse"
-)
-
 // Decision is what is to be done, and why.
 type Decision struct {
 	// Action is what is to be done, or waited for.
@@ -94,11 +20,17 @@ type Decision struct {
 	// MemberID is the etcd member that the action is about; 0 when it is about
 	// none.
 	MemberID uint64
-	// Replaces tells that the Machine to delete is well, so that it only goes when
-	// another can be made.
+	// Replaces reports whether the Machine to delete is well, so that it is only deleted
+	// when another can be made.
 	Replaces bool
-	// Left tells that etcd is rid of the Machine, for ReleaseHook.
+	// Left reports, for ReleaseHook, whether etcd is known to have no member of the
+	// Machine.
 	Left bool
+	// Abandons are the Machines whose hook goes whatever etcd says, besides the action
+	// and before it.
+	Abandons []string
+	// Recheck says how soon the control plane is looked at again.
+	Recheck Recheck
 	// Reason is the reason of condition Initialized while the control plane is
 	// not initialized.
 	Reason string
@@ -107,7 +39,8 @@ type Decision struct {
 	Message string
 }
 
-// IsDeparture tells that an etcd member is to go, or the Machine that has none any more.
+// IsDeparture reports whether an etcd member is to leave, or the Machine of one that has
+// left.
 func (d Decision) IsDeparture() bool {
 	return slices.Contains([]Action{LeaveEtcd, RemoveMember, ReleaseHook}, d.Action)
 }
@@ -115,22 +48,46 @@ func (d Decision) IsDeparture() bool {
 // Decide says what to do next. It decides one thing at a time, and rather waits
 // than acts on what is not known.
 func Decide(facts Facts) Decision {
-	for _, rule := range rules() {
-		if decision := rule(facts); decision != nil {
-			return *decision
-		}
+	decision := Decision{Action: Stable, Reason: controlplanev1.InitializedReason}
+	if first := firstOf(facts, rules()); first != nil {
+		decision = *first
 	}
+	decision.Abandons = facts.abandoned()
+	decision.Recheck = rechecks()[decision.Action]
 
-	return Decision{Action: Stable, Reason: controlplanev1.InitializedReason}
+	return decision
+}
+
+// NeedsEndpoint reports whether what answers at the control plane endpoint has a say in
+// the decision. It has none in a departure once the cluster was in use.
+func (f Facts) NeedsEndpoint() bool {
+	f.APIServer = health.APIServerUnknown
+	first := firstOf(f, rulesOfMembers())
+
+	return !f.Initialized || first == nil || !first.IsDeparture()
 }
 
 // rules are what Decide goes through; the first that has something to say
 // decides. docs/kinds/taloscontrolplane.md has them as a table.
 func rules() []func(Facts) *Decision {
-	return []func(Facts) *Decision{
-		decideCluster, decideFirst, decideUse, decideStrangers, decideDepartures, decideRemediation, decideNewFirst, decideCertificates,
-		decideEtcd, decideReplicas, decideNodes, decideStrangersWait, decideManifests,
+	return append(rulesOfMembers(),
+		decideRemediation, decideNewFirst, decideCertificates, decideEtcd, decideReplicas, decideNodes, decideStrangersWait, decideManifests)
+}
+
+// rulesOfMembers are the rules up to those by which members and Machines leave.
+func rulesOfMembers() []func(Facts) *Decision {
+	return []func(Facts) *Decision{decideCluster, decideFirst, decideUse, decideStrangers, decideDepartures}
+}
+
+// firstOf is what the first of the rules says that has something to say; nil when none has.
+func firstOf(facts Facts, rules []func(Facts) *Decision) *Decision {
+	for _, rule := range rules {
+		if decision := rule(facts); decision != nil {
+			return decision
+		}
 	}
+
+	return nil
 }
 
 // decideCluster is about what the control plane needs from others.

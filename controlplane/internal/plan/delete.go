@@ -6,16 +6,6 @@ import (
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 )
 
-const (
-	// DeleteWorkersFirst waits until the workers of the Cluster are gone.
-	DeleteWorkersFirst Action = "DeleteWorkersFirst"
-	// DeleteMachines deletes all control plane Machines that are not being
-	// deleted, and drops our hook on each of them.
-	DeleteMachines Action = "DeleteMachines"
-	// RemoveFinalizer lets the control plane go.
-	RemoveFinalizer Action = "RemoveFinalizer"
-)
-
 // DeleteFacts are what is known about a control plane that is being deleted.
 type DeleteFacts struct {
 	// Workers are the worker Machines and MachinePools of the Cluster, as
@@ -31,6 +21,13 @@ type DeleteFacts struct {
 // DecideDelete says what to do next about a control plane that is being
 // deleted: workers go first, then all Machines at once, without care for etcd.
 func DecideDelete(facts DeleteFacts) Decision {
+	decision := decideDelete(facts)
+	decision.Recheck = rechecks()[decision.Action]
+
+	return decision
+}
+
+func decideDelete(facts DeleteFacts) Decision {
 	switch {
 	case len(facts.Workers) > 0:
 		return Decision{Action: DeleteWorkersFirst, Reason: controlplanev1.DeletingWaitingForWorkersDeletionReason,

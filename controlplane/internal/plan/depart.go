@@ -59,7 +59,7 @@ func decideDeparture(facts Facts, machine MachineFacts) *Decision {
 		return decide(WaitForMachineDeletion, "Machine "+machine.Name+" is being deleted, which waits for:\n* "+strings.Join(problems, "\n* "))
 	}
 	switch {
-	case machine.Hook == HookGone:
+	case machine.letGo():
 		return decideReturned(facts, machine, decide, wait)
 	case machine.Hook == HookEarly:
 		return wait(machine.HookWaitsFor)

@@ -22,21 +22,6 @@ const (
 	CertificatesChanged
 )
 
-// SnapshotState is the state of the snapshot of etcd that is wanted before a
-// rollout or a scale down (design D14).
-type SnapshotState int
-
-const (
-	// SnapshotNotWanted means that none is wanted.
-	SnapshotNotWanted SnapshotState = iota
-	// SnapshotMissing means that one is wanted and nobody has asked for it.
-	SnapshotMissing
-	// SnapshotRunning means that one is being made.
-	SnapshotRunning
-	// SnapshotTaken means that one was made for this change.
-	SnapshotTaken
-)
-
 // HookState is how far the deletion of a Machine is for our pre-terminate hook.
 type HookState int
 
@@ -48,6 +33,9 @@ const (
 	HookEarly
 	// HookDue means that only our hook holds the Machine.
 	HookDue
+	// HookAbandoned means that our hook goes whatever etcd says: the whole Cluster goes,
+	// or a person wants it.
+	HookAbandoned
 )
 
 // MachineFacts are what is known about one control plane Machine.
@@ -142,9 +130,23 @@ func (m MachineFacts) isEmpty() bool {
 	return m.Answers && m.EtcdData == health.EtcdDataAbsent && len(m.Addresses) > 0
 }
 
-// letGo tells that nothing of ours holds the Machine any more: its host is wiped, and
-// the next one's, before the Machine is gone.
-func (m MachineFacts) letGo() bool { return m.Deleting && m.Hook == HookGone }
+// letGo reports whether nothing of ours holds the Machine any more, or will not after this
+// decision: its host is wiped, and the next one's, before the Machine is gone.
+func (m MachineFacts) letGo() bool {
+	return m.Deleting && (m.Hook == HookGone || m.Hook == HookAbandoned)
+}
+
+// abandoned are the Machines whose hook goes whatever etcd says.
+func (f Facts) abandoned() []string {
+	var names []string
+	for _, machine := range f.leaving() {
+		if machine.Hook == HookAbandoned {
+			names = append(names, machine.Name)
+		}
+	}
+
+	return names
+}
 
 // isAt tells that a member has the Machine's address and may be its: a node without
 // data has not given a member another name than its own, so that was left behind.
@@ -234,9 +236,6 @@ type Facts struct {
 	// VersionPending tells that the topology of the Cluster is about to bring
 	// another version.
 	VersionPending bool
-	// Snapshot is the state of the snapshot that is wanted before a rollout or a
-	// scale down.
-	Snapshot SnapshotState
 	// ManifestsPending tells that Talos' own manifests in the cluster are those of
 	// another version.
 	ManifestsPending bool

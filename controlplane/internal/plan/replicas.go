@@ -73,11 +73,6 @@ func decideCreation(facts Facts, surge bool) *Decision {
 	if problems := append(preflight(facts, ""), noReplacement(facts)...); len(problems) > 0 {
 		return blocked("", doing, problems)
 	}
-	if surge {
-		if waiting := decideSnapshot(facts, doing); waiting != nil {
-			return waiting
-		}
-	}
 
 	return &Decision{Action: CreateMachine, Reason: controlplanev1.WaitingForMachineReason,
 		Message: "Creating one more control plane Machine"}
@@ -103,25 +98,9 @@ func decideDeletion(facts Facts, rolling bool) *Decision {
 	if len(problems) > 0 {
 		return blocked(victim.Name, doing, unique(problems))
 	}
-	if waiting := decideSnapshot(facts, doing); waiting != nil {
-		return waiting
-	}
 
 	return &Decision{Action: DeleteMachine, Machine: victim.Name, Replaces: rolling, Reason: controlplanev1.WaitingForMachineReason,
 		Message: doing + " deletes Machine " + victim.Name}
-}
-
-// decideSnapshot sees to the snapshot of etcd before a risk (design D14); nil
-// when there is none to wait for.
-func decideSnapshot(facts Facts, doing string) *Decision {
-	switch facts.Snapshot {
-	case SnapshotMissing:
-		return &Decision{Action: TakeSnapshot, Reason: controlplanev1.WaitingForEtcdReason, Message: doing + " begins with a snapshot of etcd"}
-	case SnapshotRunning:
-		return &Decision{Action: WaitForSnapshot, Reason: controlplanev1.WaitingForEtcdReason, Message: doing + " waits for the snapshot of etcd"}
-	default:
-		return nil
-	}
 }
 
 // blocked waits for problems to go.

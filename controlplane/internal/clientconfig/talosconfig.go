@@ -1,4 +1,4 @@
-package controllers
+package clientconfig
 
 import (
 	"context"
@@ -14,24 +14,24 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/metrics"
 )
 
-// reconcileTalosconfig keeps the Secret <cluster>-talosconfig. One that a user
+// keepTalosconfig keeps the Secret <cluster>-talosconfig. One that a user
 // has brought is left alone. It belongs to the Cluster, like the secrets bundle.
-func (r *Reconciler) reconcileTalosconfig(ctx context.Context, s *scope) error {
-	_, err := r.reconcileClientConfig(ctx, s, clientConfigSecret{
-		name: secrets.TalosconfigName(s.cluster.Name), key: secrets.TalosconfigKey, certificate: metrics.CertificateTalosconfig,
-		isOurs: func(stored *corev1.Secret) bool { return isOurTalosconfig(s, stored) },
-		bind:   func(stored *corev1.Secret) { bindTalosconfig(s, stored) },
+func (s *update) keepTalosconfig(ctx context.Context) error {
+	_, err := s.keep(ctx, secretKind{
+		name: secrets.TalosconfigName(s.Cluster.Name), key: secrets.TalosconfigKey, certificate: metrics.CertificateTalosconfig,
+		isOurs: s.isOurTalosconfig,
+		bind:   s.bindTalosconfig,
 		made: func(content []byte) *corev1.Secret {
 			made := &corev1.Secret{
-				ObjectMeta: metav1.ObjectMeta{Namespace: s.cluster.Namespace, Name: secrets.TalosconfigName(s.cluster.Name)},
+				ObjectMeta: metav1.ObjectMeta{Namespace: s.Cluster.Namespace, Name: secrets.TalosconfigName(s.Cluster.Name)},
 				Type:       clusterv1.ClusterSecretType,
 				Data:       map[string][]byte{secrets.TalosconfigKey: content},
 			}
-			bindTalosconfig(s, made)
+			s.bindTalosconfig(made)
 			return made
 		},
 		ensure: func(stored []byte, renew bool) (secrets.ClientConfig, error) {
-			return s.bundle.EnsureTalosconfig(s.cluster.Name, talosEndpoints(s, stored), stored, r.Clock.Now(), renew)
+			return s.Bundle.EnsureTalosconfig(s.Cluster.Name, s.talosEndpoints(stored), stored, s.Clock.Now(), renew)
 		},
 		expiry: secrets.TalosconfigExpiry,
 	})
@@ -41,28 +41,28 @@ func (r *Reconciler) reconcileTalosconfig(ctx context.Context, s *scope) error {
 
 // talosEndpoints are the endpoints that the talosconfig is to name. While there
 // are Machines of somebody else, which are not looked at, the stored ones stay.
-func talosEndpoints(s *scope, stored []byte) []string {
-	if s.foreign {
+func (s *update) talosEndpoints(stored []byte) []string {
+	if s.HasForeign {
 		if _, present, err := secrets.ParseTalosconfig(stored); err == nil {
 			return present
 		}
 	}
 
-	return secrets.TalosEndpoints(s.cluster, s.machines)
+	return secrets.TalosEndpoints(s.Cluster, s.Machines)
 }
 
-func isOurTalosconfig(s *scope, stored *corev1.Secret) bool {
+func (s *update) isOurTalosconfig(stored *corev1.Secret) bool {
 	return metav1.HasAnnotation(stored.ObjectMeta, bootstrapv1.GeneratedAnnotation) ||
 		slices.ContainsFunc(stored.OwnerReferences, func(owner metav1.OwnerReference) bool {
-			return owner.Kind == clusterv1.ClusterKind && owner.Name == s.cluster.Name
+			return owner.Kind == clusterv1.ClusterKind && owner.Name == s.Cluster.Name
 		})
 }
 
 // bindTalosconfig keeps the Secret with the Cluster, so that a move takes it
 // along.
-func bindTalosconfig(s *scope, stored *corev1.Secret) {
-	markOurs(s, stored)
+func (s *update) bindTalosconfig(stored *corev1.Secret) {
+	s.markOurs(stored)
 	stored.OwnerReferences = util.EnsureOwnerRef(stored.OwnerReferences, metav1.OwnerReference{
-		APIVersion: clusterv1.GroupVersion.String(), Kind: clusterv1.ClusterKind, Name: s.cluster.Name, UID: s.cluster.UID,
+		APIVersion: clusterv1.GroupVersion.String(), Kind: clusterv1.ClusterKind, Name: s.Cluster.Name, UID: s.Cluster.UID,
 	})
 }
