@@ -98,12 +98,21 @@ lint: ## Run golangci-lint on all modules.
 
 ##@ Test
 
+# The first prerequisite tells people what they are in for.
 .PHONY: test
-test: local-repository ## Run the tests of rungs 1 and 2. RACE=1 looks for data races.
+test: announce-test local-repository ## Run the tests of rungs 1 and 2. RACE=1 looks for data races.
 	@set -e; for module in $(filter-out test/integration,$(MODULES)); do echo "test $$module"; \
 		case $$module in test/*) run='$(GO_SUITE)';; *) run='$(GO_TEST)';; esac; (cd $$module && $(PATIENTLY) "testing $$module" $$run -timeout 40m ./...); done
 	cd test/integration && $(PATIENTLY) "testing test/integration/world" $(GO_SUITE) ./world
 	@$(MAKE) --no-print-directory -j2 test-integration-rest test-integration-restarts test-integration-containers test-integration-faults
+
+.PHONY: announce-test
+announce-test:
+	@echo 'make test runs the unit tests, and suites on a real kube-apiserver, etcd and Cluster API.'
+	@echo 'Everything listens on loopback addresses only, and nothing is installed.'
+	@echo 'The first time it builds these programs from source into ~/.cache/capi-talos: it takes'
+	@echo 'about an hour on two cores, later less than half an hour. To undo that:'
+	@echo '    rm -rf ~/.cache/capi-talos; make clean; go clean -cache -modcache'
 
 # Tests that restart the managers, and those of machines in Pods, have management
 # clusters of their own, so that the others need not wait for them.
@@ -128,9 +137,24 @@ test-integration-faults: ## Run the part of the tests that has each fault of the
 	cd test/integration && RACE=$(RACE) $(PATIENTLY) "testing test/integration" $(GO_SUITE) -v -timeout 40m ./faults -args -cells=11
 
 .PHONY: test-scale
-test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what the managers do and have when there is nothing to do. CLUSTERS=50 REST=1h leaves so many alone for so long.
+test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what the managers do and have when there is nothing to do. CLUSTERS=50 REST=1h leaves so many alone for so long; HOSTS=1000, IDLE_CLUSTERS=200 idle ones.
 	cd test/integration && $(PATIENTLY) "testing test/integration" $(GO_SUITE) -v -p 1 -timeout 60m ./idle -args -long
 	cd test/integration && $(PATIENTLY) "testing test/integration" $(GO_SUITE) -v -p 1 -timeout 4h ./scale -args -long $(if $(CLUSTERS),-clusters=$(CLUSTERS)) $(if $(REST),-rest=$(REST))
+
+	cd test/integration && $(PATIENTLY) "testing test/integration" $(GO_SUITE) -v -timeout 2h ./crowd -args -long $(if $(HOSTS),-hosts=$(HOSTS)) $(if $(IDLE_CLUSTERS),-idle-clusters=$(IDLE_CLUSTERS))
+
+# The suite is in one file, which an older revision can run, too. Nothing of that revision
+# is changed.
+.PHONY: bench-scale
+bench-scale: local-repository ## Measure 1000 idle hosts and 200 idle clusters (HOSTS=1000, IDLE_CLUSTERS=200) with the managers of BASE=<git revision>, then with those here.
+	@test -n "$(BASE)" || { echo 'name the older revision: make bench-scale BASE=<git revision>'; exit 1; }
+	rm -rf $(OUT)/base && mkdir -p $(OUT)/base/test/integration/crowd
+	git archive $(BASE) | tar -xf - -C $(OUT)/base
+	cp test/integration/crowd/*.go $(OUT)/base/test/integration/crowd/
+	$(MAKE) --no-print-directory -C $(OUT)/base local-repository
+	-cd $(OUT)/base/test/integration && $(PATIENTLY) "measuring $(BASE)" $(GO_SUITE) -v -timeout 2h ./crowd -args -long $(if $(HOSTS),-hosts=$(HOSTS)) $(if $(IDLE_CLUSTERS),-idle-clusters=$(IDLE_CLUSTERS))
+	cd test/integration && $(PATIENTLY) "measuring this revision" $(GO_SUITE) -v -timeout 2h ./crowd -args -long $(if $(HOSTS),-hosts=$(HOSTS)) $(if $(IDLE_CLUSTERS),-idle-clusters=$(IDLE_CLUSTERS))
+	rm -rf $(OUT)/base
 
 .PHONY: test-talos
 test-talos: local-repository $(if $(SMOKE),,test-histories) ## Run test-histories, and the suite on real Talos nodes in containers where there can be Docker. SMOKE=1 takes one node only; STRICT=1 fails where there can be no Docker; ONLY=<label filter>, BUSY=20.
