@@ -21,7 +21,7 @@ func TestTheLastContactIsOfTheRightMachineAndGoesWithItsHost(t *testing.T) {
 	m := w.Manager()
 	w.Settle(m)
 	last := func(name string) bool {
-		_, known := m.Contacts.Last(client.ObjectKey{Namespace: harness.TestNamespace, Name: name})
+		_, known := m.Probes.Last(client.ObjectKey{Namespace: harness.TestNamespace, Name: name})
 		return known
 	}
 	g.Expect(last("h1")).To(BeTrue())

@@ -184,7 +184,7 @@ type Manager struct {
 	Machines *controllers.MachineReconciler
 	Hosts    *controllers.HostReconciler
 
-	Contacts                    *probe.Log
+	Probes                      *probe.Log
 	Counts                      *metrics.Counts
 	hostWatcher, machineWatcher *machinewatch.Watcher
 	openWatches                 int
@@ -200,12 +200,12 @@ func (w *Environment) Manager() *Manager {
 	store := credentials.New(c, cachedReader{Reader: c, Environment: w}, w.Clock)
 	m.machineWatcher = machinewatch.New(w.T.Context(), watches, controllers.TalosMachineOf)
 	m.hostWatcher = machinewatch.New(w.T.Context(), watches, controllers.HostOf)
-	m.Contacts, m.Counts = probe.NewLog(w.Clock), metrics.NewCounts()
+	m.Probes, m.Counts = probe.NewLog(w.Clock), metrics.NewCounts()
 	m.Clusters = &controllers.ClusterReconciler{Client: c, APIReader: live, ClusterDomain: "example.local"}
 	m.Machines = &controllers.MachineReconciler{
 		Client: c, APIReader: live, Changes: m.machineWatcher.Events(),
 		Metal: &metal.Backend{
-			Client: c, APIReader: live, Dialer: dialer, Credentials: store, Probes: m.Contacts, Counts: m.Counts, Tracker: machinewatch.NewTracker(m.machineWatcher, w.Clock),
+			Client: c, APIReader: live, Dialer: dialer, Credentials: store, Probes: m.Probes, Counts: m.Counts, Tracker: machinewatch.NewTracker(m.machineWatcher, w.Clock),
 			Clock: w.Clock, Random: w.Random, Recorder: w.events, Pacing: pace,
 		},
 		Container: &container.Backend{
@@ -216,7 +216,7 @@ func (w *Environment) Manager() *Manager {
 	m.Hosts = &controllers.HostReconciler{
 		Client: c, APIReader: live, Dialer: dialer, Credentials: store,
 		Clock: w.Clock, Recorder: w.events, Pacing: pace,
-		Probes: m.Contacts, Counts: m.Counts, Tracker: machinewatch.NewTracker(m.hostWatcher, w.Clock), Changes: m.hostWatcher.Events(),
+		Probes: m.Probes, Counts: m.Counts, Tracker: machinewatch.NewTracker(m.hostWatcher, w.Clock), Changes: m.hostWatcher.Events(),
 	}
 
 	return m
