@@ -127,9 +127,9 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 	store := credentials.New(mgr.GetClient(), secrets.NewReader(options.SecretCachingClient, mgr.GetAPIReader()), options.Clock)
 	follower := machinewatch.New(ctx, options.Dialer, controllers.TalosMachineOf)
 	hostWatcher := machinewatch.New(ctx, options.Dialer, controllers.HostOf)
-	contacts := probe.NewLog(options.Clock)
+	probes := probe.NewLog(options.Clock)
 	counts := metrics.NewCounts()
-	if err := registerMetrics(ctx, mgr, options, contacts, counts, hostWatcher, follower); err != nil {
+	if err := registerMetrics(ctx, mgr, options, probes, counts, hostWatcher, follower); err != nil {
 		return err
 	}
 	concurrency := options.Controller()
@@ -140,14 +140,14 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 	if err := clusters.SetupWithManager(ctx, mgr, concurrency); err != nil {
 		return err
 	}
-	machines := machineReconciler(mgr, options, store, contacts, counts, follower)
+	machines := machineReconciler(mgr, options, store, probes, counts, follower)
 	if err := machines.SetupWithManager(ctx, mgr, concurrency); err != nil {
 		return err
 	}
 	hosts := &controllers.HostReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
 		Clock: options.Clock, Pacing: options.pacing(), Recorder: reconciliation.NewEventRecorder(mgr, "taloshost-controller"),
-		Probes: contacts, Counts: counts, Tracker: machinewatch.NewTracker(hostWatcher, options.Clock), Changes: hostWatcher.Events(),
+		Probes: probes, Counts: counts, Tracker: machinewatch.NewTracker(hostWatcher, options.Clock), Changes: hostWatcher.Events(),
 		WatchFilterValue: options.WatchFilterValue,
 	}
 	if err := hosts.SetupWithManager(ctx, mgr, concurrency); err != nil {
@@ -160,7 +160,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 
 // machineReconciler is the controller of TalosMachines, with both ways of getting one.
 func machineReconciler(
-	mgr ctrl.Manager, options Options, store *credentials.Store, contacts *probe.Log, counts *metrics.Counts, follower *machinewatch.Watcher,
+	mgr ctrl.Manager, options Options, store *credentials.Store, probes *probe.Log, counts *metrics.Counts, follower *machinewatch.Watcher,
 ) *controllers.MachineReconciler {
 	events := reconciliation.NewEventRecorder(mgr, "talosmachine-controller")
 
@@ -168,7 +168,7 @@ func machineReconciler(
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(),
 		Metal: &metal.Backend{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
-			Probes: contacts, Counts: counts, Tracker: machinewatch.NewTracker(follower, options.Clock),
+			Probes: probes, Counts: counts, Tracker: machinewatch.NewTracker(follower, options.Clock),
 			Clock: options.Clock, Random: options.Random, Recorder: events, Pacing: options.pacing(),
 			ImageFactory: options.ImageFactory,
 		},
@@ -184,7 +184,7 @@ func machineReconciler(
 
 // registerMetrics registers the metrics of hosts. The machine of a host has answered
 // just now while it is watched; else when it was last asked.
-func registerMetrics(ctx context.Context, mgr ctrl.Manager, options Options, contacts *probe.Log, counts *metrics.Counts, hosts, machines *machinewatch.Watcher) error {
+func registerMetrics(ctx context.Context, mgr ctrl.Manager, options Options, probes *probe.Log, counts *metrics.Counts, hosts, machines *machinewatch.Watcher) error {
 	list := func() []infrav1.TalosHost {
 		found := &infrav1.TalosHostList{}
 		if err := mgr.GetClient().List(ctx, found, client.UnsafeDisableDeepCopy); err != nil {
@@ -198,7 +198,7 @@ func registerMetrics(ctx context.Context, mgr ctrl.Manager, options Options, con
 		if hosts.Watching(key) || machines.Watching(client.ObjectKey{Namespace: host.Namespace, Name: host.Spec.ConsumerRef.Name}) {
 			return options.Clock.Now(), true
 		}
-		return contacts.Last(key)
+		return probes.Last(key)
 	}
 
 	return metrics.NewHosts(list, answered, counts).Register(options.Metrics)

@@ -1,4 +1,4 @@
-package controllers
+package controllers_test
 
 import (
 	"testing"
@@ -9,15 +9,17 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/controllers"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/harness"
 )
 
 // TestAnUpgradeRenamesConditions: the first reconcile of a new manager renames what the
 // manager before it has written. Nothing else is known of some machines.
 func TestAnUpgradeRenamesConditions(t *testing.T) {
 	g := NewWithT(t)
-	w, m, metal := provisioned(t)
-	long := metav1.NewTime(w.clock.Now().Add(-24 * time.Hour).Truncate(time.Second))
-	machine := w.machine("a")
+	w, m, metal := harness.Provisioned(t)
+	long := metav1.NewTime(w.Clock.Now().Add(-24 * time.Hour).Truncate(time.Second))
+	machine := w.Machine("a")
 	machine.Status.Conditions = []metav1.Condition{
 		{Type: infrav1.ReadyCondition, Status: metav1.ConditionTrue, Reason: "Running", LastTransitionTime: long},
 		{Type: "HostClaimed", Status: metav1.ConditionTrue, Reason: "Claimed", LastTransitionTime: long},
@@ -26,11 +28,11 @@ func TestAnUpgradeRenamesConditions(t *testing.T) {
 		{Type: "IdentityUnverified", Status: metav1.ConditionTrue, Reason: "NoFingerprint", LastTransitionTime: long},
 		{Type: "SomebodyElses", Status: metav1.ConditionTrue, Reason: "Theirs", LastTransitionTime: long},
 	}
-	g.Expect(w.client.Status().Update(t.Context(), machine)).To(Succeed())
+	g.Expect(w.Client.Status().Update(t.Context(), machine)).To(Succeed())
 
-	w.settle(m)
+	w.Settle(m)
 	g.Expect(metal.Applied()).To(HaveLen(1))
-	machine = w.machine("a")
+	machine = w.Machine("a")
 	known := map[string]metav1.ConditionStatus{}
 	for _, condition := range machine.Status.Conditions {
 		known[condition.Type] = condition.Status
@@ -81,7 +83,7 @@ func TestFormerNamesOfConditions(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			NewWithT(t).Expect(upgraded(tt.before)).To(Equal(tt.after))
+			NewWithT(t).Expect(controllers.Upgraded(tt.before)).To(Equal(tt.after))
 		})
 	}
 }

@@ -1,4 +1,4 @@
-package controllers
+package controllers_test
 
 import (
 	"testing"
@@ -14,15 +14,15 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/controllers"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/harness"
 )
-
-const testTemplate = "workers"
 
 // newTemplate is a template of the test cluster.
 func newTemplate(spec infrav1.TalosMachineSpec, changes ...func(*infrav1.TalosMachineTemplate)) *infrav1.TalosMachineTemplate {
 	template := &infrav1.TalosMachineTemplate{ObjectMeta: metav1.ObjectMeta{
-		Namespace: testNamespace, Name: testTemplate,
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: testCluster, UID: "cluster-uid"}},
+		Namespace: harness.TestNamespace, Name: harness.TestTemplate,
+		OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: harness.TestCluster, UID: "cluster-uid"}},
 	}}
 	template.Spec.Template.Spec = spec
 	for _, change := range changes {
@@ -60,77 +60,67 @@ func platformNode(name, architecture string) *corev1.Node {
 	}
 }
 
-// templatePass is a reconciliation over the template, and what it says after that.
-func (w *world) templatePass() *infrav1.TalosMachineTemplate {
-	w.t.Helper()
-	r := &MachineTemplateReconciler{Client: w.life.Client(w.client), APIReader: w.client}
-	_, err := r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Namespace: testNamespace, Name: testTemplate}})
-	NewWithT(w.t).Expect(err).NotTo(HaveOccurred())
-
-	return get(w, &infrav1.TalosMachineTemplate{}, testTemplate)
-}
-
 func TestATemplateOfMetalTellsTheLeastOfItsHosts(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(t, newTemplate(ofLargeHosts()), newHost("small", "10.0.0.3"))
-	g.Expect(w.templatePass().Status.Capacity).To(BeEmpty(), "no host is selected")
+	w := harness.New(t, newTemplate(ofLargeHosts()), harness.NewHost("small", "10.0.0.3"))
+	g.Expect(w.ReconcileTemplate().Status.Capacity).To(BeEmpty(), "no host is selected")
 	for name, cpus := range map[string]int32{"h1": 8, "h2": 4} {
-		g.Expect(w.client.Create(t.Context(), newHost(name, "10.0.0.1", large(cpus)))).To(Succeed())
-		host := w.host(name)
+		g.Expect(w.Client.Create(t.Context(), harness.NewHost(name, "10.0.0.1", large(cpus)))).To(Succeed())
+		host := w.Host(name)
 		before := host.DeepCopy()
 		large(cpus)(host)
-		g.Expect(w.client.Status().Patch(t.Context(), host, client.MergeFrom(before))).To(Succeed())
+		g.Expect(w.Client.Status().Patch(t.Context(), host, client.MergeFrom(before))).To(Succeed())
 	}
-	status := w.templatePass().Status
+	status := w.ReconcileTemplate().Status
 	g.Expect(status.Capacity.Cpu().Value()).To(BeEquivalentTo(4))
 	g.Expect(status.Capacity.Memory().Value()).To(BeEquivalentTo(16 << 30))
 	g.Expect(status.NodeInfo).To(Equal(infrav1.TemplateNodeInfo{Architecture: "amd64", OperatingSystem: "linux"}))
 
-	writes := w.life.Effects()
-	w.templatePass()
-	g.Expect(w.life.Effects()).To(Equal(writes), "nothing is written while nothing changes")
+	writes := w.Life.Effects()
+	w.ReconcileTemplate()
+	g.Expect(w.Life.Effects()).To(Equal(writes), "nothing is written while nothing changes")
 
-	w.remove(w.host("h1"))
-	w.remove(w.host("h2"))
-	status = w.templatePass().Status
+	w.Remove(w.Host("h1"))
+	w.Remove(w.Host("h2"))
+	status = w.ReconcileTemplate().Status
 	g.Expect(status.Capacity).To(BeEmpty())
 	g.Expect(status.NodeInfo).To(BeZero())
 }
 
 func TestATemplateOfPodsTellsItsResources(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(t, newTemplate(inContainers(), func(template *infrav1.TalosMachineTemplate) {
+	w := harness.New(t, newTemplate(inContainers(), func(template *infrav1.TalosMachineTemplate) {
 		template.OwnerReferences = nil // As that of a ClusterClass.
 	}))
-	status := w.templatePass().Status
+	status := w.ReconcileTemplate().Status
 	g.Expect(status.Capacity.Cpu().Value()).To(BeEquivalentTo(2))
 	g.Expect(status.Capacity.Memory().Value()).To(BeEquivalentTo(2 << 30))
 	g.Expect(status.NodeInfo).To(BeZero(), "there is no node")
 
-	g.Expect(w.client.Create(t.Context(), platformNode("a", "arm64"))).To(Succeed())
-	g.Expect(w.templatePass().Status.NodeInfo).To(Equal(infrav1.TemplateNodeInfo{Architecture: "arm64", OperatingSystem: "linux"}))
-	g.Expect(w.client.Create(t.Context(), platformNode("b", "amd64"))).To(Succeed())
-	g.Expect(w.templatePass().Status.NodeInfo).To(Equal(infrav1.TemplateNodeInfo{OperatingSystem: "linux"}))
-	writes := w.life.Effects()
-	w.templatePass()
-	g.Expect(w.life.Effects()).To(Equal(writes), "nothing is written while nothing changes")
+	g.Expect(w.Client.Create(t.Context(), platformNode("a", "arm64"))).To(Succeed())
+	g.Expect(w.ReconcileTemplate().Status.NodeInfo).To(Equal(infrav1.TemplateNodeInfo{Architecture: "arm64", OperatingSystem: "linux"}))
+	g.Expect(w.Client.Create(t.Context(), platformNode("b", "amd64"))).To(Succeed())
+	g.Expect(w.ReconcileTemplate().Status.NodeInfo).To(Equal(infrav1.TemplateNodeInfo{OperatingSystem: "linux"}))
+	writes := w.Life.Effects()
+	w.ReconcileTemplate()
+	g.Expect(w.Life.Effects()).To(Equal(writes), "nothing is written while nothing changes")
 }
 
 func TestAPausedTemplateIsLeftAlone(t *testing.T) {
-	for name, pause := range map[string]func(*world){
-		"by its Cluster": func(w *world) {
-			change(w, get(w, &clusterv1.Cluster{}, testCluster), func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
+	for name, pause := range map[string]func(*harness.Environment){
+		"by its Cluster": func(w *harness.Environment) {
+			harness.Change(w, harness.Get(w, &clusterv1.Cluster{}, harness.TestCluster), func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
 		},
-		"by itself": func(w *world) {
-			change(w, get(w, &infrav1.TalosMachineTemplate{}, testTemplate), func(template *infrav1.TalosMachineTemplate) {
+		"by itself": func(w *harness.Environment) {
+			harness.Change(w, harness.Get(w, &infrav1.TalosMachineTemplate{}, harness.TestTemplate), func(template *infrav1.TalosMachineTemplate) {
 				template.Annotations = map[string]string{clusterv1.PausedAnnotation: ""}
 			})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, w := NewWithT(t), newWorld(t, newTemplate(inContainers()))
+			g, w := NewWithT(t), harness.New(t, newTemplate(inContainers()))
 			pause(w)
-			paused := w.templatePass()
+			paused := w.ReconcileTemplate()
 			g.Expect(paused.Status.Capacity).To(BeEmpty())
 			g.Expect(conditions.IsTrue(paused, clusterv1.PausedCondition)).To(BeTrue())
 		})
@@ -139,26 +129,26 @@ func TestAPausedTemplateIsLeftAlone(t *testing.T) {
 
 func TestWhatWakesTemplates(t *testing.T) {
 	g := NewWithT(t)
-	w := newWorld(t, newTemplate(ofLargeHosts()), newTemplate(inContainers(), func(template *infrav1.TalosMachineTemplate) {
+	w := harness.New(t, newTemplate(ofLargeHosts()), newTemplate(inContainers(), func(template *infrav1.TalosMachineTemplate) {
 		template.Name, template.OwnerReferences = "pods", nil
 		template.Labels = map[string]string{clusterv1.WatchLabel: "ours"}
 	}))
 	request := func(name string) ctrl.Request {
-		return ctrl.Request{NamespacedName: client.ObjectKey{Namespace: testNamespace, Name: name}}
+		return ctrl.Request{NamespacedName: client.ObjectKey{Namespace: harness.TestNamespace, Name: name}}
 	}
-	r := &MachineTemplateReconciler{Client: w.life.Client(w.client), APIReader: w.client}
-	g.Expect(r.hostToTemplates(t.Context(), newHost("h", "10.0.0.1"))).To(ConsistOf(request(testTemplate)))
-	g.Expect(r.nodeToTemplates(t.Context(), platformNode("a", "amd64"))).To(ConsistOf(request("pods")))
-	g.Expect(r.clusterToTemplates(t.Context(), newCluster())).To(ConsistOf(request(testTemplate)))
+	r := &controllers.MachineTemplateReconciler{Client: w.Life.Client(w.Client), APIReader: w.Client}
+	g.Expect(r.HostToTemplates(t.Context(), harness.NewHost("h", "10.0.0.1"))).To(ConsistOf(request(harness.TestTemplate)))
+	g.Expect(r.NodeToTemplates(t.Context(), platformNode("a", "amd64"))).To(ConsistOf(request("pods")))
+	g.Expect(r.ClusterToTemplates(t.Context(), harness.NewCluster())).To(ConsistOf(request(harness.TestTemplate)))
 	r.WatchFilterValue = "theirs"
-	g.Expect(r.nodeToTemplates(t.Context(), platformNode("a", "amd64"))).To(BeEmpty())
+	g.Expect(r.NodeToTemplates(t.Context(), platformNode("a", "amd64"))).To(BeEmpty())
 	r.WatchFilterValue = "ours"
-	g.Expect(r.nodeToTemplates(t.Context(), platformNode("a", "amd64"))).To(ConsistOf(request("pods")))
+	g.Expect(r.NodeToTemplates(t.Context(), platformNode("a", "amd64"))).To(ConsistOf(request("pods")))
 
-	g.Expect(isOtherHardware(newHost("h", "10.0.0.1"), newHost("h", "10.0.0.2"))).To(BeFalse(), "its address does not matter")
-	g.Expect(isOtherHardware(newHost("h", "10.0.0.1"), newHost("h", "10.0.0.1", large(4)))).To(BeTrue())
+	g.Expect(controllers.IsOtherHardware(harness.NewHost("h", "10.0.0.1"), harness.NewHost("h", "10.0.0.2"))).To(BeFalse(), "its address does not matter")
+	g.Expect(controllers.IsOtherHardware(harness.NewHost("h", "10.0.0.1"), harness.NewHost("h", "10.0.0.1", large(4)))).To(BeTrue())
 	beating := platformNode("a", "amd64")
 	beating.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: metav1.Unix(1, 0)}}
-	g.Expect(isOtherNode(platformNode("a", "amd64"), beating)).To(BeFalse(), "its heartbeats do not matter")
-	g.Expect(isOtherNode(platformNode("a", "amd64"), platformNode("a", "arm64"))).To(BeTrue())
+	g.Expect(controllers.IsOtherNode(platformNode("a", "amd64"), beating)).To(BeFalse(), "its heartbeats do not matter")
+	g.Expect(controllers.IsOtherNode(platformNode("a", "amd64"), platformNode("a", "arm64"))).To(BeTrue())
 }

@@ -19,23 +19,23 @@ type Lookup struct {
 	Live client.Reader
 }
 
-// Candidates lists the hosts that may stand for the machine of a host, which is known, or
+// candidates lists the hosts that may stand for the machine of a host, which is known, or
 // has told itself, to be of the given identity. They are those of the cache: nobody may
 // change them.
-func (l Lookup) Candidates(ctx context.Context, host *infrav1.TalosHost, told infrav1.HostIdentity) ([]infrav1.TalosHost, error) {
+func (l Lookup) candidates(ctx context.Context, host *infrav1.TalosHost, told infrav1.HostIdentity) ([]infrav1.TalosHost, error) {
 	return listByKeys(ctx, l.Cached, append(addressKeys(host), identityKeys(told)...))
 }
 
 // Duplicate finds the host that goes before a host, see DuplicateOf.
 func (l Lookup) Duplicate(ctx context.Context, host *infrav1.TalosHost, told infrav1.HostIdentity) (*infrav1.TalosHost, error) {
-	others, err := l.Candidates(ctx, host, told)
+	others, err := l.candidates(ctx, host, told)
 
 	return DuplicateOf(host, told, others, l.InUse(ctx, host.Namespace)), err
 }
 
 // DuplicateInUse finds the host for whose sake a host is not wiped, see DuplicateInUse.
 func (l Lookup) DuplicateInUse(ctx context.Context, host *infrav1.TalosHost, told infrav1.HostIdentity) (*infrav1.TalosHost, error) {
-	others, err := l.Candidates(ctx, host, told)
+	others, err := l.candidates(ctx, host, told)
 
 	return DuplicateInUse(host, told, others, l.InUse(ctx, host.Namespace)), err
 }
@@ -43,7 +43,7 @@ func (l Lookup) DuplicateInUse(ctx context.Context, host *infrav1.TalosHost, tol
 // DuplicateHandedOver finds another host in use whose machine was handed over, and is the
 // one that has told its identity; nil when there is none.
 func (l Lookup) DuplicateHandedOver(ctx context.Context, host *infrav1.TalosHost, told infrav1.HostIdentity) (*infrav1.TalosHost, error) {
-	others, err := l.Candidates(ctx, host, told)
+	others, err := l.candidates(ctx, host, told)
 	used := l.InUse(ctx, host.Namespace)
 	for i := range others {
 		other := &others[i]

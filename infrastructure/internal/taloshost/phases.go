@@ -131,8 +131,11 @@ func (r Rule) Allows(host *infrav1.TalosHost) bool {
 
 // Rules is the table of who may write which record in which phase.
 func Rules() []Rule {
-	isNotReprovisioned := func(host *infrav1.TalosHost) bool { return !IsReprovisioned(host) }
+	return slices.Concat(consumerRules(), ownerRules())
+}
 
+// consumerRules are those of the TalosMachine controller.
+func consumerRules() []Rule {
 	return []Rule{
 		{
 			Name: "Claim", Writer: Consumer, Records: []Record{ConsumerRef},
@@ -175,6 +178,12 @@ func Rules() []Rule {
 			Name: "StopWaiting", Writer: Consumer, Records: []Record{ConsumerRef},
 			From: []Phase{Releasing}, To: Releasing, When: isNotReprovisioned,
 		},
+	}
+}
+
+// ownerRules are those of the TalosHost controller.
+func ownerRules() []Rule {
+	return []Rule{
 		{
 			Name: "Adopt", Writer: Owner, Records: []Record{Release},
 			From: []Phase{Free}, To: Releasing, Text: "adoptionPolicy has it wiped",
@@ -197,6 +206,10 @@ func Rules() []Rule {
 			From: []Phase{Free}, To: Free,
 		},
 	}
+}
+
+func isNotReprovisioned(host *infrav1.TalosHost) bool {
+	return !IsReprovisioned(host)
 }
 
 // ruleOf is the rule of a name; the zero Rule, which allows nothing, when there is none.

@@ -32,9 +32,9 @@ var guards = map[string][]string{
 	"bootstrap/pkg/secrets":                  {"bootstrap/internal/controllers"},
 	"bootstrap/pkg/talosclient":              {"test/talossim"},
 	"infrastructure/internal/taloshost/wipe": {"infrastructure/internal/controllers"},
-	"infrastructure/internal/claim":          {"infrastructure/internal/controllers"},
-	"infrastructure/internal/taloshost":      {"infrastructure/internal/controllers"},
-	"infrastructure/internal/quorum":         {"infrastructure/internal/controllers"},
+	"infrastructure/internal/claim":          {"infrastructure/internal/backends/metal"},
+	"infrastructure/internal/taloshost":      {"infrastructure/internal/backends/metal", "infrastructure/internal/controllers"},
+	"infrastructure/internal/quorum":         {"infrastructure/internal/backends/metal", "infrastructure/internal/controllers"},
 }
 
 // maxSurvivors is the share of mutants, in percent, that may survive.

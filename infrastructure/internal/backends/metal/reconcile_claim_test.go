@@ -1,0 +1,185 @@
+package metal_test
+
+import (
+	"fmt"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/harness"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
+)
+
+func TestTwoMachinesWantOneHost(t *testing.T) {
+	g := NewWithT(t)
+	w := harness.New(t, append(append(harness.NewMachine(t, "a"), harness.NewMachine(t, "b")...), harness.NewHost("h1", "10.0.0.1"))...)
+	metals := []*harness.BareMetal{w.AddMachine("10.0.0.1"), w.AddMachine("10.0.0.2")}
+	m := w.Manager()
+	w.Settle(m)
+
+	winner, loser := w.Machine("a"), w.Machine("b")
+	if loser.Spec.HostRef.Name != "" {
+		winner, loser = loser, winner
+	}
+	g.Expect(winner.Spec.HostRef.Name).To(Equal("h1"))
+	g.Expect(loser.Spec.HostRef).To(BeZero())
+	waiting := conditions.Get(loser, infrav1.AllocatedCondition)
+	g.Expect(waiting.Reason).To(Equal(infrav1.NoHostFitsReason))
+	g.Expect(waiting.Message).To(Equal("No TalosHost of 1 can be claimed: 1 claimed"))
+	g.Expect(conditions.Get(loser, infrav1.ReadyCondition).Reason).To(Equal(infrav1.NoHostFitsReason))
+
+	g.Expect(w.Client.Create(t.Context(), harness.NewHost("h2", "10.0.0.2"))).To(Succeed())
+	w.Settle(m)
+	g.Expect(w.Machine(loser.Name).Spec.HostRef.Name).To(Equal("h2"))
+	g.Expect(w.Machine("a").Spec.ProviderID).NotTo(Equal(w.Machine("b").Spec.ProviderID))
+	g.Expect(metals[0].Applied()).To(HaveLen(1))
+	g.Expect(metals[1].Applied()).To(HaveLen(1))
+	g.Expect(m.Counts.Claims(harness.TestNamespace, metrics.ClaimClaimed)).To(Equal(2))
+}
+
+func TestAHostThatIsTakenInTheLastMomentIsNotTakenAgain(t *testing.T) {
+	g := NewWithT(t)
+	w := harness.New(t, append(harness.NewMachine(t, "a"), harness.NewHost("h1", "10.0.0.1"))...)
+	metal := w.AddMachine("10.0.0.1")
+	m := w.Manager()
+	w.BeforeUpdate = func(object client.Object) {
+		g.Expect(object.GetName()).To(Equal("h1"), "the first update is the claim")
+		other := w.Host("h1")
+		other.Spec.ConsumerRef = infrav1.ConsumerReference{Kind: infrav1.TalosMachineKind, Namespace: harness.TestNamespace, Name: "z", ProviderID: "talos://z"}
+		g.Expect(w.Client.Update(t.Context(), other)).To(Succeed())
+	}
+	w.Settle(m)
+	g.Expect(w.Host("h1").Spec.ConsumerRef.Name).To(Equal("z"))
+	g.Expect(w.Machine("a").Spec.HostRef).To(BeZero())
+	g.Expect(conditions.Get(w.Machine("a"), infrav1.AllocatedCondition).Reason).To(Equal(infrav1.NoHostFitsReason))
+	g.Expect(metal.Applied()).To(BeEmpty())
+	g.Expect(m.Counts.Claims(harness.TestNamespace, metrics.ClaimConflict)).To(Equal(1))
+	g.Expect(m.Counts.Claims(harness.TestNamespace, metrics.ClaimClaimed)).To(BeZero())
+}
+
+func TestNothingIsClaimedBeforeItsTime(t *testing.T) {
+	tests := map[string]struct {
+		change func(*harness.Environment)
+		reason string
+	}{
+		"the infrastructure of the cluster is not there": {
+			change: func(w *harness.Environment) {
+				cluster := harness.NewCluster()
+				g := NewWithT(w.T)
+				g.Expect(w.Client.Get(w.T.Context(), client.ObjectKeyFromObject(cluster), cluster)).To(Succeed())
+				cluster.Status.Initialization.InfrastructureProvisioned = nil
+				g.Expect(w.Client.Status().Update(w.T.Context(), cluster)).To(Succeed())
+			},
+			reason: infrav1.WaitingForClusterInfrastructureReason,
+		},
+		"there is no machine configuration": {
+			change: func(w *harness.Environment) { w.Remove(harness.Get(w, &corev1.Secret{}, "a")) },
+			reason: infrav1.WaitingForBootstrapDataReason,
+		},
+		"the Machine had another TalosMachine, which is gone": {
+			change: func(w *harness.Environment) {
+				harness.Change(w, harness.Get(w, &clusterv1.Machine{}, "a"), func(m *clusterv1.Machine) { m.Spec.ProviderID = "talos://before" })
+			},
+			reason: infrav1.HostLostReason,
+		},
+		"the host has disks, and none is named": {
+			change: func(w *harness.Environment) {
+				harness.Change(w, w.Host("h1"), func(h *infrav1.TalosHost) { h.Spec.Install = infrav1.HostInstall{} })
+			},
+			reason: infrav1.NoHostFitsReason,
+		},
+		"the maintenance certificate is another one than demanded": {
+			change: func(w *harness.Environment) {
+				harness.Change(w, w.Host("h1"), func(h *infrav1.TalosHost) { h.Spec.MaintenanceCertFingerprint = "boot-0" })
+			},
+			reason: infrav1.NoHostFitsReason,
+		},
+		"the host is unschedulable": {
+			change: func(w *harness.Environment) {
+				harness.Change(w, w.Host("h1"), func(h *infrav1.TalosHost) { h.Spec.Unschedulable = ptr.To(true) })
+			},
+			reason: infrav1.NoHostFitsReason,
+		},
+		"another machine answers": {
+			change: func(w *harness.Environment) {
+				harness.Change(w, w.Host("h1"), func(h *infrav1.TalosHost) { h.Spec.Identity.UUID = "4c4c4544-0042-3510-8053-b4c04f4d4e99" })
+			},
+			reason: infrav1.NoHostFitsReason,
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			w := harness.New(t, append(harness.NewMachine(t, "a"), harness.NewHost("h1", "10.0.0.1"))...)
+			metal := w.AddMachine("10.0.0.1")
+			tt.change(w)
+			w.Settle(w.Manager())
+			g.Expect(conditions.Get(w.Machine("a"), infrav1.AllocatedCondition).Reason).To(Equal(tt.reason))
+			g.Expect(w.Host("h1").Spec.ConsumerRef).To(BeZero())
+			g.Expect(metal.Applied()).To(BeEmpty())
+		})
+	}
+}
+
+func TestAProviderIDOfTheHostIsTaken(t *testing.T) {
+	g := NewWithT(t)
+	w := harness.New(t, append(harness.NewMachine(t, "a"), harness.NewHost("h1", "10.0.0.1", func(h *infrav1.TalosHost) { h.Spec.ProviderID = "cloud://zone/7" }))...)
+	metal := w.AddMachine("10.0.0.1")
+	w.Settle(w.Manager())
+	g.Expect(w.Machine("a").Spec.ProviderID).To(Equal("cloud://zone/7"))
+	g.Expect(string(metal.Applied()[0])).To(ContainSubstring("provider-id: cloud://zone/7"))
+}
+
+func TestAClaimPrefersTheWishedFailureDomain(t *testing.T) {
+	for i := range 5 {
+		t.Run(fmt.Sprintf("choice %d", i), func(t *testing.T) {
+			g := NewWithT(t)
+			w := harness.New(t, append(harness.NewMachine(t, "a"), harness.NewHost("h1", "10.0.0.1", harness.InFailureDomain("rack-1")), harness.NewHost("h2", "10.0.0.2", harness.InFailureDomain("rack-2")), harness.NewHost("h3", "10.0.0.3"))...)
+			for range i {
+				w.Random.IntN(2)
+			}
+			w.Wishes("rack-2")
+			for _, address := range []string{"10.0.0.1", "10.0.0.2", "10.0.0.3"} {
+				w.AddMachine(address)
+			}
+			w.Settle(w.Manager())
+			g.Expect(w.Machine("a").Spec.HostRef.Name).To(Equal("h2"))
+			g.Expect(w.Machine("a").Status.FailureDomain).To(Equal("rack-2"))
+		})
+	}
+	t.Run("and takes another one where it has none left", func(t *testing.T) {
+		g := NewWithT(t)
+		w := harness.New(t, append(harness.NewMachine(t, "a"), harness.NewHost("h1", "10.0.0.1", harness.InFailureDomain("rack-1")))...)
+		w.Wishes("rack-2")
+		w.AddMachine("10.0.0.1")
+		w.Settle(w.Manager())
+		g.Expect(w.Machine("a").Spec.HostRef.Name).To(Equal("h1"))
+		g.Expect(w.Machine("a").Status.FailureDomain).To(Equal("rack-1"), "it says where the machine really is")
+	})
+}
+
+func TestARequiredFailureDomainIsWaitedFor(t *testing.T) {
+	g := NewWithT(t)
+	w := harness.New(t, append(harness.NewMachine(t, "a", func(m *infrav1.TalosMachine) { m.Spec.Metal.FailureDomainPolicy = infrav1.FailureDomainRequired }),
+		harness.NewHost("h1", "10.0.0.1", harness.InFailureDomain("rack-1")), harness.NewHost("h3", "10.0.0.3"))...)
+	w.Wishes("rack-2")
+	w.AddMachine("10.0.0.1")
+	w.AddMachine("10.0.0.3")
+	m := w.Manager()
+	w.Settle(m)
+	found := conditions.Get(w.Machine("a"), infrav1.AllocatedCondition)
+	g.Expect(found.Reason).To(Equal(infrav1.NoHostFitsReason))
+	g.Expect(found.Message).To(Equal("No TalosHost of 2 can be claimed: 2 in another failure domain"))
+	g.Expect(w.Host("h1").Spec.ConsumerRef).To(BeZero())
+
+	g.Expect(w.Client.Create(t.Context(), harness.NewHost("h2", "10.0.0.2", harness.InFailureDomain("rack-2")))).To(Succeed())
+	w.AddMachine("10.0.0.2")
+	w.Settle(m)
+	g.Expect(w.Machine("a").Spec.HostRef.Name).To(Equal("h2"))
+}

@@ -1,0 +1,197 @@
+package controllers_test
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/harness"
+)
+
+// expectMended spoils the Service of a control plane, and expects it back as it was.
+func expectMended(t *testing.T, spoil func(*harness.Environment)) {
+	t.Helper()
+	g := NewWithT(t)
+	w, m := harness.WithPods(t, nil)
+	before := w.Service()
+	spoil(w)
+	w.Settle(m)
+	w.ExpectReady()
+	after := w.Service()
+	g.Expect(after.Spec.ClusterIP).To(Equal(before.Spec.ClusterIP))
+	g.Expect(after.Spec.Type).To(Equal(before.Spec.Type))
+	g.Expect(after.Spec.Ports).To(Equal(before.Spec.Ports))
+	g.Expect(after.Spec.Selector).To(Equal(before.Spec.Selector))
+	g.Expect(after.Spec.ExternalName).To(BeEmpty())
+	g.Expect(after.Spec.PublishNotReadyAddresses).To(BeFalse())
+	g.Expect(w.TalosCluster().Spec.ControlPlaneEndpoint.Host).To(Equal(before.Spec.ClusterIP))
+}
+
+func TestBadInputEndpointServiceDeleted(t *testing.T) {
+	t.Run("later", func(t *testing.T) {
+		expectMended(t, func(w *harness.Environment) { w.Remove(w.Service()) })
+	})
+	t.Run("before the cache has the endpoint", func(t *testing.T) {
+		g := NewWithT(t)
+		w, m := harness.WithPods(t, nil)
+		before, old := w.Service(), w.TalosCluster()
+		old.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{}
+		w.Remove(before)
+		m.Clusters.Client = harness.Behind[*infrav1.TalosCluster]{Client: w.Life.Client(w.Client), Old: old}
+		_, err := m.Clusters.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(old)})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(w.Service().Spec.ClusterIP).To(Equal(before.Spec.ClusterIP))
+		g.Expect(w.TalosCluster().Spec.ControlPlaneEndpoint.Host).To(Equal(before.Spec.ClusterIP))
+	})
+	t.Run("while another manager was about to make it for the first time", func(t *testing.T) {
+		g := NewWithT(t)
+		w, m := harness.WithPods(t, nil)
+		before, old := w.Service(), w.TalosCluster()
+		old.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{}
+		w.Remove(before)
+		slow := w.Manager()
+		slow.Clusters.Client = harness.Behind[*infrav1.TalosCluster]{Client: w.Life.Client(w.Client), Old: old}
+		slow.Clusters.APIReader = &harness.BehindOnce[*infrav1.TalosCluster]{Reader: w.Client, Old: old}
+		_, err := slow.Clusters.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(old)})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(w.Exists(&corev1.Service{}, before.Name)).To(BeFalse(), "it had another address")
+		w.Settle(m)
+		w.ExpectReady()
+		g.Expect(w.Service().Spec.ClusterIP).To(Equal(before.Spec.ClusterIP))
+	})
+	t.Run("and made by somebody else at another address", func(t *testing.T) {
+		g := NewWithT(t)
+		w, m := harness.WithPods(t, nil)
+		before := w.Service().Spec.ClusterIP
+		harness.Change(w, w.Service(), func(s *corev1.Service) { s.Spec.ClusterIP, s.Spec.ClusterIPs = "172.20.9.9", []string{"172.20.9.9"} })
+		w.Settle(m)
+		w.ExpectNotReady(infrav1.ServiceAddressLostReason, "172.20.9.9", before, "delete the Service")
+		w.Remove(w.Service())
+		w.Settle(m)
+		w.ExpectReady()
+		g.Expect(w.Service().Spec.ClusterIP).To(Equal(before))
+	})
+}
+
+func TestBadInputEndpointServiceTypeChanged(t *testing.T) {
+	t.Run("to one that leads to a name", func(t *testing.T) {
+		expectMended(t, func(w *harness.Environment) {
+			harness.Change(w, w.Service(), func(s *corev1.Service) {
+				s.Spec.Type, s.Spec.ExternalName, s.Spec.ClusterIP, s.Spec.ClusterIPs = corev1.ServiceTypeExternalName, "example.com", "", nil
+			})
+		})
+	})
+	t.Run("to one with ports at nodes", func(t *testing.T) {
+		expectMended(t, func(w *harness.Environment) {
+			harness.Change(w, w.Service(), func(s *corev1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, 30000 })
+		})
+	})
+	t.Run("its type is changed by its user", func(t *testing.T) {
+		g := NewWithT(t)
+		w, m := harness.WithPods(t, nil)
+		before := w.Service()
+		harness.Change(w, w.TalosCluster(), harness.OfType(infrav1.ControlPlaneServiceNodePort))
+		w.Settle(m)
+		w.ExpectReady()
+		g.Expect(w.Service().Spec.Type).To(Equal(corev1.ServiceTypeNodePort))
+		g.Expect(w.Service().Spec.ClusterIP).To(Equal(before.Spec.ClusterIP))
+	})
+}
+
+func TestTheServiceOfTheControlPlaneIsMended(t *testing.T) {
+	t.Run("it selects others", func(t *testing.T) {
+		expectMended(t, func(w *harness.Environment) {
+			harness.Change(w, w.Service(), func(s *corev1.Service) { s.Spec.Selector = map[string]string{"app": "theirs"} })
+		})
+	})
+	t.Run("it has other ports", func(t *testing.T) {
+		expectMended(t, func(w *harness.Environment) {
+			harness.Change(w, w.Service(), func(s *corev1.Service) {
+				s.Spec.Ports = append(s.Spec.Ports, corev1.ServicePort{Name: "more", Port: 1}, corev1.ServicePort{Name: "most", Port: 2})
+			})
+		})
+	})
+	t.Run("it is ready before the machines are", func(t *testing.T) {
+		expectMended(t, func(w *harness.Environment) {
+			harness.Change(w, w.Service(), func(s *corev1.Service) { s.Spec.PublishNotReadyAddresses = true })
+		})
+	})
+	t.Run("what others have set stays", func(t *testing.T) {
+		g := NewWithT(t)
+		w, m := harness.WithPods(t, harness.OfType(infrav1.ControlPlaneServiceNodePort))
+		harness.Change(w, w.Service(), func(s *corev1.Service) {
+			s.Spec.Ports[0].NodePort, s.Spec.SessionAffinity = 30000, corev1.ServiceAffinityClientIP
+			s.Annotations = map[string]string{"balancer": "theirs"}
+		})
+		writes := w.Life.Effects()
+		w.Settle(m)
+		g.Expect(w.Life.Effects()).To(Equal(writes))
+		g.Expect(w.Service().Spec.Ports[0].NodePort).To(Equal(int32(30000)))
+		g.Expect(w.Service().Annotations).To(HaveKey("balancer"))
+	})
+}
+
+func TestTheServiceOfTheControlPlaneCannotBeHad(t *testing.T) {
+	t.Run("its name is somebody else's", func(t *testing.T) {
+		g := NewWithT(t)
+		w := harness.NewWithPods(t, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: harness.TestNamespace, Name: harness.MadeService, UID: "theirs"}})
+		m := w.Manager()
+		w.Live(m, 5*time.Minute)
+		w.ExpectNotReady(infrav1.ServiceNameConflictReason, harness.MadeService, "nothing is done to it")
+		g.Expect(w.Service().Spec.Selector).To(BeEmpty())
+		g.Expect(w.TalosCluster().Spec.ControlPlaneEndpoint).To(BeZero())
+		w.Remove(w.Service())
+		w.Live(m, time.Minute)
+		w.ExpectReady()
+	})
+	t.Run("its address is somebody else's", func(t *testing.T) {
+		w, m := harness.WithPods(t, nil)
+		address := w.Service().Spec.ClusterIP
+		w.Remove(w.Service())
+		taker := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: harness.TestNamespace, Name: "taker"}, Spec: corev1.ServiceSpec{ClusterIP: address}}
+		NewWithT(t).Expect(w.Client.Create(t.Context(), taker)).To(Succeed())
+		w.Live(m, 5*time.Minute)
+		w.ExpectNotReady(infrav1.ServiceRefusedReason, "in use by another Service")
+		w.Remove(taker)
+		w.Live(m, time.Minute)
+		w.ExpectReady()
+	})
+	t.Run("a quota forbids it", func(t *testing.T) {
+		w := harness.NewWithPods(t)
+		w.PodRuntime.Refuse = func(object client.Object) error {
+			if _, isService := object.(*corev1.Service); isService {
+				return harness.Forbidden(object, "exceeded quota: services")
+			}
+			return nil
+		}
+		m := w.Manager()
+		w.Live(m, 5*time.Minute)
+		w.ExpectNotReady(infrav1.ServiceRefusedReason, "exceeded quota: services")
+		w.PodRuntime.Refuse = nil
+		w.Live(m, time.Minute)
+		w.ExpectReady()
+	})
+	t.Run("a mend is refused", func(t *testing.T) {
+		w, m := harness.WithPods(t, nil)
+		harness.Change(w, w.Service(), func(s *corev1.Service) { s.Spec.Selector = nil })
+		w.PodRuntime.Refuse = func(object client.Object) error { return harness.Forbidden(object, "not now") }
+		w.Live(m, time.Minute)
+		w.ExpectNotReady(infrav1.ServiceRefusedReason, "not now")
+		w.PodRuntime.Refuse = nil
+		w.Live(m, time.Minute)
+		w.ExpectReady()
+	})
+	t.Run("a name instead of an address is asked for", func(t *testing.T) {
+		w, _ := harness.WithPods(t, func(c *infrav1.TalosCluster) {
+			c.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: harness.MadeService + "." + harness.TestNamespace + ".svc", Port: 6443}
+		})
+		w.ExpectReady()
+	})
+}
