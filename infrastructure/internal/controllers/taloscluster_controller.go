@@ -339,7 +339,7 @@ func isAny(*infrav1.TalosCluster) bool { return true }
 // what has woken them need not have it.
 func (r *ClusterReconciler) list(ctx context.Context, wanted func(*infrav1.TalosCluster) bool, options ...client.ListOption) []ctrl.Request {
 	clusters := &infrav1.TalosClusterList{}
-	if err := r.Client.List(ctx, clusters, options...); err != nil {
+	if err := r.Client.List(ctx, clusters, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list TalosClusters")
 		return nil
 	}

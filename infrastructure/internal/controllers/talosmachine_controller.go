@@ -282,9 +282,11 @@ func (r *MachineReconciler) hostToMachines(ctx context.Context, object client.Ob
 	}, client.InNamespace(host.Namespace))
 }
 
+// list are the TalosMachines that are wanted. They are those of the cache, and only read:
+// the events of many hosts ask for them.
 func (r *MachineReconciler) list(ctx context.Context, wanted func(*infrav1.TalosMachine) bool, options ...client.ListOption) []ctrl.Request {
 	machines := &infrav1.TalosMachineList{}
-	if err := r.Client.List(ctx, machines, options...); err != nil {
+	if err := r.Client.List(ctx, machines, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list TalosMachines")
 		return nil
 	}

@@ -153,7 +153,7 @@ func (r *MachineTemplateReconciler) nodeToTemplates(ctx context.Context, _ clien
 
 func (r *MachineTemplateReconciler) list(ctx context.Context, wanted func(*infrav1.TalosMachineTemplate) bool, options ...client.ListOption) []ctrl.Request {
 	templates := &infrav1.TalosMachineTemplateList{}
-	if err := r.Client.List(ctx, templates, options...); err != nil {
+	if err := r.Client.List(ctx, templates, append(options, client.UnsafeDisableDeepCopy)...); err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list TalosMachineTemplates")
 		return nil
 	}
