@@ -99,7 +99,7 @@ func (r *Reconciler) readManifests(ctx context.Context, s *scope) ([]*unstructur
 	}
 	errs := []error{errNoManifests}
 	for _, machine := range s.machines {
-		node, err := health.Connect(ctx, r.Dialer, credentials, r.target(machine))
+		node, err := health.Connect(ctx, r.Dialer, credentials, r.observer().Target(machine))
 		if err != nil {
 			errs = append(errs, err)
 			continue
