@@ -23,6 +23,7 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/controllers"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/metrics"
+	"github.com/capi-talos/capi-talos/controlplane/internal/nodes"
 	"github.com/capi-talos/capi-talos/controlplane/internal/webhooks"
 )
 
@@ -58,7 +59,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options provider.Op
 		SecretCachingClient: options.SecretCachingClient,
 		ClusterCache:        options.ClusterCache,
 		Dialer:              options.Dialer,
-		Watcher:             machinewatch.New(ctx, options.Dialer, controllers.MachineOf),
+		Watcher:             machinewatch.New(ctx, options.Dialer, nodes.MachineOf),
 		Prober:              health.HTTPProber{},
 		Clock:               options.Clock,
 		Random:              options.Random,

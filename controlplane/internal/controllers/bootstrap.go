@@ -12,6 +12,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/controlplane/internal/nodes"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
@@ -111,12 +112,12 @@ func (r *Reconciler) bootstrap(ctx context.Context, s *scope) error {
 
 	switch err := node.Bootstrap(ctx); {
 	case err == nil:
-		r.bootstraps.note(keyOf(machine), health.LookAtEtcd(ctx, node).Service)
+		r.bootstraps.Note(nodes.KeyOf(machine), health.LookAtEtcd(ctx, node).Service)
 	case errors.Is(err, talosclient.ErrAlreadyBootstrapped):
 	case errors.Is(err, talosclient.ErrBootstrapRefused):
 		return fmt.Errorf("bootstrapping etcd on Machine %s: %w", machine.Name, err)
 	default: // It may have been carried out.
-		r.bootstraps.note(keyOf(machine), talosclient.Service{})
+		r.bootstraps.Note(nodes.KeyOf(machine), talosclient.Service{})
 		return fmt.Errorf("bootstrapping etcd on Machine %s: %w", machine.Name, err)
 	}
 	log.Info("Asked the node to bootstrap etcd")
@@ -147,7 +148,7 @@ func (r *Reconciler) restartNode(ctx context.Context, s *scope) error {
 	if !isUp || found.Data != health.EtcdDataPresent || !health.WasStopped(found.Service) {
 		return nil
 	}
-	r.restarts.note(keyOf(machine), found.Service)
+	r.restarts.Note(nodes.KeyOf(machine), found.Service)
 	if err := node.Restart(ctx); err != nil {
 		return fmt.Errorf("restarting the node of Machine %s: %w", machine.Name, err)
 	}

@@ -12,6 +12,7 @@ import (
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/controlplane/internal/nodes"
 )
 
 // service is the Talos service etcd in a state, in a run that began at a second.
@@ -51,7 +52,7 @@ func TestAnAcceptedBootstrapIsNotRepeated(t *testing.T) {
 	g.Expect(initialized.Reason).To(Equal(controlplanev1.WaitingForEtcdReason))
 	g.Expect(initialized.Message).To(ContainSubstring("was asked to bootstrap"))
 
-	w.clock.SetTime(w.clock.Now().Add(bootstrapPatience - time.Second))
+	w.clock.SetTime(w.clock.Now().Add(nodes.BootstrapPatience - time.Second))
 	w.settle(r)
 	g.Expect(node.Bootstraps()).To(Equal(1))
 	w.clock.SetTime(w.clock.Now().Add(time.Second))
@@ -177,7 +178,7 @@ func TestANodeIsNotRestartedAgainAtOnce(t *testing.T) {
 	g := NewWithT(t)
 	w, r, node := stopped(t)
 	w.settle(r)
-	w.clock.SetTime(w.clock.Now().Add(restartPatience - time.Second))
+	w.clock.SetTime(w.clock.Now().Add(nodes.RestartPatience - time.Second))
 	w.settle(r)
 	g.Expect(node.Restarts()).To(Equal(1))
 	w.clock.SetTime(w.clock.Now().Add(time.Second))

@@ -37,6 +37,7 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/infracontract"
 	"github.com/capi-talos/capi-talos/controlplane/internal/metrics"
+	"github.com/capi-talos/capi-talos/controlplane/internal/nodes"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
@@ -92,16 +93,16 @@ type Reconciler struct {
 	infrastructure Infrastructure
 	applier        *applier
 	certificates   *secrets.ClientCertificates
-	silence        *silenceTracker
-	etcdSilence    *silenceTracker
+	silence        *nodes.Since
+	etcdSilence    *nodes.Since
 	// nameless are the etcd members that are listed without a name.
-	nameless   *silenceTracker
-	strangers  *silenceTracker
-	leaves     *leaves
-	bootstraps *attempts
-	restarts   *attempts
+	nameless   *nodes.Since
+	strangers  *nodes.Since
+	leaves     *nodes.Leaves
+	bootstraps *nodes.Attempts
+	restarts   *nodes.Attempts
 	decisions  *lastDecisions
-	memory     *nodeMemory
+	memory     *nodes.Memory
 }
 
 // +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=taloscontrolplanes,verbs=get;list;watch;patch
@@ -138,7 +139,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 		WatchesRawSource(r.ClusterCache.GetClusterSource(controllerName, r.clusterToControlPlane,
 			clustercache.WatchForProbeFailure(remoteGracePeriod))).
 		WatchesRawSource(source.Channel(r.Watcher.Events(), handler.EnqueueRequestsFromMapFunc(r.nodeToControlPlane))).
-		WatchesRawSource(source.Channel(r.leaves.ended, handler.EnqueueRequestsFromMapFunc(r.nodeToControlPlane))).
+		WatchesRawSource(source.Channel(r.leaves.Ended(), handler.EnqueueRequestsFromMapFunc(r.nodeToControlPlane))).
 		Build(ctx, reconciliation.Fairly(r, options.MaxConcurrentReconciles))
 	if err != nil {
 		return fmt.Errorf("setting up the TalosControlPlane controller: %w", err)
@@ -155,15 +156,15 @@ func (r *Reconciler) init(ctx context.Context) {
 	r.infrastructure = infracontract.Contract{Cached: r.Client, Live: r.APIReader}
 	r.applier = newApplier(ctx, r.Client)
 	r.certificates = secrets.NewClientCertificates(r.Clock)
-	r.silence = newSilenceTracker(r.Clock)
-	r.etcdSilence = newSilenceTracker(r.Clock)
-	r.nameless = newSilenceTracker(r.Clock)
-	r.strangers = newSilenceTracker(r.Clock)
-	r.leaves = newLeaves(ctx, r.Clock)
-	r.bootstraps = newAttempts(r.Clock, bootstrapPatience)
-	r.restarts = newAttempts(r.Clock, restartPatience)
+	r.silence = nodes.NewSince(r.Clock)
+	r.etcdSilence = nodes.NewSince(r.Clock)
+	r.nameless = nodes.NewSince(r.Clock)
+	r.strangers = nodes.NewSince(r.Clock)
+	r.leaves = nodes.NewLeaves(ctx, r.Clock)
+	r.bootstraps = nodes.NewAttempts(r.Clock, nodes.BootstrapPatience)
+	r.restarts = nodes.NewAttempts(r.Clock, nodes.RestartPatience)
 	r.decisions = newLastDecisions()
-	r.memory = newNodeMemory(r.Clock)
+	r.memory = nodes.NewMemory(r.Clock, healthyInterval)
 	if r.Metrics == nil {
 		r.Metrics = metrics.New()
 	}
@@ -255,7 +256,7 @@ func (r *Reconciler) reconcileNormal(ctx context.Context, s *scope) (ctrl.Result
 		s.decision = plan.Decide(s.facts)
 		if s.recalled && (s.decision.Action != plan.Stable || !isHealthy(s, s.machines)) {
 			// Something is to be done, or wrong: that is decided on what is so now.
-			r.forgetNodes(s)
+			r.observer().Forget(s.machines)
 			continue
 		}
 		if err := r.act(ctx, s); err != nil {
@@ -265,7 +266,7 @@ func (r *Reconciler) reconcileNormal(ctx context.Context, s *scope) (ctrl.Result
 			break
 		}
 		// The nodes are asked again, now that the record is there (design D7).
-		r.forgetNodes(s)
+		r.observer().Forget(s.machines)
 	}
 
 	return ctrl.Result{RequeueAfter: r.untilRollout(s, requeue.Jitter(r.Random, r.interval(s, s.decision.Recheck)))}, nil

@@ -7,7 +7,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -16,6 +15,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/controlplane/internal/nodes"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
@@ -140,7 +140,7 @@ func (r *Reconciler) interval(s *scope, after plan.Recheck) time.Duration {
 func (r *Reconciler) intervalByHealth(s *scope) time.Duration {
 	var provisioned []*clusterv1.Machine
 	for _, machine := range s.machines {
-		if isProvisioned(machine) {
+		if nodes.IsProvisioned(machine) {
 			provisioned = append(provisioned, machine)
 		}
 	}
@@ -164,23 +164,13 @@ func (r *Reconciler) intervalByHealth(s *scope) time.Duration {
 func (s *scope) onlyWaits() bool {
 	waits := slices.Contains([]plan.Action{plan.WaitForInfrastructure, plan.WaitForEndpoint, plan.WaitForMachine}, s.decision.Action)
 
-	return waits && !slices.ContainsFunc(s.machines, isProvisioned)
+	return waits && !slices.ContainsFunc(s.machines, nodes.IsProvisioned)
 }
 
 // isHealthy reports whether the API server and the nodes of Machines are healthy.
 func isHealthy(s *scope, machines []*clusterv1.Machine) bool {
 	return s.apiServer == health.APIServerReady &&
-		!slices.ContainsFunc(machines, func(machine *clusterv1.Machine) bool { return !isHealthyNode(s.nodes[machine.Name]) })
-}
-
-func isHealthyNode(facts health.Facts) bool {
-	for _, condition := range health.Conditions(facts) {
-		if condition.Status != metav1.ConditionTrue {
-			return false
-		}
-	}
-
-	return true
+		!slices.ContainsFunc(machines, func(machine *clusterv1.Machine) bool { return !health.IsHealthy(s.nodes[machine.Name]) })
 }
 
 // annotate writes annotations of the control plane at once, unless somebody has

@@ -19,6 +19,7 @@ import (
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/controlplane/internal/nodes"
 )
 
 func newFalse(conditionType string) metav1.Condition {
@@ -292,7 +293,7 @@ func TestALeaveAsksNoOtherMember(t *testing.T) {
 	g.Expect(w.client.Delete(t.Context(), leaving)).To(Succeed())
 	w.settle(r)
 	g.Eventually(asked.Load).Should(BeEquivalentTo(1))
-	g.Eventually(func() bool { return r.leaves.running(keyOf(leaving)) }).Should(BeFalse())
+	g.Eventually(func() bool { return r.leaves.Running(nodes.KeyOf(leaving)) }).Should(BeFalse())
 	g.Expect(w.members()).To(HaveLen(3))
 }
 

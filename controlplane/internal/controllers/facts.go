@@ -20,6 +20,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/controlplane/internal/nodes"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
@@ -58,15 +59,15 @@ func (r *Reconciler) gatherFacts(_ context.Context, s *scope) error {
 		facts.Machines = append(facts.Machines, r.machineFacts(s, machine, facts.Etcd))
 	}
 	facts.NamelessFor = lasting(r.nameless, s, named(facts.Etcd.Members, ""))
-	silentFor := r.etcdSilence.observe(client.ObjectKeyFromObject(s.controlPlane), silentMembers(facts))
+	silentFor := r.etcdSilence.Observe(client.ObjectKeyFromObject(s.controlPlane), silentMembers(facts))
 	for i, machine := range facts.Machines {
 		facts.Machines[i].EtcdSilentFor = silentFor[machine.Name]
 		key, service := client.ObjectKey{Namespace: s.controlPlane.Namespace, Name: machine.Name}, s.nodes[machine.Name].EtcdService()
-		facts.Machines[i].Leaving = r.leaves.running(key)
-		facts.Machines[i].LeaveStopped = r.leaves.unsettled(key)
+		facts.Machines[i].Leaving = r.leaves.Running(key)
+		facts.Machines[i].LeaveStopped = r.leaves.Unsettled(key)
 		facts.Machines[i].EtcdUpFor = r.etcdUpFor(service)
-		facts.Machines[i].Bootstrapping = r.bootstraps.pending(key, service) && !health.HasEnded(service)
-		facts.Machines[i].Restarting = r.restarts.pending(key, service)
+		facts.Machines[i].Bootstrapping = r.bootstraps.Pending(key, service) && !health.HasEnded(service)
+		facts.Machines[i].Restarting = r.restarts.Pending(key, service)
 	}
 	facts.StrangerFor = lasting(r.strangers, s, facts.Strangers())
 	for i, machine := range facts.Machines {
@@ -104,7 +105,7 @@ func (r *Reconciler) machineFacts(s *scope, machine *clusterv1.Machine, judged e
 		Created:       machine.CreationTimestamp.Time,
 		ProviderID:    machine.Spec.ProviderID,
 		FailureDomain: failureDomain(machine),
-		Provisioned:   isProvisioned(machine),
+		Provisioned:   nodes.IsProvisioned(machine),
 		Held:          s.parts[machine.Name].held(),
 		Configured:    machine.Spec.Bootstrap.DataSecretName != nil,
 		Outdated:      len(s.outdated[machine.Name]) > 0,
@@ -144,7 +145,7 @@ func (r *Reconciler) peerAddresses(machine *clusterv1.Machine, infraMachine *uns
 	if len(node.EtcdAddresses) > 0 {
 		return node.EtcdAddresses
 	}
-	hosts, sure := r.infrastructure.PeerAddresses(infraMachine, nodeAddresses(machine))
+	hosts, sure := r.infrastructure.PeerAddresses(infraMachine, nodes.Addresses(machine))
 	if !sure && node.Err == nil {
 		return nil
 	}

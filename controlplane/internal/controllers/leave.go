@@ -5,108 +5,16 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
-	"time"
 
-	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
-	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	"github.com/capi-talos/capi-talos/controlplane/internal/nodes"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
-
-// leaves are the calls by which nodes were asked to leave etcd and that have not
-// ended: Talos takes up to five minutes, longer than a pass may. After a restart
-// there are none, and the nodes are asked again.
-type leaves struct {
-	ctx   context.Context //nolint:containedctx // The life of the manager.
-	clock clock.PassiveClock
-	ended chan event.GenericEvent
-
-	mu    sync.Mutex
-	calls map[client.ObjectKey]*leaveCall
-	// broken is when calls ended of which nobody knows whether etcd carries them out.
-	broken map[client.ObjectKey]time.Time
-}
-
-// leaveSettles is after what time etcd does not carry out any more what it was asked for:
-// it gives up after 7 seconds (etcd v3.6, server/config/config.go, ReqTimeout).
-const leaveSettles = 10 * time.Second
-
-type leaveCall struct{ cancel context.CancelFunc }
-
-func newLeaves(ctx context.Context, c clock.PassiveClock) *leaves {
-	return &leaves{
-		ctx: ctx, clock: c, ended: make(chan event.GenericEvent, 16),
-		calls: map[client.ObjectKey]*leaveCall{}, broken: map[client.ObjectKey]time.Time{},
-	}
-}
-
-// unsettled tells that the node of a Machine was told a moment ago not to leave, and may
-// have been too far by then.
-func (l *leaves) unsettled(machine client.ObjectKey) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	at, found := l.broken[machine]
-	if found && l.clock.Since(at) >= leaveSettles {
-		delete(l.broken, machine)
-		return false
-	}
-
-	return found
-}
-
-// running tells that the node of a Machine was asked and has not answered.
-func (l *leaves) running(machine client.ObjectKey) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-
-	return l.calls[machine] != nil
-}
-
-// start begins a call, unless one is running, and tells whether it has; its end
-// starts a pass.
-func (l *leaves) start(machine client.ObjectKey, call func(context.Context)) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.calls[machine] != nil {
-		return false
-	}
-	ctx, cancel := context.WithCancel(l.ctx)
-	started := &leaveCall{cancel: cancel}
-	l.calls[machine] = started
-	go func() {
-		call(ctx)
-		cancel()
-		l.mu.Lock()
-		if l.calls[machine] == started {
-			delete(l.calls, machine)
-		}
-		l.mu.Unlock()
-		select {
-		case l.ended <- event.GenericEvent{Object: MachineOf(machine)}:
-		case <-l.ctx.Done():
-		}
-	}()
-
-	return true
-}
-
-// stop ends a call, if one is running: what was safe may be so no longer.
-func (l *leaves) stop(machine client.ObjectKey) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if call := l.calls[machine]; call != nil {
-		call.cancel()
-		delete(l.calls, machine)
-		l.broken[machine] = l.clock.Now()
-	}
-}
 
 // stopUnwantedLeaves ends the calls that the decision does not wait for: Talos
 // would go on trying after what made the leave safe has changed. Once the member is
@@ -115,14 +23,12 @@ func (r *Reconciler) stopUnwantedLeaves(s *scope) {
 	for _, machine := range s.machines {
 		waited := s.decision.Machine == machine.Name && s.decision.Action == plan.WaitForLeave
 		if !waited && !s.facts.HasLeft(machine.Name) {
-			r.leaves.stop(keyOf(machine))
+			r.leaves.Stop(nodes.KeyOf(machine))
 		}
 	}
 }
 
-// leaveEtcd asks the node of the decision to leave etcd. It hands the leadership
-// over first if it can. A connection finds its way to whoever has the address later,
-// so the node says before it is asked that it still is that member.
+// leaveEtcd asks the node of the decision to leave etcd, and does not wait for it.
 func (r *Reconciler) leaveEtcd(ctx context.Context, s *scope) error {
 	machine, member := s.machine(s.decision.Machine), s.decision.MemberID
 	node, err := r.connectAsAdmin(ctx, s, machine)
@@ -133,27 +39,9 @@ func (r *Reconciler) leaveEtcd(ctx context.Context, s *scope) error {
 	log.Info("Asking the node to leave etcd")
 	r.event(s, normal, "EtcdLeaveRequested", "LeaveEtcd", "Asking the node of Machine %s to leave etcd", machine.Name)
 
-	started := r.leaves.start(keyOf(machine), func(ctx context.Context) {
+	started := r.leaves.Start(nodes.KeyOf(machine), func(ctx context.Context) {
 		defer func() { _ = node.Close() }() // Closing gives the connection back; there is nothing to lose.
-		before := r.Clock.Now()
-		if err := node.EtcdForfeitLeadership(ctx); err != nil {
-			log.Info("The node does not hand the leadership of etcd over", "reason", err.Error())
-		}
-		switch status, err := node.EtcdStatus(ctx); {
-		case err != nil:
-			log.Info("The node does not tell its etcd member any more", "reason", err.Error())
-			return
-		case status.MemberID != member:
-			log.Info("Another etcd member answers at the address of the node", "member", etcd.FormatID(status.MemberID))
-			return
-		case status.Leader == member:
-			log.Info("The node still leads etcd")
-		}
-		if err := node.EtcdLeave(ctx); err != nil {
-			log.Info("The node has not left etcd", "reason", err.Error(), "after", r.Clock.Since(before).Round(time.Second).String())
-			return
-		}
-		log.Info("The node has left etcd", "after", r.Clock.Since(before).Round(time.Second).String())
+		nodes.Leave(ctx, node, member, r.Clock, log)
 	})
 	if !started {
 		_ = node.Close() // As above.
@@ -193,7 +81,7 @@ func (r *Reconciler) removeMember(ctx context.Context, s *scope) error {
 		return nil
 	}
 
-	return fmt.Errorf("removing etcd member %s: %w", etcd.FormatID(id), errNotAsked)
+	return fmt.Errorf("removing etcd member %s: %w", etcd.FormatID(id), nodes.ErrNotAsked)
 }
 
 // connectAsAdmin opens a connection to the node of a Machine on which it can be
@@ -204,5 +92,5 @@ func (r *Reconciler) connectAsAdmin(ctx context.Context, s *scope, machine *clus
 		return nil, fmt.Errorf("making a client certificate for the Talos API: %w", err)
 	}
 
-	return talosclient.Reach(ctx, r.Dialer, credentials, r.target(machine))
+	return talosclient.Reach(ctx, r.Dialer, credentials, r.observer().Target(machine))
 }

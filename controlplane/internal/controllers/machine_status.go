@@ -18,13 +18,14 @@ import (
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/controlplane/internal/nodes"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // reconcileMachineConditions writes the conditions of the Machines about their
 // components, their etcd member and their being up to date.
 func (r *Reconciler) reconcileMachineConditions(ctx context.Context, s *scope) error {
-	kept := r.silence.observe(client.ObjectKeyFromObject(s.controlPlane), silentMachines(s))
+	kept := r.silence.Observe(client.ObjectKeyFromObject(s.controlPlane), silentMachines(s))
 	owned := append(health.MachineConditionTypes(), clusterv1.MachineUpToDateCondition, clusterv1.MachineOwnerRemediatedCondition)
 
 	verdicts := plan.Verdicts(s.facts)
@@ -80,7 +81,7 @@ func machineHealth(s *scope, machine *clusterv1.Machine) []metav1.Condition {
 	if s.parts[machine.Name].held() {
 		return health.Unknown("The Machine waits for its turn to join")
 	}
-	if !isProvisioned(machine) {
+	if !nodes.IsProvisioned(machine) {
 		return health.Unknown("Waiting for the infrastructure of the Machine to be provisioned")
 	}
 	if s.bundle == nil {

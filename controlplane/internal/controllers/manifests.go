@@ -100,7 +100,7 @@ func (r *Reconciler) readManifests(ctx context.Context, s *scope) ([]*unstructur
 	}
 	errs := []error{errNoManifests}
 	for _, machine := range s.machines {
-		node, err := talosclient.Reach(ctx, r.Dialer, credentials, r.target(machine))
+		node, err := talosclient.Reach(ctx, r.Dialer, credentials, r.observer().Target(machine))
 		if err != nil {
 			errs = append(errs, err)
 			continue

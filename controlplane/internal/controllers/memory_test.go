@@ -12,6 +12,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/nodes"
 )
 
 func TestHealthyNodesAreNotAskedAgainForAWhile(t *testing.T) {
@@ -53,7 +54,7 @@ func TestANodeThatChangesIsAsked(t *testing.T) {
 	g.Expect(w.reconcile(r)).To(Succeed())
 	w.quiet = true
 	machine := w.machines()[0]
-	g.Expect(r.nodeToControlPlane(t.Context(), MachineOf(keyOf(machine)))).To(HaveLen(1))
+	g.Expect(r.nodeToControlPlane(t.Context(), nodes.MachineOf(nodes.KeyOf(machine)))).To(HaveLen(1))
 	w.talos[machine.Name].Fail("EtcdStatus", errors.New("dead"))
 
 	g.Expect(w.reconcile(r)).To(Succeed())
@@ -71,7 +72,7 @@ func TestASilentNodeStartsAPass(t *testing.T) {
 		w.talos[name].SetSilent(true)
 		g.Expect(r.Watcher.Events()).To(Receive(HaveField("Object.GetName()", name)))
 	}).Should(Succeed())
-	g.Eventually(func() bool { return r.Watcher.Watching(keyOf(w.machines()[0])) }).Should(BeFalse())
+	g.Eventually(func() bool { return r.Watcher.Watching(nodes.KeyOf(w.machines()[0])) }).Should(BeFalse())
 }
 
 // TestAnAlarmOfEtcdIsLookedAtAgainSoon: a person disarms it, of which Talos tells

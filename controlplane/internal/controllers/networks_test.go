@@ -96,16 +96,16 @@ func TestANodeIsReachedAtAnyOfItsAddresses(t *testing.T) {
 		{Type: clusterv1.MachineInternalIP, Address: "10.6.6.6"},
 	}
 	g.Expect(w.client.Status().Update(t.Context(), machine)).To(Succeed())
-	g.Expect(r.target(machine).Addresses).To(Equal([]string{"10.7.7.7", "10.6.6.6", "192.0.2.1", "one.example.com"}))
+	g.Expect(r.observer().Target(machine).Addresses).To(Equal([]string{"10.7.7.7", "10.6.6.6", "192.0.2.1", "one.example.com"}))
 	// Another node of the cluster is at the first one.
 	w.dialer.Add("10.7.7.7", newTalosMachine("other", w.prober))
 	w.dialer.Add("192.0.2.1", w.talos[machine.Name])
-	r.forgetNodes(&scope{machines: []*clusterv1.Machine{machine}})
+	r.observer().Forget(w.machines())
 	g.Expect(w.reconcile(r)).To(Succeed())
 
-	g.Expect(r.memory.reached(client.ObjectKeyFromObject(machine))).To(Equal("192.0.2.1"))
-	g.Expect(r.target(machine).Addresses).To(Equal([]string{"192.0.2.1", "10.7.7.7", "10.6.6.6", "one.example.com"}))
-	facts, known := r.memory.recall(client.ObjectKeyFromObject(machine))
+	g.Expect(r.memory.Reached(client.ObjectKeyFromObject(machine))).To(Equal("192.0.2.1"))
+	g.Expect(r.observer().Target(machine).Addresses).To(Equal([]string{"192.0.2.1", "10.7.7.7", "10.6.6.6", "one.example.com"}))
+	facts, known := r.memory.Recall(client.ObjectKeyFromObject(machine))
 	g.Expect(known).To(BeTrue(), "it is healthy")
 	g.Expect(facts.Address).To(Equal("192.0.2.1"))
 

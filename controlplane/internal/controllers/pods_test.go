@@ -18,6 +18,7 @@ import (
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/infracontract"
+	"github.com/capi-talos/capi-talos/controlplane/internal/nodes"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
@@ -189,7 +190,7 @@ func TestPeerAddresses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			g.Expect((&Reconciler{infrastructure: infracontract.Contract{}}).peerAddresses(tc.machine, tc.infra, health.Facts{Err: errNotAsked})).To(Equal(tc.want))
+			g.Expect((&Reconciler{infrastructure: infracontract.Contract{}}).peerAddresses(tc.machine, tc.infra, health.Facts{Err: nodes.ErrNotAsked})).To(Equal(tc.want))
 			g.Expect((&Reconciler{infrastructure: infracontract.Contract{}}).peerAddresses(tc.machine, tc.infra, health.Facts{EtcdAddresses: []string{"10.9.0.1"}})).To(Equal([]string{"10.9.0.1"}), "the node says it")
 			silent := (&Reconciler{infrastructure: infracontract.Contract{}}).peerAddresses(tc.machine, tc.infra, health.Facts{})
 			g.Expect(slices.Contains(silent, "10.96.0.1")).To(Equal(slices.Contains(tc.want, "10.96.0.1")), "the lasting address is sure")

@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"encoding/json"
-	"slices"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/utils/ptr"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/clientconfig"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
@@ -154,46 +152,4 @@ func versionPending(s *scope) bool {
 
 	return s.cluster.Spec.Topology.IsDefined() && s.cluster.Spec.Topology.Version != version &&
 		s.cluster.Annotations[clusterv1.ClusterTopologyUpgradeStepAnnotation] != version
-}
-
-// isProvisioned tells that the Machine's node can be reached: its
-// infrastructure is provisioned and it has an address.
-func isProvisioned(machine *clusterv1.Machine) bool {
-	return ptr.Deref(machine.Status.Initialization.InfrastructureProvisioned, false) && len(nodeAddresses(machine)) > 0
-}
-
-// nodeAddresses are the addresses at which a Machine's Talos API may answer: which of
-// them lead there from here depends on the networks. Internal ones come first, and
-// names last.
-func nodeAddresses(machine *clusterv1.Machine) []string {
-	var addresses []string
-	for _, kind := range []clusterv1.MachineAddressType{
-		clusterv1.MachineInternalIP, clusterv1.MachineExternalIP, clusterv1.MachineInternalDNS, clusterv1.MachineExternalDNS,
-	} {
-		for _, address := range machine.Status.Addresses {
-			if address.Type == kind && !slices.Contains(addresses, address.Address) {
-				addresses = append(addresses, address.Address)
-			}
-		}
-	}
-
-	return addresses
-}
-
-// target is how a Machine's node is reached, and recognized: first where it answered
-// last.
-func (r *Reconciler) target(machine *clusterv1.Machine) talosclient.Target {
-	addresses, last := nodeAddresses(machine), r.memory.reached(keyOf(machine))
-	slices.SortStableFunc(addresses, func(a, b string) int {
-		switch last {
-		case a:
-			return -1
-		case b:
-			return 1
-		default:
-			return 0
-		}
-	})
-
-	return talosclient.Target{Addresses: addresses, Hostname: machine.Name}
 }

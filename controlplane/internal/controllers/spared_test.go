@@ -15,6 +15,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/nodes"
 )
 
 // anotherTemplate names another template, without surge.
@@ -148,13 +149,13 @@ func TestALeaveThatIsTakenBackIsWaitedFor(t *testing.T) {
 	w.settle(r)
 	g.Eventually(begun).Should(Receive())
 
-	r.leaves.stop(keyOf(leaving))
+	r.leaves.Stop(nodes.KeyOf(leaving))
 	g.Expect(w.client.Delete(t.Context(), w.machines()[1])).To(Succeed())
 	w.settle(r)
 	g.Consistently(begun).ShouldNot(Receive())
 	g.Expect(conditions.GetMessage(w.machines()[1], controlplanev1.MachineEtcdMemberHealthyCondition)).To(ContainSubstring("one member changes at a time"))
 
-	w.clock.SetTime(w.clock.Now().Add(leaveSettles))
+	w.clock.SetTime(w.clock.Now().Add(nodes.LeaveSettles))
 	w.settle(r)
 	g.Eventually(begun).Should(Receive())
 }

@@ -31,6 +31,7 @@ import (
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/controlplane/internal/nodes"
 	"github.com/capi-talos/capi-talos/test/mortal"
 )
 
@@ -132,7 +133,7 @@ func (w *world) manager() *Reconciler {
 	c := w.life.Client(w.client)
 	r := &Reconciler{
 		Client: c, APIReader: c, SecretCachingClient: c,
-		Dialer: mortalDialer{Dialer: w.dialer, world: w}, Prober: w.prober, Watcher: machinewatch.New(w.t.Context(), w.dialer, MachineOf),
+		Dialer: mortalDialer{Dialer: w.dialer, world: w}, Prober: w.prober, Watcher: machinewatch.New(w.t.Context(), w.dialer, nodes.MachineOf),
 		Clock: w.clock, Random: w.random, Recorder: w.events,
 		ClusterCache: workloadCache{client: w.workload},
 	}
@@ -188,7 +189,7 @@ func (n mortalNode) EtcdRemoveMember(ctx context.Context, id uint64) error {
 func (w *world) reconcile(r *Reconciler) error {
 	for _, machine := range w.machines() {
 		if !w.quiet {
-			r.memory.forget(client.ObjectKeyFromObject(machine))
+			r.memory.Forget(client.ObjectKeyFromObject(machine))
 		}
 	}
 	_, err := r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: testKey})

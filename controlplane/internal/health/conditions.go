@@ -199,3 +199,8 @@ func MemberProblem(view etcd.View) string {
 
 	return ""
 }
+
+// IsHealthy reports whether all components of a node are healthy.
+func IsHealthy(facts Facts) bool {
+	return !slices.ContainsFunc(Conditions(facts), func(condition metav1.Condition) bool { return condition.Status != metav1.ConditionTrue })
+}

@@ -1,4 +1,4 @@
-package controllers
+package nodes
 
 import (
 	"sync"
@@ -8,22 +8,24 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// silenceTracker remembers since when nodes do not tell everything. It only
-// holds conditions still for a while; after a restart the while begins anew.
-type silenceTracker struct {
+// Since remembers since when something is so of the nodes or members of control planes. It
+// is not recorded: after a restart of the manager the time begins anew. So what is done once
+// a time is over, such as the removal of a member after spec.etcd.leaveTimeoutSeconds, comes
+// later then, and never sooner.
+type Since struct {
 	clock clock.PassiveClock
 
 	mu    sync.Mutex
 	since map[client.ObjectKey]map[string]time.Time
 }
 
-func newSilenceTracker(c clock.PassiveClock) *silenceTracker {
-	return &silenceTracker{clock: c, since: map[client.ObjectKey]map[string]time.Time{}}
+func NewSince(c clock.PassiveClock) *Since {
+	return &Since{clock: c, since: map[client.ObjectKey]map[string]time.Time{}}
 }
 
-// observe records which Machines' nodes of a control plane are silent now, and
+// Observe records which Machines' nodes of a control plane are silent now, and
 // tells for how long each has been.
-func (t *silenceTracker) observe(controlPlane client.ObjectKey, silent []string) map[string]time.Duration {
+func (t *Since) Observe(controlPlane client.ObjectKey, silent []string) map[string]time.Duration {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 

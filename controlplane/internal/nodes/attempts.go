@@ -1,4 +1,4 @@
-package controllers
+package nodes
 
 import (
 	"sync"
@@ -11,18 +11,18 @@ import (
 )
 
 const (
-	// bootstrapPatience is how long a node that took a bootstrap is left alone, unless
+	// BootstrapPatience is how long a node that took a bootstrap is left alone, unless
 	// it has booted since, or its etcd has ended: it pulls the image of etcd first, for
 	// which Talos gives itself 20 minutes, and another call begins that anew.
-	bootstrapPatience = 10 * time.Minute
-	// restartPatience is how long a node may take to boot before it is asked again.
-	restartPatience = 10 * time.Minute
+	BootstrapPatience = 10 * time.Minute
+	// RestartPatience is how long a node may take to boot before it is asked again.
+	RestartPatience = 10 * time.Minute
 )
 
-// attempts remember what nodes were asked to do about etcd that must not be asked for
+// Attempts remember what nodes were asked to do about etcd that must not be asked for
 // again at once. After a restart of the manager there are none: what is asked for then
 // rests on a look at the node just before.
-type attempts struct {
+type Attempts struct {
 	clock    clock.PassiveClock
 	patience time.Duration
 
@@ -37,20 +37,21 @@ type attempt struct {
 	run time.Time
 }
 
-func newAttempts(c clock.PassiveClock, patience time.Duration) *attempts {
-	return &attempts{clock: c, patience: patience, made: map[client.ObjectKey]attempt{}}
+// NewAttempts remembers each attempt for so long.
+func NewAttempts(c clock.PassiveClock, patience time.Duration) *Attempts {
+	return &Attempts{clock: c, patience: patience, made: map[client.ObjectKey]attempt{}}
 }
 
-// note records that the node of a Machine is asked now. etcd is its service after that.
-func (a *attempts) note(machine client.ObjectKey, etcd talosclient.Service) {
+// Note records that the node of a Machine is asked now. etcd is its service after that.
+func (a *Attempts) Note(machine client.ObjectKey, etcd talosclient.Service) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.made[machine] = attempt{at: a.clock.Now(), run: etcd.Started}
 }
 
-// pending tells that the node of a Machine was asked not long ago, and that its etcd is
+// Pending reports whether the node of a Machine was asked not long ago, and its etcd is
 // in the same run still.
-func (a *attempts) pending(machine client.ObjectKey, etcd talosclient.Service) bool {
+func (a *Attempts) Pending(machine client.ObjectKey, etcd talosclient.Service) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	made, found := a.made[machine]
@@ -59,8 +60,8 @@ func (a *attempts) pending(machine client.ObjectKey, etcd talosclient.Service) b
 	return found && isSame && a.clock.Since(made.at) < a.patience
 }
 
-// forget drops what is remembered about the node of a Machine.
-func (a *attempts) forget(machine client.ObjectKey) {
+// Forget drops what is remembered about the node of a Machine.
+func (a *Attempts) Forget(machine client.ObjectKey) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.made, machine)
