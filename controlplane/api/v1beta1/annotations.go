@@ -102,10 +102,10 @@ type BootstrapIntent struct {
 	Name string `json:"name"`
 	// ProviderID is the Machine's spec.providerID.
 	ProviderID string `json:"providerID"`
-	// Bootstrapped tells that etcd was seen running there after the bootstrap,
+	// Bootstrapped reports whether etcd was seen running there after the bootstrap,
 	// so that nodes without data can only mean that the data was lost.
 	Bootstrapped bool `json:"bootstrapped,omitempty"`
-	// Initialized tells that the API server has answered since, so that etcd
+	// Initialized reports whether the API server has answered since, so that etcd
 	// holds what users have stored.
 	Initialized bool `json:"initialized,omitempty"`
 }

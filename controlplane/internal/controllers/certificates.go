@@ -16,7 +16,7 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
-// isClusterSecret tells that a Secret is one on which a control plane depends.
+// isClusterSecret reports whether a Secret is one on which a control plane depends.
 func isClusterSecret(cluster, name string) bool {
 	return slices.Contains([]string{
 		secrets.BundleName(cluster), secrets.CAName(cluster), secrets.TalosconfigName(cluster), clientconfig.KubeconfigName(cluster),

@@ -54,7 +54,7 @@ func listMachines(ctx context.Context, reader client.Reader, s *scope) error {
 	return nil
 }
 
-// isOwn tells that a control plane Machine of the Cluster belongs to the control
+// isOwn reports whether a control plane Machine of the Cluster belongs to the control
 // plane, or is adopted: one that nobody controls, and that has a TalosConfig,
 // gets the label and the owner reference with the next write.
 func isOwn(controlPlane *controlplanev1.TalosControlPlane, machine *clusterv1.Machine) bool {

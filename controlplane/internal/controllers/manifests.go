@@ -23,7 +23,7 @@ import (
 // errNoManifests says that no node could be asked for its manifests.
 var errNoManifests = errors.New("no control plane node could be asked")
 
-// manifestsPending tells that Talos' own manifests in the cluster are those of another
+// manifestsPending reports whether Talos' own manifests in the cluster are those of another
 // version than wanted, and that nobody keeps them so.
 func manifestsPending(s *scope) bool {
 	version, recorded := s.controlPlane.Annotations[controlplanev1.ManifestsAnnotation]
@@ -31,7 +31,7 @@ func manifestsPending(s *scope) bool {
 	return recorded && version != s.controlPlane.Spec.Version && !keepsManifests(s)
 }
 
-// keepsManifests tells that a person wants Talos' own manifests left alone.
+// keepsManifests reports whether a person wants Talos' own manifests left alone.
 func keepsManifests(s *scope) bool {
 	return metav1.HasAnnotation(s.controlPlane.ObjectMeta, controlplanev1.SkipManifestsAnnotation)
 }

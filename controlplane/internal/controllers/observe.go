@@ -22,7 +22,7 @@ func newLastDecisions() *lastDecisions {
 	return &lastDecisions{last: map[client.ObjectKey]plan.Decision{}}
 }
 
-// changed tells whether a decision is another one than before.
+// changed reports whether a decision is another one than before.
 func (d *lastDecisions) changed(controlPlane client.ObjectKey, decision plan.Decision) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

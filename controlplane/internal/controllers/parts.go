@@ -58,7 +58,7 @@ func (r *Reconciler) readParts(ctx context.Context, machine *clusterv1.Machine) 
 	return parts{infraMachine: infraMachine, config: config}, nil
 }
 
-// held tells that a Machine is held back: the provider has not allowed it to
+// held reports whether a Machine is held back: the provider has not allowed it to
 // have a configuration yet.
 func (p parts) held() bool {
 	if p.config == nil || p.config.Status.DataSecretName != "" {

@@ -69,7 +69,7 @@ func (r *Reconciler) remediate(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// lacksTemplate tells that a Machine is to be replaced that is well, and that there is
+// lacksTemplate reports whether a Machine is to be replaced that is well, and there is
 // no template to make another one from. The cache may not have seen that it is gone.
 func (r *Reconciler) lacksTemplate(ctx context.Context, s *scope) (bool, error) {
 	if !s.decision.Replaces {

@@ -25,13 +25,13 @@ type scope struct {
 	// in this pass; empty when there was none.
 	written string
 
-	// machinesListed tells that machines and foreign are known.
+	// machinesListed reports whether machines and foreign are known.
 	machinesListed bool
-	// counted tells that the control plane, as it was read, counts a Machine.
+	// counted reports whether the control plane, as it was read, counts a Machine.
 	counted bool
 	// machines are the Machines of this control plane, in the order of names.
 	machines []*clusterv1.Machine
-	// foreign tells that the Cluster has other control plane Machines.
+	// foreign reports whether the Cluster has other control plane Machines.
 	foreign bool
 
 	// bundle is nil when it is missing, changed or could not be read.
@@ -40,7 +40,7 @@ type scope struct {
 	certificates plan.CertificatesState
 	// certificatesErr says why the state is not known.
 	certificatesErr error
-	// invalidBundle tells that there is a Secret without a usable bundle.
+	// invalidBundle reports whether there is a Secret without a usable bundle.
 	invalidBundle bool
 	// networkProblem says in words what of the network of the Cluster is other than it
 	// began with; empty when nothing is.
@@ -57,7 +57,7 @@ type scope struct {
 	parts map[string]parts
 	// nodes are the facts about nodes by the name of the Machine.
 	nodes map[string]health.Facts
-	// recalled tells that nodes are from memory.
+	// recalled reports whether nodes are from memory.
 	recalled bool
 	// apiServer is what answers at the endpoint.
 	apiServer health.APIServerState
@@ -71,7 +71,7 @@ type scope struct {
 	// outdated says by the name of the Machine why it is not up to date.
 	outdated map[string][]string
 
-	// intentWiped tells that nothing is left of the machine in the bootstrap intent.
+	// intentWiped reports whether nothing is left of the machine in the bootstrap intent.
 	intentWiped bool
 
 	// facts are what was decided on.
@@ -89,7 +89,7 @@ type scope struct {
 	effectErr error
 }
 
-// initialized tells that the API server has answered before.
+// initialized reports whether the API server has answered before.
 func (s *scope) initialized() bool {
 	intent := s.intent()
 
@@ -97,7 +97,7 @@ func (s *scope) initialized() bool {
 		ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false) || (intent != nil && intent.Initialized)
 }
 
-// deleting tells that the whole control plane goes.
+// deleting reports whether the whole control plane goes.
 func (s *scope) deleting() bool {
 	return !s.controlPlane.DeletionTimestamp.IsZero() || !s.cluster.DeletionTimestamp.IsZero()
 }
@@ -144,7 +144,7 @@ func bootstrapIntent(controlPlane *controlplanev1.TalosControlPlane) *controlpla
 	return intent
 }
 
-// versionPending tells that the topology of the Cluster is about to bring
+// versionPending reports whether the topology of the Cluster is about to bring
 // another version to the control plane: no Machine is made with the present one
 // any more, unless it is a step on the way.
 func versionPending(s *scope) bool {

@@ -15,7 +15,7 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 )
 
-// held tells that the bootstrap provider makes no configuration for a Machine.
+// held reports whether the bootstrap provider makes no configuration for a Machine.
 func (w *world) held(name string) bool {
 	w.t.Helper()
 	config := &bootstrapv1.TalosConfig{}

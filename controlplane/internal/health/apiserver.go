@@ -135,7 +135,7 @@ func classify(err error) APIServerState {
 	}
 }
 
-// isType tells that err is, or wraps, an error of type E.
+// isType reports whether err is, or wraps, an error of type E.
 func isType[E error](err error) bool {
 	_, ok := errors.AsType[E](err)
 

@@ -9,7 +9,7 @@ import (
 
 // EtcdState is how etcd is on a node, before anybody could ask etcd itself.
 type EtcdState struct {
-	// Data tells whether there is data.
+	// Data reports whether there is data.
 	Data EtcdData
 	// Service is the Talos service; the zero one when it is not known.
 	Service talosclient.Service
@@ -29,11 +29,11 @@ func LookAtEtcd(ctx context.Context, node talosclient.Node) EtcdState {
 // EtcdService is the Talos service etcd of a node; the zero one when it is not known.
 func (f Facts) EtcdService() talosclient.Service { return f.Services[etcdService] }
 
-// HasEnded tells that a service is down, and that Talos does not start it again before
+// HasEnded reports whether a service is down, and Talos does not start it again before
 // the next boot (internal/app/machined/pkg/system/service_runner.go, StateEventDown).
 func HasEnded(service talosclient.Service) bool {
 	return slices.Contains([]string{"Failed", "Finished", "Skipped"}, service.State)
 }
 
-// WasStopped tells that a service has ended because somebody stopped it.
+// WasStopped reports whether a service has ended because somebody stopped it.
 func WasStopped(service talosclient.Service) bool { return service.State == "Finished" }

@@ -22,7 +22,7 @@ const etcdService = "etcd"
 // serviceRunning is the state of a Talos system service that runs.
 const serviceRunning = "Running"
 
-// EtcdData tells whether a node has etcd data.
+// EtcdData reports whether a node has etcd data.
 type EtcdData int
 
 const (
@@ -43,7 +43,7 @@ type Facts struct {
 	Err error
 	// Address is where the node answered.
 	Address string
-	// EtcdData tells whether the node has etcd data.
+	// EtcdData reports whether the node has etcd data.
 	EtcdData EtcdData
 	// Etcd is what the node's etcd says; nil when it does not answer.
 	Etcd *etcd.View
@@ -101,7 +101,7 @@ func (i Inspector) Inspect(ctx context.Context, creds talosclient.Credentials, t
 	return facts
 }
 
-// isMember tells that the node's etcd answers and is a member: then it has data.
+// isMember reports whether the node's etcd answers and is a member: then it has data.
 func (f Facts) isMember() bool {
 	if f.Etcd == nil {
 		return false

@@ -96,7 +96,7 @@ func fieldsAt(from any, path fieldpath.Path) map[string]any {
 	return fields
 }
 
-// hasKey tells that an item of a list has the values that tell it from the others.
+// hasKey reports whether an item of a list has the values that tell it from the others.
 func hasKey(item any, key value.FieldList) bool {
 	fields, _ := item.(map[string]any)
 
@@ -105,7 +105,7 @@ func hasKey(item any, key value.FieldList) bool {
 	})
 }
 
-// isKey tells that a field of the item at a path tells it from the others.
+// isKey reports whether a field of the item at a path tells it from the others.
 func isKey(path fieldpath.Path, field string) bool {
 	if len(path) == 0 || path[len(path)-1].Key == nil {
 		return false

@@ -133,13 +133,13 @@ func (f Facts) changing(besides string) string {
 	return "the etcd member of Machine " + f.Machines[i].Name + ", which leaves or has just been told not to; one member changes at a time"
 }
 
-// HasLeft tells that etcd has no member of a Machine that is being deleted (any more):
+// HasLeft reports whether etcd has no member of a Machine that is being deleted (any more):
 // what its node still does about it can do no harm.
 func (f Facts) HasLeft(name string) bool {
 	return slices.ContainsFunc(f.leaving(), func(machine MachineFacts) bool { return machine.Name == name && f.hasNoMember(machine) })
 }
 
-// isRid tells that etcd is rid of a Machine that is being deleted: only its
+// isRid reports whether etcd is rid of a Machine that is being deleted: only its
 // infrastructure is left, which may take its time. Nothing waits for that.
 func (f Facts) isRid(machine MachineFacts) bool {
 	return machine.letGo() && f.hasNoMember(machine)
@@ -159,13 +159,13 @@ func decideUnborn(facts Facts, machine MachineFacts, decide func(Action, string)
 	}
 }
 
-// etcdAnswers tells that the node can be asked to leave: its etcd votes, and follows
+// etcdAnswers reports whether the node can be asked to leave: its etcd votes, and follows
 // the leader.
 func (m MachineFacts) etcdAnswers(facts Facts, member etcd.Member) bool {
 	return m.Answers && m.EtcdData == health.EtcdDataPresent && m.EtcdSilentFor == 0 && facts.Etcd.Answers(member.ID)
 }
 
-// mustGrowFirst tells that a Machine that goes holds the last voting member: its
+// mustGrowFirst reports whether a Machine that goes holds the last voting member: its
 // data must be on another one first.
 func mustGrowFirst(facts Facts) bool {
 	return facts.Initialized && facts.Etcd.HasQuorum() && slices.ContainsFunc(facts.leaving(), func(machine MachineFacts) bool {
@@ -177,7 +177,7 @@ func mustGrowFirst(facts Facts) bool {
 // Strangers are the members that belong to no Machine.
 func (f Facts) Strangers() []etcd.Member { return f.strangers() }
 
-// isSpared tells that a member that belongs to no Machine is left alone for now: it
+// isSpared reports whether a member that belongs to no Machine is left alone for now: it
 // votes, and its Machine may only be missing from the list for a while.
 func (f Facts) isSpared(stranger etcd.Member) bool {
 	return !stranger.Learner && f.StrangerFor[stranger.ID] < f.LeaveTimeout

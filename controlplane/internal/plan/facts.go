@@ -48,26 +48,26 @@ type MachineFacts struct {
 	ProviderID string
 	// FailureDomain is where the Machine is; empty when nobody knows.
 	FailureDomain string
-	// Provisioned tells that the Machine's infrastructure is provisioned and
+	// Provisioned reports whether the Machine's infrastructure is provisioned and
 	// has an address.
 	Provisioned bool
-	// Held tells that the Machine is held back: it has no configuration yet, and
+	// Held reports whether the Machine is held back: it has no configuration yet, and
 	// so never was an etcd member.
 	Held bool
-	// Configured tells that the Machine has, or may have, a configuration.
+	// Configured reports whether the Machine has, or may have, a configuration.
 	Configured bool
-	// NameInUse tells that the Machine is held back, and that an etcd member of
+	// NameInUse reports whether the Machine is held back, and an etcd member of
 	// another machine has its name.
 	NameInUse bool
-	// Outdated tells that the Machine is not as it would be made now.
+	// Outdated reports whether the Machine is not as it would be made now.
 	Outdated bool
-	// Marked tells that a person or an autoscaler wants this Machine deleted
+	// Marked reports whether a person or an autoscaler wants this Machine deleted
 	// first.
 	Marked bool
 
-	// Answers tells that the node answered through the Talos API.
+	// Answers reports whether the node answered through the Talos API.
 	Answers bool
-	// EtcdData tells whether the node has etcd data.
+	// EtcdData reports whether the node has etcd data.
 	EtcdData health.EtcdData
 	// MemberID is the ID of the node's etcd member, as the node said now or when
 	// it last did; 0 when it never did.
@@ -77,13 +77,13 @@ type MachineFacts struct {
 	// or, of one that does not answer, those that the Machine has. Empty while nobody
 	// knows.
 	Addresses []string
-	// Bootstrapping tells that the node was asked to bootstrap etcd, and that something
+	// Bootstrapping reports whether the node was asked to bootstrap etcd, and something
 	// may come of it still.
 	Bootstrapping bool
-	// EtcdStopped tells that somebody stopped the node's etcd, which starts again at the
+	// EtcdStopped reports whether somebody stopped the node's etcd, which starts again at the
 	// next boot only.
 	EtcdStopped bool
-	// Restarting tells that the node was asked to boot anew, and may be about to.
+	// Restarting reports whether the node was asked to boot anew, and may be about to.
 	Restarting bool
 	// MemberProblem says in a sentence why the node's etcd member is not up;
 	// empty when it is.
@@ -92,7 +92,7 @@ type MachineFacts struct {
 	// that run on the node and are not healthy, or not known to be.
 	ComponentProblems []string
 
-	// Deleting tells that the Machine is being deleted.
+	// Deleting reports whether the Machine is being deleted.
 	Deleting bool
 	// Hook is how far that is.
 	Hook HookState
@@ -101,30 +101,30 @@ type MachineFacts struct {
 	// EtcdSilentFor is for how long the node's etcd has not answered, or has not
 	// followed the leader of the others.
 	EtcdSilentFor time.Duration
-	// Leaving tells that the node was asked to leave etcd and has not answered.
+	// Leaving reports whether the node was asked to leave etcd and has not answered.
 	Leaving bool
-	// LeaveStopped tells that such a call was taken back a moment ago: etcd may still
+	// LeaveStopped reports whether such a call was taken back a moment ago: etcd may still
 	// carry it out.
 	LeaveStopped bool
 	// EtcdUpFor is for how long the node's etcd has been up, or coming up, since it was
 	// started last; 0 when nobody knows.
 	EtcdUpFor time.Duration
 
-	// Unhealthy tells that a MachineHealthCheck, or a person, wants the Machine
+	// Unhealthy reports whether a MachineHealthCheck, or a person, wants the Machine
 	// remediated, and that this is ours to do.
 	Unhealthy bool
 	// Retries is which remediation the Machine itself replaced; nil when none.
 	Retries *controlplanev1.RemediationRecord
 }
 
-// mayHaveAnyMember tells that nobody knows which member is the Machine's: it may have
+// mayHaveAnyMember reports whether nobody knows which member is the Machine's: it may have
 // joined, and its node never said so. One that says that it has no data has none but
 // at its own address.
 func (m MachineFacts) mayHaveAnyMember() bool {
 	return m.Configured && m.MemberID == 0 && !m.isEmpty()
 }
 
-// isEmpty tells that the node says that it has no etcd data, and that it is known
+// isEmpty reports whether the node says that it has no etcd data, and it is known
 // where its etcd would be: a node is listed as a learner before it has data.
 func (m MachineFacts) isEmpty() bool {
 	return m.Answers && m.EtcdData == health.EtcdDataAbsent && len(m.Addresses) > 0
@@ -148,18 +148,18 @@ func (f Facts) abandoned() []string {
 	return names
 }
 
-// isAt tells that a member has the Machine's address and may be its: a node without
+// isAt reports whether a member has the Machine's address and may be its: a node without
 // data has not given a member another name than its own, so that was left behind.
 func (m MachineFacts) isAt(member etcd.Member) bool {
 	return member.IsAt(m.Addresses) && (!m.isEmpty() || member.Name == "" || member.Name == m.Name)
 }
 
-// joined tells that the Machine's etcd member votes and follows the leader.
+// joined reports whether the Machine's etcd member votes and follows the leader.
 func (m MachineFacts) joined(facts Facts) bool {
 	return m.MemberID != 0 && facts.Etcd.Answers(m.MemberID)
 }
 
-// healthy tells that nothing is known to be wrong with the Machine.
+// healthy reports whether nothing is known to be wrong with the Machine.
 func (m MachineFacts) healthy() bool {
 	return len(machineProblems(m)) == 0
 }
@@ -182,13 +182,13 @@ type RemediationFacts struct {
 
 // Facts are what is known about a control plane that is not being deleted.
 type Facts struct {
-	// ClusterDeleting tells that the Cluster is being deleted.
+	// ClusterDeleting reports whether the Cluster is being deleted.
 	ClusterDeleting bool
-	// InfrastructureProvisioned tells that the Cluster's infrastructure is.
+	// InfrastructureProvisioned reports whether the Cluster's infrastructure is.
 	InfrastructureProvisioned bool
-	// EndpointSet tells that the Cluster has a control plane endpoint.
+	// EndpointSet reports whether the Cluster has a control plane endpoint.
 	EndpointSet bool
-	// ForeignMachines tells that the Cluster has control plane Machines that
+	// ForeignMachines reports whether the Cluster has control plane Machines that
 	// do not belong to this control plane.
 	ForeignMachines bool
 	// Misfit says in words why a Machine made now could not be part of this control
@@ -202,7 +202,7 @@ type Facts struct {
 	StrangerFor map[uint64]time.Duration
 	// Replicas is the wanted number of Machines.
 	Replicas int32
-	// RollingUpdate tells that outdated Machines are replaced; else somebody
+	// RollingUpdate reports whether outdated Machines are replaced; else somebody
 	// deletes them.
 	RollingUpdate bool
 	// MaxSurge is how many Machines there may be beyond Replicas during a rolling
@@ -210,11 +210,11 @@ type Facts struct {
 	MaxSurge int32
 	// Certificates is the state of the secrets of the cluster.
 	Certificates CertificatesState
-	// Initialized tells that the API server has answered before.
+	// Initialized reports whether the API server has answered before.
 	Initialized bool
 	// Intent is the recorded bootstrap intent; nil when there is none.
 	Intent *controlplanev1.BootstrapIntent
-	// IntentWiped tells that nothing is left of the Machine in the intent: its host
+	// IntentWiped reports whether nothing is left of the Machine in the intent: its host
 	// is proven wiped, or its Pod and data are gone.
 	IntentWiped bool
 	// Override is the name of the Machine that a person allows for a new
@@ -233,10 +233,10 @@ type Facts struct {
 	// LeaveTimeout is how long a departing node's etcd may be silent before its
 	// member is removed through another one.
 	LeaveTimeout time.Duration
-	// VersionPending tells that the topology of the Cluster is about to bring
+	// VersionPending reports whether the topology of the Cluster is about to bring
 	// another version.
 	VersionPending bool
-	// ManifestsPending tells that Talos' own manifests in the cluster are those of
+	// ManifestsPending reports whether Talos' own manifests in the cluster are those of
 	// another version.
 	ManifestsPending bool
 	// Remediation is about the remediation of Machines.
@@ -264,7 +264,7 @@ func (f Facts) strangers() []etcd.Member {
 	return slices.DeleteFunc(f.membersOfNone(f.Machines), f.mayBeJoining)
 }
 
-// mayBeJoining tells that a member may be that of a Machine which joins at this moment:
+// mayBeJoining reports whether a member may be that of a Machine which joins at this moment:
 // etcd lists it before its node has data, and so without a name. Nothing that is known
 // of its address speaks against that: the node may have got another one since. What
 // stays without a name for long was left behind, and would keep others from joining.
@@ -272,7 +272,7 @@ func (f Facts) mayBeJoining(member etcd.Member) bool {
 	return member.Learner && member.Name == "" && f.NamelessFor[member.ID] < f.LeaveTimeout && slices.ContainsFunc(f.Machines, f.mayJoin)
 }
 
-// mayJoin tells that the node of a Machine may join etcd at any moment.
+// mayJoin reports whether the node of a Machine may join etcd at any moment.
 func (f Facts) mayJoin(machine MachineFacts) bool {
 	_, found := f.member(machine)
 
@@ -333,7 +333,7 @@ func (f Facts) onlyLearnerLeft(machine MachineFacts) (etcd.Member, bool) {
 	return left[0], true
 }
 
-// belongsToOther tells that a member is another Machine's than the one at whose address
+// belongsToOther reports whether a member is another Machine's than the one at whose address
 // it is: by its ID, or because the host was let go and is the other's by now.
 func (f Facts) belongsToOther(member etcd.Member, machine MachineFacts) bool {
 	return slices.ContainsFunc(f.Machines, func(other MachineFacts) bool {
@@ -341,7 +341,7 @@ func (f Facts) belongsToOther(member etcd.Member, machine MachineFacts) bool {
 	})
 }
 
-// hasNoMember tells that a Machine is known to have no member: it never had a
+// hasNoMember reports whether a Machine is known to have no member: it never had a
 // configuration, or the majority knows none that is, or may be, its.
 func (f Facts) hasNoMember(machine MachineFacts) bool {
 	if !machine.Configured {
@@ -358,7 +358,7 @@ func (f Facts) hasNoMember(machine MachineFacts) bool {
 		!slices.ContainsFunc(f.Etcd.Members, func(member etcd.Member) bool { return !f.belongsToOther(member, machine) })
 }
 
-// LostItsMember tells that somebody removed the etcd member of a Machine that stays:
+// LostItsMember reports whether somebody removed the etcd member of a Machine that stays:
 // its node has the data, and the majority knows no member that is, or may be, its.
 // etcd never takes that data back.
 func (f Facts) LostItsMember(name string) bool {

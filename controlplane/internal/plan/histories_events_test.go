@@ -112,7 +112,7 @@ func (p *play) choose(event event) {
 	}
 }
 
-// joining tells that etcd has a learner.
+// joining reports whether etcd has a learner.
 func (p *play) joining() bool {
 	cluster := p.cluster()
 
@@ -290,7 +290,7 @@ func (p *play) attend() {
 	}
 }
 
-// learns tells that the member of a Machine is a learner.
+// learns reports whether the member of a Machine is a learner.
 func (p *play) learns(m *machinePlay) bool {
 	data, has := p.nodes.Data(m.name)
 	if !has {
@@ -338,7 +338,7 @@ func (p *play) removeLost() {
 	}
 }
 
-// settled tells that the control plane is as wanted.
+// settled reports whether the control plane is as wanted.
 func (p *play) settled() bool {
 	cluster := p.cluster()
 	if cluster == nil || len(p.machines) != int(p.replicas) || len(cluster.Members()) != len(p.machines) {

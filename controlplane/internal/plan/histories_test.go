@@ -22,7 +22,7 @@ type outcome struct {
 	trace []string
 }
 
-// bad tells that there was an offence, or that the control plane is stuck.
+// bad reports whether there was an offence, or the control plane is stuck.
 func (o outcome) bad() bool { return len(o.offences) > 0 || o.stuck != "" }
 
 // run plays a history, then ends all faults and lets the control plane settle.

@@ -41,7 +41,7 @@ type play struct {
 	initialized bool
 	override    string
 	apiDown     bool
-	// used tells that the API server has answered, and so may have stored something.
+	// used reports whether the API server has answered, and so may have stored something.
 	used        bool
 	wiped       map[string]bool
 	leaving     map[string]bool
@@ -148,7 +148,7 @@ func (p *play) hasQuorum() bool {
 	return cluster != nil && cluster.HasQuorum()
 }
 
-// lives tells that etcd runs, or can run again: most voters of a cluster have their
+// lives reports whether etcd runs, or can run again: most voters of a cluster have their
 // data somewhere.
 func (p *play) lives() bool {
 	voters := map[*etcdmodel.Cluster]int{}
@@ -167,7 +167,7 @@ func (p *play) lives() bool {
 	return false
 }
 
-// serves tells that an API server answers on a Machine that is there, or on one that
+// serves reports whether an API server answers on a Machine that is there, or on one that
 // was not let go.
 func (p *play) serves(kept bool) bool {
 	return !p.apiDown && p.hasQuorum() && slices.ContainsFunc(p.machines, func(m *machinePlay) bool {
@@ -229,7 +229,7 @@ func (p *play) letGo(m *machinePlay) {
 	}
 }
 
-// isMember tells that etcd has the node of a Machine as a member.
+// isMember reports whether etcd has the node of a Machine as a member.
 func (p *play) isMember(m *machinePlay) bool {
 	data, has := p.nodes.Data(m.name)
 	if !has {
@@ -239,7 +239,7 @@ func (p *play) isMember(m *machinePlay) bool {
 	return found
 }
 
-// mayVote tells that a majority knows the node of a Machine as a voter, or that
+// mayVote reports whether a majority knows the node of a Machine as a voter, or that
 // there is none to ask.
 func (p *play) mayVote(m *machinePlay) bool {
 	data, has := p.nodes.Data(m.name)

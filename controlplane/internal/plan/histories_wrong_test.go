@@ -137,7 +137,7 @@ func TestHistoriesCatchWrongDecisions(t *testing.T) {
 	}
 }
 
-// catches tells that a history ends as it must with the wrong decision.
+// catches reports whether a history ends as it must with the wrong decision.
 func (w wrong) catches(o outcome) bool {
 	if w.offence == "" {
 		return o.stuck != "" && len(o.offences) == 0

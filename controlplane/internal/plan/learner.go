@@ -7,7 +7,7 @@ import "time"
 // has joined (internal/app/machined/pkg/system/services/etcd.go, promoteMember).
 const learnerPatience = 15 * time.Minute
 
-// IsNeverPromoted tells that the member of a Machine that stays is a learner, and stays
+// IsNeverPromoted reports whether the member of a Machine that stays is a learner, and stays
 // one: nobody promotes it any more.
 func (f Facts) IsNeverPromoted(name string) bool {
 	for _, machine := range f.staying() {

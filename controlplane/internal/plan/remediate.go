@@ -12,7 +12,7 @@ import (
 
 // Verdict is what becomes of a Machine that is to be remediated.
 type Verdict struct {
-	// Remediate tells that the Machine can be deleted now.
+	// Remediate reports whether the Machine can be deleted now.
 	Remediate bool
 	// Reason is the reason of the Machine's condition OwnerRemediated otherwise.
 	Reason string
@@ -103,7 +103,7 @@ func judgeRemediation(facts Facts, machine MachineFacts) Verdict {
 	return Verdict{Remediate: true, Record: record}
 }
 
-// othersBegan tells that another Machine has, or may have, a configuration, and so may
+// othersBegan reports whether another Machine has, or may have, a configuration, and so may
 // hold data. One that is held back does not count: it waits for this very Machine.
 func (f Facts) othersBegan(machine MachineFacts) bool {
 	return slices.ContainsFunc(f.Machines, func(other MachineFacts) bool { return other.Name != machine.Name && !other.Held })
@@ -130,7 +130,7 @@ func (f Facts) awaitsOther(machine MachineFacts) string {
 	return ""
 }
 
-// RemediationEnded tells that the Machine of the remediation in progress is gone,
+// RemediationEnded reports whether the Machine of the remediation in progress is gone,
 // and is replaced or not wanted back.
 func (f Facts) RemediationEnded() bool {
 	record := f.Remediation.InProgress
@@ -143,7 +143,7 @@ func (f Facts) RemediationEnded() bool {
 	})
 }
 
-// awaitsReplacement tells that the Machine that an earlier remediation has deleted
+// awaitsReplacement reports whether the Machine that an earlier remediation has deleted
 // was another one, and is not replaced yet.
 func (f Facts) awaitsReplacement(machine MachineFacts) bool {
 	record := f.Remediation.InProgress
@@ -151,7 +151,7 @@ func (f Facts) awaitsReplacement(machine MachineFacts) bool {
 	return record != nil && record.Machine != machine.Name && !f.RemediationEnded()
 }
 
-// stuck tells that a Machine that goes waits for the quorum, which the removal
+// stuck reports whether a Machine that goes waits for the quorum, which the removal
 // of a broken member may mend.
 func stuck(facts Facts, machine MachineFacts) bool {
 	member, known := facts.member(machine)
@@ -159,7 +159,7 @@ func stuck(facts Facts, machine MachineFacts) bool {
 	return machine.Hook == HookDue && known && len(facts.Etcd.RemovalProblems(member.ID)) > 0
 }
 
-// isPending tells that a Machine has not come so far that its node could have
+// isPending reports whether a Machine has not come so far that its node could have
 // been seen: it has no host yet, or is being installed.
 func isPending(machine MachineFacts) bool {
 	return !machine.Provisioned || machine.ProviderID == ""

@@ -138,7 +138,7 @@ func problemsBefore(facts Facts, victim string, of func(MachineFacts) []string) 
 	return problems
 }
 
-// isNoObstacle tells that what is wrong with a Machine does not stand in the way
+// isNoObstacle reports whether what is wrong with a Machine does not stand in the way
 // of a change: another Machine has to come before the last voter goes; a Machine
 // whose member is well is about to be replaced; or a Machine waits for a host
 // that only the deletion of another one can free.

@@ -86,7 +86,7 @@ func Differences(wanted Wanted, found Found) ([]string, error) {
 // TalosMachine.
 func identityFields() []string { return []string{"providerID", "failureDomain", "hostRef", "pod"} }
 
-// sameTemplate tells whether an infrastructure machine is as the wanted template
+// sameTemplate reports whether an infrastructure machine is as the wanted template
 // would make it: from that template, or from one with the same content.
 func sameTemplate(wanted Wanted, found Found) bool {
 	switch {

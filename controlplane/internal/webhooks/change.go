@@ -18,7 +18,7 @@ import (
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 )
 
-// hasMachines tells that a control plane has, or may have, Machines.
+// hasMachines reports whether a control plane has, or may have, Machines.
 func hasMachines(controlPlane *controlplanev1.TalosControlPlane) bool {
 	annotations := controlPlane.Annotations
 
@@ -49,7 +49,7 @@ func (w *TalosControlPlane) validateVersionChange(ctx context.Context, before, a
 	return nil, nil, nil
 }
 
-// versionChecksDisabled tells whether a person has disabled the checks of a
+// versionChecksDisabled reports whether a person has disabled the checks of a
 // version change, on the control plane or on its Cluster.
 func (w *TalosControlPlane) versionChecksDisabled(ctx context.Context, controlPlane *controlplanev1.TalosControlPlane) (bool, error) {
 	const annotation = clusterv1.ClusterTopologyUnsafeUpdateVersionAnnotation
