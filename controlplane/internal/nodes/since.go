@@ -19,6 +19,7 @@ type Since struct {
 	since map[client.ObjectKey]map[string]time.Time
 }
 
+// NewSince tells the time by a clock.
 func NewSince(c clock.PassiveClock) *Since {
 	return &Since{clock: c, since: map[client.ObjectKey]map[string]time.Time{}}
 }
