@@ -61,7 +61,7 @@ type settings struct {
 // Read reads the list in the folder of the repository.
 func Read(repository string) ([]Provider, error) {
 	file := filepath.Join(repository, "clusterctl-settings.json")
-	raw, err := os.ReadFile(file) //nolint:gosec // G304: the repository's own file.
+	raw, err := os.ReadFile(file)
 	if err != nil {
 		return nil, fmt.Errorf("reading the list of providers: %w", err)
 	}
