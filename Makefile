@@ -95,6 +95,7 @@ lint: ## Run golangci-lint on all modules.
 		(cd $$module && $(PATIENTLY) "linting $$module" go run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_LINT_VERSION) run --config $(ROOT)/.golangci.yml ./...) \
 		|| failed="$$failed $$module"; done; \
 	test -z "$$failed" || { echo "findings in:$$failed"; exit 1; }
+	@cd test/tools && $(PATIENTLY) "planting imports that the linter has to refuse" go test -count=1 ./importrules -args -golangci-lint=$(GOLANGCI_LINT_VERSION)
 
 ##@ Test
 
