@@ -98,15 +98,15 @@ func TestBootstrapIsRepeatedWhenAPersonGivesTheDataUp(t *testing.T) {
 
 func TestBootstrapWaitsWhileItIsNotKnownWhetherThereIsData(t *testing.T) {
 	for name, fault := range map[string]func(*world, *talosfake.Machine){
-		"the node is silent":                    func(_ *world, m *talosfake.Machine) { m.SetSilent(true) },
-		"the data directory cannot be listed":   func(_ *world, m *talosfake.Machine) { m.Fail("EtcdDataExists", errors.New("denied")) },
-		"the services cannot be listed":         func(_ *world, m *talosfake.Machine) { m.Fail("Services", errors.New("denied")) },
-		"the etcd service is not loaded":        func(_ *world, m *talosfake.Machine) { m.Update(func(s *talosfake.State) { s.Services = nil }) },
-		"the host name is another one":          func(_ *world, m *talosfake.Machine) { m.Update(func(s *talosfake.State) { s.Hostname = "other" }) },
-		"the host name cannot be read":          func(_ *world, m *talosfake.Machine) { m.Fail("Hostname", errors.New("denied")) },
-		"a stranger answers at the endpoint":    func(w *world, _ *talosfake.Machine) { w.prober.set(health.APIServerStranger) },
-		"an API server answers at the endpoint": func(w *world, _ *talosfake.Machine) { w.prober.set(health.APIServerNotReady) },
-		"the endpoint could not be asked":       func(w *world, _ *talosfake.Machine) { w.prober.set(health.APIServerUnknown) },
+		"the node is silent":                         func(_ *world, m *talosfake.Machine) { m.SetSilent(true) },
+		"the data directory cannot be listed":        func(_ *world, m *talosfake.Machine) { m.Fail("EtcdDataExists", errors.New("denied")) },
+		"the services cannot be listed":              func(_ *world, m *talosfake.Machine) { m.Fail("Services", errors.New("denied")) },
+		"the etcd service is not loaded":             func(_ *world, m *talosfake.Machine) { m.Update(func(s *talosfake.State) { s.Services = nil }) },
+		"the host name is another one":               func(_ *world, m *talosfake.Machine) { m.Update(func(s *talosfake.State) { s.Hostname = "other" }) },
+		"the host name cannot be read":               func(_ *world, m *talosfake.Machine) { m.Fail("Hostname", errors.New("denied")) },
+		"somebody untrusted answers at the endpoint": func(w *world, _ *talosfake.Machine) { w.prober.set(health.APIServerUntrusted) },
+		"an API server answers at the endpoint":      func(w *world, _ *talosfake.Machine) { w.prober.set(health.APIServerNotReady) },
+		"the endpoint could not be asked":            func(w *world, _ *talosfake.Machine) { w.prober.set(health.APIServerUnknown) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

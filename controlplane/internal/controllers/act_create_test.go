@@ -133,11 +133,11 @@ func TestScaleUpWaitsForAHealthyControlPlane(t *testing.T) {
 				s.StaticPods[0].Ready = false
 			})
 		}, "kube-apiserver is not ready"},
-		"a stranger in etcd": {func(m *talosfake.Machine) {
+		"an orphan in etcd": {func(m *talosfake.Machine) {
 			m.Update(func(s *talosfake.State) {
-				s.Members = append(s.Members, talosclient.EtcdMember{ID: 99, Hostname: "stranger"})
+				s.Members = append(s.Members, talosclient.EtcdMember{ID: 99, Hostname: "orphan"})
 			})
-		}, "stranger (63) belongs to no Machine"},
+		}, "orphan (63) belongs to no Machine"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

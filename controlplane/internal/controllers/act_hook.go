@@ -13,10 +13,10 @@ import (
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 )
 
-// goesAnyway reports whether our pre-terminate hook goes from a Machine whatever etcd says:
+// isAbandoned reports whether our pre-terminate hook goes from a Machine whatever etcd says:
 // with the whole Cluster goes etcd, and a person may say so. Else the decision takes it
 // away, and it fails closed.
-func goesAnyway(s *scope, machine *clusterv1.Machine) bool {
+func isAbandoned(s *scope, machine *clusterv1.Machine) bool {
 	return metav1.HasAnnotation(machine.ObjectMeta, controlplanev1.EtcdPreTerminateHookAnnotation) && !machine.DeletionTimestamp.IsZero() &&
 		(s.deleting() || isOverridden(machine))
 }
@@ -29,7 +29,7 @@ func isOverridden(machine *clusterv1.Machine) bool {
 func abandoned(s *scope) []string {
 	var names []string
 	for _, machine := range s.machines {
-		if goesAnyway(s, machine) {
+		if isAbandoned(s, machine) {
 			names = append(names, machine.Name)
 		}
 	}

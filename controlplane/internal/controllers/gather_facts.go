@@ -33,7 +33,7 @@ func (r *Reconciler) gatherFacts(_ context.Context, s *scope) error {
 		InfrastructureProvisioned: ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false),
 		EndpointSet:               s.cluster.Spec.ControlPlaneEndpoint.IsValid(),
 		ForeignMachines:           s.foreign,
-		Misfit:                    s.templateMismatch,
+		TemplateMismatch:          s.templateMismatch,
 		TemplateMissing:           s.templateMissing,
 		Replicas:                  replicas,
 		RollingUpdate:             spec.Rollout.Strategy.Type != controlplanev1.OnDeleteStrategyType,
@@ -69,7 +69,7 @@ func (r *Reconciler) gatherFacts(_ context.Context, s *scope) error {
 		facts.Machines[i].Bootstrapping = r.bootstraps.Pending(key, service) && !health.HasEnded(service)
 		facts.Machines[i].Restarting = r.restarts.Pending(key, service)
 	}
-	facts.StrangerFor = lasting(r.strangers, s, facts.Strangers())
+	facts.OrphanFor = lasting(r.orphans, s, facts.Orphans())
 	for i, machine := range facts.Machines {
 		if facts.IsNeverPromoted(machine.Name) {
 			facts.Machines[i].MemberProblem = neverPromoted
@@ -181,7 +181,7 @@ func hookState(s *scope, machine *clusterv1.Machine) (plan.HookState, string) {
 	switch {
 	case !metav1.HasAnnotation(machine.ObjectMeta, controlplanev1.EtcdPreTerminateHookAnnotation):
 		return plan.HookGone, ""
-	case goesAnyway(s, machine):
+	case isAbandoned(s, machine):
 		return plan.HookAbandoned, ""
 	}
 	if condition := conditions.Get(machine, clusterv1.MachineDeletingCondition); condition == nil ||

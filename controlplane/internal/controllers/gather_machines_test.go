@@ -41,11 +41,11 @@ func TestAMachineOfAnotherVendorsConfigurationIsNotAdopted(t *testing.T) {
 	g := NewWithT(t)
 	w := newWorld(t)
 	g.Expect(w.client.Create(t.Context(), &clusterv1.Machine{
-		ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "stranger", Labels: map[string]string{
+		ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: "orphan", Labels: map[string]string{
 			clusterv1.ClusterNameLabel: testCluster, clusterv1.MachineControlPlaneLabel: "",
 		}},
 		Spec: clusterv1.MachineSpec{Bootstrap: clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{
-			APIGroup: bootstrapv1.GroupVersion.Group, Kind: "KubeadmConfig", Name: "stranger",
+			APIGroup: bootstrapv1.GroupVersion.Group, Kind: "KubeadmConfig", Name: "orphan",
 		}}},
 	})).To(Succeed())
 	r := w.manager()

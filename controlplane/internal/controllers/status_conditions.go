@@ -365,7 +365,7 @@ func apiServerStatus(s *scope) (metav1.ConditionStatus, string) {
 		return metav1.ConditionTrue, ""
 	case health.APIServerNotReady:
 		return metav1.ConditionFalse, "The API server answers at the control plane endpoint, and is not ready"
-	case health.APIServerStranger:
+	case health.APIServerUntrusted:
 		return metav1.ConditionFalse, "What answers at the control plane endpoint is no API server of this cluster"
 	case health.APIServerSilent:
 		return metav1.ConditionFalse, "Nothing answers at the control plane endpoint"

@@ -97,7 +97,7 @@ type Reconciler struct {
 	etcdSilence    *nodes.Since
 	// nameless are the etcd members that are listed without a name.
 	nameless   *nodes.Since
-	strangers  *nodes.Since
+	orphans    *nodes.Since
 	leaves     *nodes.Leaves
 	bootstraps *nodes.Attempts
 	restarts   *nodes.Attempts
@@ -159,7 +159,7 @@ func (r *Reconciler) init(ctx context.Context) {
 	r.silence = nodes.NewSince(r.Clock)
 	r.etcdSilence = nodes.NewSince(r.Clock)
 	r.nameless = nodes.NewSince(r.Clock)
-	r.strangers = nodes.NewSince(r.Clock)
+	r.orphans = nodes.NewSince(r.Clock)
 	r.leaves = nodes.NewLeaves(ctx, r.Clock)
 	r.bootstraps = nodes.NewAttempts(r.Clock, nodes.BootstrapPatience)
 	r.restarts = nodes.NewAttempts(r.Clock, nodes.RestartPatience)

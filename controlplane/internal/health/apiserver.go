@@ -25,9 +25,9 @@ const (
 	// APIServerSilent means that nothing answers there: connections are
 	// refused, broken off, or time out.
 	APIServerSilent
-	// APIServerStranger means that something answers that does not prove to be
+	// APIServerUntrusted means that something answers that does not prove to be
 	// an API server of this cluster.
-	APIServerStranger
+	APIServerUntrusted
 	// APIServerNotReady means that an API server of this cluster answers and is
 	// not ready.
 	APIServerNotReady
@@ -129,7 +129,7 @@ func classify(err error) APIServerState {
 	case ok && operation.Op == tlsAlert,
 		isType[*tls.CertificateVerificationError](err), isType[x509.UnknownAuthorityError](err), isType[x509.HostnameError](err),
 		isType[tls.RecordHeaderError](err), errors.Is(err, http.ErrSchemeMismatch):
-		return APIServerStranger
+		return APIServerUntrusted
 	default:
 		return APIServerSilent
 	}

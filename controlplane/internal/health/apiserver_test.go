@@ -59,8 +59,8 @@ func TestProbe(t *testing.T) {
 		"an API server that is ready":          {kubeconfig(t, ready.URL, caOf(ready)), APIServerReady},
 		"an API server that is not ready":      {kubeconfig(t, broken.URL, caOf(broken)), APIServerNotReady},
 		"an API server without the endpoint":   {kubeconfig(t, bare.URL, caOf(bare)), APIServerReady},
-		"a server of another CA":               {kubeconfig(t, ready.URL, otherCA(t)), APIServerStranger},
-		"a server without TLS":                 {kubeconfig(t, "https://"+plain.Listener.Addr().String(), caOf(ready)), APIServerStranger},
+		"a server of another CA":               {kubeconfig(t, ready.URL, otherCA(t)), APIServerUntrusted},
+		"a server without TLS":                 {kubeconfig(t, "https://"+plain.Listener.Addr().String(), caOf(ready)), APIServerUntrusted},
 		"nobody listens":                       {kubeconfig(t, closed.URL, caOf(ready)), APIServerSilent},
 		"a balancer without servers, hangs up": {kubeconfig(t, "https://"+hangUp, caOf(ready)), APIServerSilent},
 	} {

@@ -7,12 +7,12 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 )
 
-// decideUse records that the API server has answered: from then on etcd holds
+// decideInitialized records that the API server has answered: from then on etcd holds
 // what users have stored. What a Machine serves that was let go does not count: it
 // is being wiped.
-func decideUse(facts Facts) *Decision {
+func decideInitialized(facts Facts) *Decision {
 	hasData := func(machine MachineFacts) bool { return machine.EtcdData == health.EtcdDataPresent }
-	isKept := func(machine MachineFacts) bool { return !machine.letGo() }
+	isKept := func(machine MachineFacts) bool { return !machine.hookReleased() }
 	switch {
 	case !slices.ContainsFunc(facts.Machines, isKept), facts.APIServer != health.APIServerReady, facts.Intent != nil && facts.Intent.Initialized,
 		facts.Intent == nil && !slices.ContainsFunc(facts.Machines, hasData):
@@ -73,7 +73,7 @@ func decideBootstrap(facts Facts) *Decision {
 	case health.APIServerUnknown:
 		return &Decision{Action: WaitForEndpointSilence, Reason: controlplanev1.WaitingForCertificatesReason,
 			Message: "Waiting for the kubeconfig of the cluster, to look at the control plane endpoint before etcd is bootstrapped"}
-	case health.APIServerStranger, health.APIServerNotReady, health.APIServerReady:
+	case health.APIServerUntrusted, health.APIServerNotReady, health.APIServerReady:
 		return &Decision{Action: WaitForEndpointSilence, Reason: controlplanev1.EndpointInUseReason,
 			Message: "Something answers at the control plane endpoint though no control plane node has etcd data; etcd is not bootstrapped beside it"}
 	}

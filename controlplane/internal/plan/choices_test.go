@@ -52,7 +52,7 @@ func TestVictims(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			facts := three()
 			tc.edit(&facts.Machines[0], &facts.Machines[1], &facts.Machines[2])
-			NewWithT(t).Expect(pickVictim(facts).Name).To(Equal(tc.want))
+			NewWithT(t).Expect(selectMachineForDeletion(facts).Name).To(Equal(tc.want))
 		})
 	}
 }
@@ -78,7 +78,7 @@ func TestRemediationIsRefused(t *testing.T) {
 			f.Machines[2].Deleting = true
 		}, controlplanev1.MachineRemediationDeferredReason, "is being deleted"},
 		"while no replacement would fit": {func(f *Facts) {
-			f.Misfit = "the template is of the other kind"
+			f.TemplateMismatch = "the template is of the other kind"
 		}, controlplanev1.MachineRemediationDeferredReason, "of the other kind"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -157,7 +157,7 @@ func TestRemediationCounts(t *testing.T) {
 }
 
 // TestMachinesOfOtherHostNamesLoseNoMember: members that carry other names than the
-// Machines, as where addresses were mixed up, are not taken for strangers.
+// Machines, as where addresses were mixed up, are not taken for orphans.
 func TestMachinesOfOtherHostNamesLoseNoMember(t *testing.T) {
 	g := NewWithT(t)
 	facts := three(func(f *Facts) {

@@ -71,12 +71,12 @@ func (f Facts) NeedsEndpoint() bool {
 // decides. docs/kinds/taloscontrolplane.md has them as a table.
 func rules() []func(Facts) *Decision {
 	return append(rulesOfMembers(),
-		decideRemediation, decideNewFirst, decideCertificates, decideEtcd, decideReplicas, decideNodes, decideStrangersWait, decideManifests)
+		decideRemediation, decideNewFirst, decideCertificates, decideEtcd, decideReplicas, decideNodes, decideOrphansWait, decideManifests)
 }
 
 // rulesOfMembers are the rules up to those by which members and Machines leave.
 func rulesOfMembers() []func(Facts) *Decision {
-	return []func(Facts) *Decision{decideCluster, decideFirst, decideUse, decideStrangers, decideDepartures}
+	return []func(Facts) *Decision{decideCluster, decideFirst, decideInitialized, decideOrphans, decideDepartures}
 }
 
 // firstOf is what the first of the rules says that has something to say; nil when none has.
@@ -122,9 +122,9 @@ func decideFirst(facts Facts) *Decision {
 	switch {
 	case len(facts.Machines) > 0:
 		return nil
-	case facts.Misfit != "":
+	case facts.TemplateMismatch != "":
 		return &Decision{Action: Refuse, Reason: controlplanev1.InfrastructureMismatchReason,
-			Message: "No Machine is created: " + facts.Misfit}
+			Message: "No Machine is created: " + facts.TemplateMismatch}
 	default:
 		return &Decision{Action: CreateMachine, Reason: controlplanev1.WaitingForMachineReason,
 			Message: "Creating the first control plane Machine"}

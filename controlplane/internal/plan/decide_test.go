@@ -75,12 +75,12 @@ func TestDecide(t *testing.T) {
 		"waits for a Machine that goes":              {ready(func(f *Facts) { f.Machines[0].Deleting = true }), WaitForMachineDeletion},
 		"waits for the node to answer": {
 			ready(func(f *Facts) { f.Machines[0].Answers = false; f.Machines[0].EtcdData = health.EtcdDataUnknown }), WaitForMachine},
-		"does not take unknown for no data":       {ready(func(f *Facts) { f.Machines[0].EtcdData = health.EtcdDataUnknown }), WaitForMachine},
-		"looks at the endpoint first":             {ready(func(f *Facts) { f.APIServer = health.APIServerUnknown }), WaitForEndpointSilence},
-		"does not bootstrap beside a stranger":    {ready(func(f *Facts) { f.APIServer = health.APIServerStranger }), WaitForEndpointSilence},
-		"does not bootstrap beside an API server": {ready(intent("cp-a", "talos://a", false), func(f *Facts) { f.APIServer = health.APIServerNotReady }), WaitForEndpointSilence},
-		"records the intent first":                {ready(), RecordBootstrapIntent},
-		"bootstraps the recorded Machine":         {ready(intent("cp-a", "talos://a", false)), Bootstrap},
+		"does not take unknown for no data":                 {ready(func(f *Facts) { f.Machines[0].EtcdData = health.EtcdDataUnknown }), WaitForMachine},
+		"looks at the endpoint first":                       {ready(func(f *Facts) { f.APIServer = health.APIServerUnknown }), WaitForEndpointSilence},
+		"does not bootstrap beside an untrusted API server": {ready(func(f *Facts) { f.APIServer = health.APIServerUntrusted }), WaitForEndpointSilence},
+		"does not bootstrap beside an API server":           {ready(intent("cp-a", "talos://a", false), func(f *Facts) { f.APIServer = health.APIServerNotReady }), WaitForEndpointSilence},
+		"records the intent first":                          {ready(), RecordBootstrapIntent},
+		"bootstraps the recorded Machine":                   {ready(intent("cp-a", "talos://a", false)), Bootstrap},
 		"does not bootstrap a Machine of the same name with another provider ID": {
 			ready(intent("cp-a", "talos://b", false)), WaitForOverride},
 		"does not bootstrap another Machine":                          {ready(intent("cp-b", "talos://b", false)), WaitForOverride},
@@ -128,7 +128,7 @@ func TestDecide(t *testing.T) {
 		"is stable also when the API server went away":  {ready(running, func(f *Facts) { f.APIServer = health.APIServerSilent }), Stable},
 		"waits for a running node that became silent":   {ready(running, func(f *Facts) { f.Machines[0].Answers = false; f.Machines[0].EtcdData = health.EtcdDataUnknown }), WaitForMachine},
 		"waits for a member that lost its leader":       {ready(running, func(f *Facts) { f.Machines[0].MemberProblem = "no leader" }), WaitForEtcd},
-		"waits for an API server before a second start": {ready(running, func(f *Facts) { f.Initialized = false; f.APIServer = health.APIServerStranger }), WaitForAPIServer},
+		"waits for an API server before a second start": {ready(running, func(f *Facts) { f.Initialized = false; f.APIServer = health.APIServerUntrusted }), WaitForAPIServer},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -148,7 +148,7 @@ func TestDecideNeverBootstrapsOnDoubt(t *testing.T) {
 	g := NewWithT(t)
 	bootstraps := 0
 	for _, data := range []health.EtcdData{health.EtcdDataUnknown, health.EtcdDataAbsent, health.EtcdDataPresent} {
-		for _, api := range []health.APIServerState{health.APIServerUnknown, health.APIServerSilent, health.APIServerStranger, health.APIServerNotReady, health.APIServerReady} {
+		for _, api := range []health.APIServerState{health.APIServerUnknown, health.APIServerSilent, health.APIServerUntrusted, health.APIServerNotReady, health.APIServerReady} {
 			for _, certificates := range []CertificatesState{CertificatesMissing, CertificatesPresent, CertificatesChanged} {
 				for _, bootstrapped := range []bool{false, true} {
 					for _, answers := range []bool{false, true} {

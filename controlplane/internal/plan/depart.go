@@ -16,7 +16,7 @@ import (
 func decideDepartures(facts Facts) *Decision {
 	var waiting *Decision
 	for _, machine := range facts.leaving() {
-		if facts.isRid(machine) {
+		if facts.memberGone(machine) {
 			continue
 		}
 		decision := decideDeparture(facts, machine)
@@ -59,8 +59,8 @@ func decideDeparture(facts Facts, machine MachineFacts) *Decision {
 		return decide(WaitForMachineDeletion, "Machine "+machine.Name+" is being deleted, which waits for:\n* "+strings.Join(problems, "\n* "))
 	}
 	switch {
-	case machine.letGo():
-		return decideReturned(facts, machine, decide, wait)
+	case machine.hookReleased():
+		return decideRejoined(facts, machine, decide, wait)
 	case machine.Hook == HookEarly:
 		return wait(machine.HookWaitsFor)
 	case facts.hasNoMember(machine):
@@ -70,7 +70,7 @@ func decideDeparture(facts Facts, machine MachineFacts) *Decision {
 		release.Left = true
 		return release
 	case !facts.Initialized:
-		return decideUnborn(facts, machine, decide, wait)
+		return decideBeforeInitialized(facts, machine, decide, wait)
 	}
 
 	member, known := facts.member(machine)
@@ -98,15 +98,15 @@ func decideDeparture(facts Facts, machine MachineFacts) *Decision {
 	}
 }
 
-// decideReturned is about a Machine that was let go. A node that restarts before it
+// decideRejoined is about a Machine that was let go. A node that restarts before it
 // is reset joins etcd again: its member is removed again, through another one.
-func decideReturned(facts Facts, machine MachineFacts, decide func(Action, string) *Decision, wait func(...string) *Decision) *Decision {
+func decideRejoined(facts Facts, machine MachineFacts, decide func(Action, string) *Decision, wait func(...string) *Decision) *Decision {
 	member, known := facts.member(machine)
 	if !facts.Initialized || !known {
 		return wait("Cluster API and the infrastructure provider to let it go")
 	}
 	// Its host may be another Machine's by now, and so its address; an ID is its own.
-	if other, doubt := facts.mayHaveAnyMember(machine.Name); doubt && member.ID != machine.MemberID {
+	if other, doubt := facts.memberUnknown(machine.Name); doubt && member.ID != machine.MemberID {
 		return wait("the node of Machine " + other.Name + " to tell which etcd member is its")
 	}
 	if other := facts.changing(""); other != "" {
@@ -139,16 +139,16 @@ func (f Facts) HasLeft(name string) bool {
 	return slices.ContainsFunc(f.leaving(), func(machine MachineFacts) bool { return machine.Name == name && f.hasNoMember(machine) })
 }
 
-// isRid reports whether etcd is rid of a Machine that is being deleted: only its
+// memberGone reports whether etcd has no member of a Machine that is being deleted: only its
 // infrastructure is left, which may take its time. Nothing waits for that.
-func (f Facts) isRid(machine MachineFacts) bool {
-	return machine.letGo() && f.hasNoMember(machine)
+func (f Facts) memberGone(machine MachineFacts) bool {
+	return machine.hookReleased() && f.hasNoMember(machine)
 }
 
-// decideUnborn is about a Machine that goes before the API server has ever
+// decideBeforeInitialized is about a Machine that goes before the API server has ever
 // answered: nobody has stored anything in its etcd. A node that is silent is
 // given the time of a leave.
-func decideUnborn(facts Facts, machine MachineFacts, decide func(Action, string) *Decision, wait func(...string) *Decision) *Decision {
+func decideBeforeInitialized(facts Facts, machine MachineFacts, decide func(Action, string) *Decision, wait func(...string) *Decision) *Decision {
 	switch {
 	case facts.APIServer != health.APIServerSilent && facts.APIServer != health.APIServerUnknown:
 		return wait("what answers at the control plane endpoint to become ready, or silent")
@@ -174,22 +174,22 @@ func mustGrowFirst(facts Facts) bool {
 	})
 }
 
-// Strangers are the members that belong to no Machine.
-func (f Facts) Strangers() []etcd.Member { return f.strangers() }
+// Orphans are the members that belong to no Machine.
+func (f Facts) Orphans() []etcd.Member { return f.orphans() }
 
 // isSpared reports whether a member that belongs to no Machine is left alone for now: it
 // votes, and its Machine may only be missing from the list for a while.
-func (f Facts) isSpared(stranger etcd.Member) bool {
-	return !stranger.Learner && f.StrangerFor[stranger.ID] < f.LeaveTimeout
+func (f Facts) isSpared(orphan etcd.Member) bool {
+	return !orphan.Learner && f.OrphanFor[orphan.ID] < f.LeaveTimeout
 }
 
-// decideStrangersWait waits with a member that is spared, when nothing else is to be
+// decideOrphansWait waits with a member that is spared, when nothing else is to be
 // done.
-func decideStrangersWait(facts Facts) *Decision {
+func decideOrphansWait(facts Facts) *Decision {
 	if !facts.Initialized {
 		return nil
 	}
-	for _, member := range facts.strangers() {
+	for _, member := range facts.orphans() {
 		if facts.isSpared(member) {
 			return &Decision{Action: WaitForEtcd, MemberID: member.ID, Reason: controlplanev1.WaitingForEtcdReason,
 				Message: "etcd member " + etcd.Describe(member) + " belongs to no Machine; it is removed after spec.etcd.leaveTimeoutSeconds, unless its Machine comes back"}
@@ -199,12 +199,12 @@ func decideStrangersWait(facts Facts) *Decision {
 	return nil
 }
 
-// decideStrangers removes members that belong to no Machine, one at a time.
-func decideStrangers(facts Facts) *Decision {
+// decideOrphans removes members that belong to no Machine, one at a time.
+func decideOrphans(facts Facts) *Decision {
 	if !facts.Initialized || facts.changing("") != "" {
 		return nil
 	}
-	for _, member := range facts.strangers() {
+	for _, member := range facts.orphans() {
 		if !facts.isSpared(member) && len(facts.Etcd.RemovalProblems(member.ID)) == 0 {
 			return withMember(&Decision{Action: RemoveMember, Reason: controlplanev1.WaitingForEtcdReason,
 				Message: "Removing etcd member " + etcd.Describe(member) + ", which belongs to no Machine"}, member)

@@ -109,13 +109,13 @@ func TestOneMemberLeavesAtATime(t *testing.T) {
 		want    Action
 		machine string
 	}{
-		"another is due":                           {three(departing(0), departing(2, leaving)), WaitForLeave, "cp-c"},
-		"another is silent for long":               {three(departing(0), departing(2, leaving), silentFor(0, time.Hour)), WaitForMachineDeletion, "cp-a"},
-		"another is let go and has come back":      {three(departing(0, func(m *MachineFacts) { m.Hook = HookGone }), departing(2, leaving)), WaitForLeave, "cp-c"},
-		"another belongs to no Machine":            {three(departing(2, leaving), learns), WaitForMachineDeletion, "cp-c"},
-		"it was taken back":                        {three(departing(2, takenBack)), WaitForMachineDeletion, "cp-c"},
-		"it was taken back, and another is due":    {three(departing(0), departing(2, takenBack)), WaitForMachineDeletion, "cp-a"},
-		"it was taken back, and a stranger learns": {three(departing(2, takenBack), learns), WaitForMachineDeletion, "cp-c"},
+		"another is due":                          {three(departing(0), departing(2, leaving)), WaitForLeave, "cp-c"},
+		"another is silent for long":              {three(departing(0), departing(2, leaving), silentFor(0, time.Hour)), WaitForMachineDeletion, "cp-a"},
+		"another is let go and has come back":     {three(departing(0, func(m *MachineFacts) { m.Hook = HookGone }), departing(2, leaving)), WaitForLeave, "cp-c"},
+		"another belongs to no Machine":           {three(departing(2, leaving), learns), WaitForMachineDeletion, "cp-c"},
+		"it was taken back":                       {three(departing(2, takenBack)), WaitForMachineDeletion, "cp-c"},
+		"it was taken back, and another is due":   {three(departing(0), departing(2, takenBack)), WaitForMachineDeletion, "cp-a"},
+		"it was taken back, and an orphan learns": {three(departing(2, takenBack), learns), WaitForMachineDeletion, "cp-c"},
 		"it is out":            {three(departing(0, early), departing(2, leaving), isOut), ReleaseHook, "cp-c"},
 		"it is out and let go": {three(departing(0), departing(2, leaving, func(m *MachineFacts) { m.Hook = HookGone }), isOut), LeaveEtcd, "cp-a"},
 	} {
@@ -145,14 +145,14 @@ func TestDeparturesBeforeTheClusterIsUsed(t *testing.T) {
 		facts Facts
 		want  Action
 	}{
-		"its node answers":                  {unused(), ReleaseHook},
-		"its node is silent for a while":    {unused(silentFor(1, time.Minute)), WaitForMachineDeletion},
-		"its node is silent for long":       {unused(silentFor(1, 2*time.Minute)), ReleaseHook},
-		"nobody has asked what answers":     {unused(func(f *Facts) { f.APIServer = health.APIServerUnknown }), ReleaseHook},
-		"not while something answers":       {unused(func(f *Facts) { f.APIServer = health.APIServerNotReady }), WaitForMachineDeletion},
-		"not while a stranger answers":      {unused(func(f *Facts) { f.APIServer = health.APIServerStranger }), WaitForMachineDeletion},
-		"no stranger is removed":            {unused(learns, silentFor(1, time.Minute)), WaitForMachineDeletion},
-		"no member that is back is removed": {unused(func(f *Facts) { f.Machines[1].Hook = HookGone }), WaitForMachineDeletion},
+		"its node answers":                     {unused(), ReleaseHook},
+		"its node is silent for a while":       {unused(silentFor(1, time.Minute)), WaitForMachineDeletion},
+		"its node is silent for long":          {unused(silentFor(1, 2*time.Minute)), ReleaseHook},
+		"nobody has asked what answers":        {unused(func(f *Facts) { f.APIServer = health.APIServerUnknown }), ReleaseHook},
+		"not while something answers":          {unused(func(f *Facts) { f.APIServer = health.APIServerNotReady }), WaitForMachineDeletion},
+		"not while somebody untrusted answers": {unused(func(f *Facts) { f.APIServer = health.APIServerUntrusted }), WaitForMachineDeletion},
+		"no orphan is removed":                 {unused(learns, silentFor(1, time.Minute)), WaitForMachineDeletion},
+		"no member that is back is removed":    {unused(func(f *Facts) { f.Machines[1].Hook = HookGone }), WaitForMachineDeletion},
 	} {
 		t.Run(name, func(t *testing.T) {
 			decision := Decide(tc.facts)
@@ -167,7 +167,7 @@ func votes(known time.Duration) func(*Facts) {
 	return func(facts *Facts) {
 		learns(facts)
 		facts.Etcd.Members[3].Learner = false
-		facts.LeaveTimeout, facts.StrangerFor = 2*time.Minute, map[uint64]time.Duration{9: known}
+		facts.LeaveTimeout, facts.OrphanFor = 2*time.Minute, map[uint64]time.Duration{9: known}
 	}
 }
 
@@ -180,7 +180,7 @@ func TestAVoterOfNobodyIsGivenTime(t *testing.T) {
 		"just seen":                 {three(votes(0)), WaitForEtcd},
 		"not yet":                   {three(votes(2*time.Minute - time.Second)), WaitForEtcd},
 		"long enough":               {three(votes(2 * time.Minute)), RemoveMember},
-		"nobody has seen it before": {three(votes(0), func(f *Facts) { f.StrangerFor = nil }), WaitForEtcd},
+		"nobody has seen it before": {three(votes(0), func(f *Facts) { f.OrphanFor = nil }), WaitForEtcd},
 		"a learner is not":          {three(votes(0), func(f *Facts) { f.Etcd.Members[3].Learner = true }), RemoveMember},
 		"nobody joins meanwhile":    {three(votes(0), func(f *Facts) { f.Replicas = 4 }), WaitForPreflight},
 		"not without a majority":    {three(votes(time.Hour), silentFor(1, time.Hour)), WaitForMachine},
@@ -191,7 +191,7 @@ func TestAVoterOfNobodyIsGivenTime(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g, decision := NewWithT(t), Decide(tc.facts)
 			g.Expect(decision.Action).To(Equal(tc.want), decision.Message)
-			g.Expect(tc.facts.Strangers()).To(ConsistOf(HaveField("ID", BeEquivalentTo(9))))
+			g.Expect(tc.facts.Orphans()).To(ConsistOf(HaveField("ID", BeEquivalentTo(9))))
 			if tc.want == WaitForPreflight {
 				g.Expect(decision.Message).To(ContainSubstring("belongs to no Machine"))
 			}

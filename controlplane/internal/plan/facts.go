@@ -117,10 +117,10 @@ type MachineFacts struct {
 	Retries *controlplanev1.RemediationRecord
 }
 
-// mayHaveAnyMember reports whether nobody knows which member is the Machine's: it may have
+// memberUnknown reports whether nobody knows which member is the Machine's: it may have
 // joined, and its node never said so. One that says that it has no data has none but
 // at its own address.
-func (m MachineFacts) mayHaveAnyMember() bool {
+func (m MachineFacts) memberUnknown() bool {
 	return m.Configured && m.MemberID == 0 && !m.isEmpty()
 }
 
@@ -130,9 +130,9 @@ func (m MachineFacts) isEmpty() bool {
 	return m.Answers && m.EtcdData == health.EtcdDataAbsent && len(m.Addresses) > 0
 }
 
-// letGo reports whether nothing of ours holds the Machine any more, or will not after this
+// hookReleased reports whether nothing of ours holds the Machine any more, or will not after this
 // decision: its host is wiped, and the next one's, before the Machine is gone.
-func (m MachineFacts) letGo() bool {
+func (m MachineFacts) hookReleased() bool {
 	return m.Deleting && (m.Hook == HookGone || m.Hook == HookAbandoned)
 }
 
@@ -191,15 +191,15 @@ type Facts struct {
 	// ForeignMachines reports whether the Cluster has control plane Machines that
 	// do not belong to this control plane.
 	ForeignMachines bool
-	// Misfit says in words why a Machine made now could not be part of this control
+	// TemplateMismatch says in words why a Machine made now could not be part of this control
 	// plane; empty when it could.
-	Misfit string
+	TemplateMismatch string
 	// TemplateMissing says in words that the infrastructure machine template does not
 	// exist; empty when it does.
 	TemplateMissing string
-	// StrangerFor is for how long members that belong to no Machine have been known to,
+	// OrphanFor is for how long members that belong to no Machine have been known to,
 	// by their IDs.
-	StrangerFor map[uint64]time.Duration
+	OrphanFor map[uint64]time.Duration
 	// Replicas is the wanted number of Machines.
 	Replicas int32
 	// RollingUpdate reports whether outdated Machines are replaced; else somebody
@@ -253,11 +253,11 @@ func (f Facts) leaving() []MachineFacts {
 	return slices.DeleteFunc(slices.Clone(f.Machines), func(machine MachineFacts) bool { return !machine.Deleting })
 }
 
-// strangers are the members that belong to no Machine, neither by their ID nor
+// orphans are the members that belong to no Machine, neither by their ID nor
 // by their address. Nothing is known while any may be the member of a Machine that
 // never told which one is its, or of one that joins at this moment.
-func (f Facts) strangers() []etcd.Member {
-	if _, doubt := f.mayHaveAnyMember(""); doubt {
+func (f Facts) orphans() []etcd.Member {
+	if _, doubt := f.memberUnknown(""); doubt {
 		return nil
 	}
 
@@ -276,13 +276,13 @@ func (f Facts) mayBeJoining(member etcd.Member) bool {
 func (f Facts) mayJoin(machine MachineFacts) bool {
 	_, found := f.member(machine)
 
-	return machine.Configured && !machine.letGo() && machine.EtcdData != health.EtcdDataPresent && !found
+	return machine.Configured && !machine.hookReleased() && machine.EtcdData != health.EtcdDataPresent && !found
 }
 
-// mayHaveAnyMember is a Machine, of those of another name, of which nobody knows which
+// memberUnknown is a Machine, of those of another name, of which nobody knows which
 // member is its; false when there is none.
-func (f Facts) mayHaveAnyMember(besides string) (MachineFacts, bool) {
-	i := slices.IndexFunc(f.Machines, func(machine MachineFacts) bool { return machine.Name != besides && machine.mayHaveAnyMember() })
+func (f Facts) memberUnknown(besides string) (MachineFacts, bool) {
+	i := slices.IndexFunc(f.Machines, func(machine MachineFacts) bool { return machine.Name != besides && machine.memberUnknown() })
 	if i < 0 {
 		return MachineFacts{}, false
 	}
@@ -325,8 +325,8 @@ func (f Facts) member(machine MachineFacts) (etcd.Member, bool) {
 func (f Facts) onlyLearnerLeft(machine MachineFacts) (etcd.Member, bool) {
 	others := slices.DeleteFunc(slices.Clone(f.Machines), func(other MachineFacts) bool { return other.Name == machine.Name })
 	left := f.membersOfNone(others)
-	_, doubt := f.mayHaveAnyMember(machine.Name)
-	if doubt || !machine.mayHaveAnyMember() || len(left) != 1 || !left[0].Learner {
+	_, doubt := f.memberUnknown(machine.Name)
+	if doubt || !machine.memberUnknown() || len(left) != 1 || !left[0].Learner {
 		return etcd.Member{}, false
 	}
 
@@ -337,7 +337,7 @@ func (f Facts) onlyLearnerLeft(machine MachineFacts) (etcd.Member, bool) {
 // it is: by its ID, or because the host was let go and is the other's by now.
 func (f Facts) belongsToOther(member etcd.Member, machine MachineFacts) bool {
 	return slices.ContainsFunc(f.Machines, func(other MachineFacts) bool {
-		return other.Name != machine.Name && (other.MemberID == member.ID || machine.letGo() && !other.letGo() && other.isAt(member))
+		return other.Name != machine.Name && (other.MemberID == member.ID || machine.hookReleased() && !other.hookReleased() && other.isAt(member))
 	})
 }
 
@@ -371,7 +371,7 @@ func (f Facts) LostItsMember(name string) bool {
 // EtcdProblems are sentences about what is wrong with etcd as a whole.
 func (f Facts) EtcdProblems() []string {
 	problems := slices.Clone(f.Etcd.Problems)
-	for _, member := range f.strangers() {
+	for _, member := range f.orphans() {
 		problems = append(problems, "member "+etcd.Describe(member)+" belongs to no Machine")
 	}
 

@@ -13,7 +13,7 @@ import (
 // restart is a manager that dies, and another that starts.
 func (p *play) restart() {
 	p.leaving, p.silentSince = map[string]bool{}, map[string]time.Time{}
-	p.namelessSince, p.strangerSince = map[uint64]time.Time{}, map[uint64]time.Time{}
+	p.namelessSince, p.orphanSince = map[uint64]time.Time{}, map[uint64]time.Time{}
 	p.askedAt, p.takenBack = map[string]time.Time{}, map[string]time.Time{}
 	p.note("the manager restarts")
 }

@@ -69,7 +69,7 @@ func (p *play) facts() Facts {
 	}
 	slices.SortFunc(facts.Machines, func(a, b MachineFacts) int { return cmp.Compare(a.Name, b.Name) })
 	facts.NamelessFor = p.lasting(p.namelessSince, slices.DeleteFunc(slices.Clone(facts.Etcd.Members), func(m etcd.Member) bool { return m.Name != "" }))
-	facts.StrangerFor = p.lasting(p.strangerSince, facts.Strangers())
+	facts.OrphanFor = p.lasting(p.orphanSince, facts.Orphans())
 	return facts
 }
 

@@ -46,11 +46,11 @@ type play struct {
 	wiped       map[string]bool
 	leaving     map[string]bool
 	silentSince map[string]time.Time
-	// namelessSince and strangerSince are since when the manager sees members without a
+	// namelessSince and orphanSince are since when the manager sees members without a
 	// name, and members of no Machine; askedAt is when it told a node to bootstrap, and
 	// takenBack when it took a leave back.
-	namelessSince, strangerSince map[uint64]time.Time
-	askedAt, takenBack           map[string]time.Time
+	namelessSince, orphanSince map[uint64]time.Time
+	askedAt, takenBack         map[string]time.Time
 
 	last Decision
 	// known are the members that answered when the facts were gathered; nil when

@@ -45,15 +45,15 @@ func decideRemediation(facts Facts) *Decision {
 		return nil
 	}
 	slices.SortStableFunc(candidates, func(a, b MachineFacts) int {
-		return cmp.Or(cmp.Compare(brokenness(facts, b), brokenness(facts, a)), a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(severity(facts, b), severity(facts, a)), a.Created.Compare(b.Created), cmp.Compare(a.Name, b.Name))
 	})
 
 	return &Decision{Action: RemediateMachine, Machine: candidates[0].Name, Replaces: candidates[0].joined(facts), Reason: controlplanev1.WaitingForMachineReason,
 		Message: "Replacing Machine " + candidates[0].Name + ", which is unhealthy"}
 }
 
-// brokenness orders Machines by how much is wrong with them.
-func brokenness(facts Facts, machine MachineFacts) int {
+// severity orders Machines by how much is wrong with them.
+func severity(facts Facts, machine MachineFacts) int {
 	switch {
 	case !machine.joined(facts):
 		return 2
@@ -82,7 +82,7 @@ func judgeRemediation(facts Facts, machine MachineFacts) Verdict {
 		return Verdict{Remediate: true, Record: record}
 	case len(facts.Machines) == 1:
 		return never("It is the only control plane Machine, and holds the data of the cluster")
-	case slices.ContainsFunc(facts.leaving(), func(other MachineFacts) bool { return !facts.isRid(other) && !stuck(facts, other) }):
+	case slices.ContainsFunc(facts.leaving(), func(other MachineFacts) bool { return !facts.memberGone(other) && !stuck(facts, other) }):
 		return later("Another control plane Machine is being deleted")
 	// A dead member may be what keeps others from joining, so it waits for none.
 	case machine.joined(facts) && facts.awaitsOther(machine) != "":

@@ -85,7 +85,7 @@ func decideDeletion(facts Facts, rolling bool) *Decision {
 	if rolling {
 		doing = "The rollout"
 	}
-	victim := pickVictim(facts)
+	victim := selectMachineForDeletion(facts)
 	problems := preflight(facts, victim.Name)
 	if rolling { // Else its replacement could not be made.
 		problems = append(problems, noReplacement(facts)...)
@@ -145,7 +145,7 @@ func problemsBefore(facts Facts, victim string, of func(MachineFacts) []string) 
 func isNoObstacle(facts Facts, machine MachineFacts, victim string) bool {
 	switch {
 	case machine.Deleting:
-		return mustGrowFirst(facts) || facts.isRid(machine)
+		return mustGrowFirst(facts) || facts.memberGone(machine)
 	case machine.Unhealthy:
 		return victim == "" && machine.joined(facts)
 	case victim != "" && facts.MaxSurge == 0 && isPending(machine) && !machine.Answers:
@@ -158,7 +158,7 @@ func isNoObstacle(facts Facts, machine MachineFacts, victim string) bool {
 
 // noReplacement says why no Machine can be made now, whatever the control plane's state.
 func noReplacement(facts Facts) []string {
-	return slices.DeleteFunc([]string{facts.Misfit, facts.TemplateMissing}, func(problem string) bool { return problem == "" })
+	return slices.DeleteFunc([]string{facts.TemplateMismatch, facts.TemplateMissing}, func(problem string) bool { return problem == "" })
 }
 
 // machineProblems says what is wrong with a Machine.

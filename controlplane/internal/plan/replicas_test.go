@@ -52,12 +52,12 @@ func TestDecideScaleUp(t *testing.T) {
 		})), WaitForPreflight, "", "Machine cp-b: it is a learner"},
 		"waits for a silent node":                            {wants(3, second(), func(f *Facts) { f.Machines[0].Answers = false }), WaitForPreflight, "cp-b", "Machine cp-a: its node does not answer"},
 		"waits for a broken component":                       {wants(3, func(f *Facts) { f.Machines[0].ComponentProblems = []string{"no scheduler"} }), WaitForPreflight, "", "Machine cp-a: no scheduler"},
-		"waits for etcd":                                     {wants(3, func(f *Facts) { f.Etcd.Problems = []string{"a stranger"} }), WaitForPreflight, "", "etcd: a stranger"},
-		"makes none that does not fit":                       {wants(3, func(f *Facts) { f.Misfit = "of the other kind" }), WaitForPreflight, "", "of the other kind"},
-		"hands one over when no other would fit":             {wants(3, second(), func(f *Facts) { f.Misfit = "of the other kind" }), HandOver, "cp-b", ""},
-		"makes no first one that does not fit":               {ready(func(f *Facts) { f.Machines, f.Misfit = nil, "of the other kind" }), Refuse, "", "of the other kind"},
-		"rolls out nothing that does not fit":                {three(outdated, func(f *Facts) { f.Misfit = "of the other kind" }), WaitForPreflight, "", "of the other kind"},
-		"deletes none whose replacement does not fit":        {three(outdated, func(f *Facts) { f.MaxSurge, f.Misfit = 0, "of the other kind" }), WaitForPreflight, "cp-a", "of the other kind"},
+		"waits for etcd":                                     {wants(3, func(f *Facts) { f.Etcd.Problems = []string{"an orphan"} }), WaitForPreflight, "", "etcd: an orphan"},
+		"makes none that does not fit":                       {wants(3, func(f *Facts) { f.TemplateMismatch = "of the other kind" }), WaitForPreflight, "", "of the other kind"},
+		"hands one over when no other would fit":             {wants(3, second(), func(f *Facts) { f.TemplateMismatch = "of the other kind" }), HandOver, "cp-b", ""},
+		"makes no first one that does not fit":               {ready(func(f *Facts) { f.Machines, f.TemplateMismatch = nil, "of the other kind" }), Refuse, "", "of the other kind"},
+		"rolls out nothing that does not fit":                {three(outdated, func(f *Facts) { f.TemplateMismatch = "of the other kind" }), WaitForPreflight, "", "of the other kind"},
+		"deletes none whose replacement does not fit":        {three(outdated, func(f *Facts) { f.MaxSurge, f.TemplateMismatch = 0, "of the other kind" }), WaitForPreflight, "cp-a", "of the other kind"},
 		"waits for a version that is coming":                 {wants(3, func(f *Facts) { f.VersionPending = true }), WaitForPreflight, "", "topology"},
 		"waits for a Machine that goes":                      {wants(3, second(func(m *MachineFacts) { m.Deleting, m.Hook = true, HookEarly })), WaitForMachineDeletion, "cp-b", ""},
 		"waits for the bundle":                               {wants(3, func(f *Facts) { f.Certificates = CertificatesMissing }), WaitForCertificates, "", ""},
@@ -83,7 +83,7 @@ func TestDecideScaleUp(t *testing.T) {
 		"hands none over while nobody knows what is left of the first": {
 			ready(intent("cp-a", "talos://a", false), func(f *Facts) { f.Machines = nil }, second()), WaitForOverride, "", "Machine cp-a, which is not there any more"},
 		"hands none over beside an API server": {
-			ready(func(f *Facts) { f.Machines, f.APIServer = nil, health.APIServerStranger }, second()), WaitForEndpointSilence, "", ""},
+			ready(func(f *Facts) { f.Machines, f.APIServer = nil, health.APIServerUntrusted }, second()), WaitForEndpointSilence, "", ""},
 		"hands none over once the cluster was used": {
 			ready(func(f *Facts) { f.Machines, f.Initialized = nil, true }, second()), WaitForOverride, "", controlplanev1.BootstrapOverrideAnnotation},
 		"hands over the one that a person names": {ready(func(f *Facts) { f.Machines = nil; f.Replicas = 3; f.Override = "cp-b" }, second()), HandOver, "cp-b", ""},

@@ -5,11 +5,11 @@ import (
 	"slices"
 )
 
-// pickVictim is the Machine to delete next: the first kind of which there is one
+// selectMachineForDeletion is the Machine to delete next: the first kind of which there is one
 // of outdated and marked, marked, outdated and unhealthy, outdated, unhealthy,
 // any. Of that kind the leader of etcd goes last, a Machine of the failure
 // domain with the most Machines first, and of these the oldest.
-func pickVictim(facts Facts) MachineFacts {
+func selectMachineForDeletion(facts Facts) MachineFacts {
 	candidates := facts.staying()
 	for _, preferred := range []func(MachineFacts) bool{
 		func(m MachineFacts) bool { return m.Outdated && m.Marked },
