@@ -3,6 +3,8 @@ package bench
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -105,7 +107,7 @@ func (b *Bench) printSizes(empty, full map[string]size) {
 	out := tabwriter.NewWriter(b.Output, 0, 0, 2, ' ', 0)
 	fmt.Fprintf(out, "\nMANAGER AT REST\tMiB, NO CLUSTER\tOF ITS PROGRAM\tGOAL\tCPU\tMiB, %d CLUSTERS\tCPU\n", b.Clusters)
 	const percent = 100
-	for _, name := range b.Stack.Managers.Ours() {
+	for _, name := range slices.Sorted(maps.Keys(empty)) {
 		fmt.Fprintf(out, "%s\t%.0f\t%.0f\t%s\t%.1f %%\t%.0f\t%.1f %%\n", name, empty[name].residentMiB, empty[name].fileMiB,
 			verdict(empty[name].residentMiB <= maxIdleMiB, fmt.Sprintf("≤ %d", maxIdleMiB)), percent*empty[name].cpu, full[name].residentMiB, percent*full[name].cpu)
 	}
