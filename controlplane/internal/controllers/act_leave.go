@@ -58,7 +58,7 @@ func (r *Reconciler) removeMember(ctx context.Context, s *scope) error {
 	if err := listMachines(ctx, r.APIReader, live); err != nil {
 		return err
 	}
-	if !slices.Equal(machineNames(live), machineNames(s)) {
+	if !slices.Equal(machineNames(live), machineNames(s)) || !slices.Equal(configuredNames(live), configuredNames(s)) {
 		return nil // Its event starts another pass.
 	}
 	id, judged := s.decision.MemberID, s.facts.Etcd
@@ -82,6 +82,19 @@ func (r *Reconciler) removeMember(ctx context.Context, s *scope) error {
 	}
 
 	return fmt.Errorf("removing etcd member %s: %w", etcd.FormatID(id), nodes.ErrNotAsked)
+}
+
+// configuredNames are the Machines that have a configuration, and so may join etcd. One that
+// got it after it was looked at may have joined by the time the nodes told the members.
+func configuredNames(s *scope) []string {
+	var names []string
+	for _, machine := range s.machines {
+		if machine.Spec.Bootstrap.DataSecretName != nil {
+			names = append(names, machine.Name)
+		}
+	}
+
+	return names
 }
 
 // connectAsAdmin opens a connection to the node of a Machine on which it can be
