@@ -59,7 +59,7 @@ func (r *Reconciler) removeMember(ctx context.Context, s *scope) error {
 		return err
 	}
 	if !slices.Equal(machineNames(live), machineNames(s)) || !slices.Equal(configuredNames(live), configuredNames(s)) {
-		return nil // Its event starts another pass.
+		return nil // Its event starts another reconcile.
 	}
 	id, judged := s.decision.MemberID, s.facts.Etcd
 	for _, machine := range s.machines {
