@@ -186,7 +186,7 @@ func (r *Reconciler) annotate(ctx context.Context, s *scope, annotations map[str
 		return err
 	}
 	// The object in hand keeps its resource version, because the patch at the
-	// end of the pass would send a changed one, and its status, which is newer.
+	// end of the reconcile would send a changed one, and its status, which is newer.
 	setAnnotations(s.controlPlane, annotations)
 	s.written = after.ResourceVersion
 

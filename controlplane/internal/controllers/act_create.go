@@ -25,16 +25,16 @@ import (
 
 // createMachine creates the infrastructure machine, the TalosConfig and the
 // Machine, in this order and under one name. The name is recorded before the
-// first of them, so that after a crash the next pass goes on where this one
+// first of them, so that after a crash the next reconcile goes on where this one
 // ended. All but the first Machine are held back until it is their turn to join.
 func (r *Reconciler) createMachine(ctx context.Context, s *scope) error {
-	// The cache may not have seen the Machine that the last pass created.
+	// The cache may not have seen the Machine that the last reconcile created.
 	live := &scope{cluster: s.cluster, controlPlane: s.controlPlane}
 	if err := listMachines(ctx, r.APIReader, live); err != nil {
 		return err
 	}
 	if live.foreign || !slices.Equal(machineNames(live), machineNames(s)) {
-		return nil // Its event starts another pass.
+		return nil // Its event starts another reconcile.
 	}
 	template, err := r.template(ctx, r.Client, s)
 	if err != nil {
@@ -148,7 +148,7 @@ func (r *Reconciler) nextName(ctx context.Context, s *scope) (string, error) {
 // errTaken says that the recorded name belongs to somebody else's object.
 var errTaken = errors.New("an object of this name exists that does not belong to the control plane")
 
-// ensureInfraMachine creates the infrastructure machine, unless a pass that was
+// ensureInfraMachine creates the infrastructure machine, unless a reconcile that was
 // cut off has done so.
 func (r *Reconciler) ensureInfraMachine(ctx context.Context, s *scope, from *unstructured.Unstructured, name string) (clusterv1.ContractVersionedObjectReference, error) {
 	owner := nonControllerRef(s.controlPlane)
@@ -180,7 +180,7 @@ func (r *Reconciler) ensureInfraMachine(ctx context.Context, s *scope, from *uns
 // heldMessage says, on a TalosConfig, why there is no configuration yet.
 const heldMessage = "Waiting for the control plane to be healthy: members join etcd one at a time"
 
-// ensureTalosConfig creates the TalosConfig, unless a pass that was cut off has
+// ensureTalosConfig creates the TalosConfig, unless a reconcile that was cut off has
 // done so.
 func (r *Reconciler) ensureTalosConfig(ctx context.Context, s *scope, name string) error {
 	config := &bootstrapv1.TalosConfig{

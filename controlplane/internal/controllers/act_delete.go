@@ -89,20 +89,20 @@ func (r *Reconciler) lacksTemplate(ctx context.Context, s *scope) (bool, error) 
 
 // deleteIfUnchanged deletes a Machine if it is as the decision has seen it, and
 // the control plane has the same Machines still: the cache may not have seen that
-// the last pass deleted another one.
+// the last reconcile deleted another one.
 func (r *Reconciler) deleteIfUnchanged(ctx context.Context, s *scope, machine *clusterv1.Machine) (bool, error) {
 	live := &scope{cluster: s.cluster, controlPlane: s.controlPlane}
 	if err := listMachines(ctx, r.APIReader, live); err != nil {
 		return false, err
 	}
 	if live.foreign || !slices.Equal(stayingNames(live), stayingNames(s)) || !slices.Equal(machineNames(live), machineNames(s)) {
-		return false, nil // Its event starts another pass.
+		return false, nil // Its event starts another reconcile.
 	}
 	preconditions := client.Preconditions{UID: ptr.To(machine.UID), ResourceVersion: ptr.To(machine.ResourceVersion)}
 	err := r.Client.Delete(ctx, machine, preconditions)
 	switch {
 	case apierrors.IsConflict(err), apierrors.IsNotFound(err):
-		return false, nil // It has changed meanwhile, which starts another pass.
+		return false, nil // It has changed meanwhile, which starts another reconcile.
 	case err != nil:
 		return false, fmt.Errorf("deleting Machine %s: %w", machine.Name, err)
 	}

@@ -64,7 +64,7 @@ func (r *Reconciler) rememberManifests(ctx context.Context, s *scope) error {
 func (r *Reconciler) applyManifests(ctx context.Context, s *scope) error {
 	workload, err := r.ClusterCache.GetUncachedClient(ctx, s.clusterKey())
 	if errors.Is(err, clustercache.ErrClusterNotConnected) {
-		return nil // It is tried again with the next pass.
+		return nil // It is tried again with the next reconcile.
 	}
 	if err != nil {
 		return fmt.Errorf("connecting to the API server of the cluster: %w", err)

@@ -22,7 +22,8 @@ func (r *Reconciler) observer() nodes.Observer {
 // when all of them were healthy a while ago and none has changed since, else by
 // asking all of them.
 func (r *Reconciler) gatherNodes(ctx context.Context, s *scope) error {
-	if s.recalled = false; s.bundle == nil {
+	s.recalled = false
+	if s.bundle == nil {
 		s.nodes = nodes.NotAsked(s.machines)
 		return nil
 	}

@@ -16,13 +16,13 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
-// scope is what one pass knows about one control plane.
+// scope is what one reconcile knows about one control plane.
 type scope struct {
 	cluster      *clusterv1.Cluster
 	controlPlane *controlplanev1.TalosControlPlane
 
 	// written is the resource version of the control plane after the last write
-	// in this pass; empty when there was none.
+	// in this reconcile; empty when there was none.
 	written string
 
 	// machinesListed reports whether machines and foreign are known.

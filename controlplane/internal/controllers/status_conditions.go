@@ -45,8 +45,8 @@ func setInitializedCondition(s *scope) {
 	condition.Set(s.controlPlane, controlplanev1.InitializedCondition, condition.False(reason, message))
 }
 
-// explain says why a step failed, if the words stay the same from pass to
-// pass: a refusal of the management cluster. All else is in the log.
+// explain says why a step failed, if the words stay the same from reconcile to
+// reconcile: a refusal of the management cluster. All else is in the log.
 func explain(err error) string {
 	var (
 		joined interface{ Unwrap() []error }

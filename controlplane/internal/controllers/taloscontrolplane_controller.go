@@ -149,7 +149,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	return nil
 }
 
-// init makes what the Reconciler keeps between passes. None of it is needed to
+// init makes what the Reconciler keeps between reconciles. None of it is needed to
 // be right: it saves work, holds conditions still, and keeps what was asked of a node
 // from being asked again.
 func (r *Reconciler) init(ctx context.Context) {

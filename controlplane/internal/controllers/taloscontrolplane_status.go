@@ -38,8 +38,8 @@ func ownedConditions() []string {
 	}
 }
 
-// reconcileStatus derives the status from what the pass has found, and writes
-// it. reconcileErr is how the pass ended.
+// reconcileStatus derives the status from what was found, and writes
+// it. reconcileErr is how the reconcile ended.
 func (r *Reconciler) reconcileStatus(ctx context.Context, s *scope, helper *patch.Helper, reconcileErr error) error {
 	var errs []error
 	if s.machinesListed {
@@ -134,7 +134,7 @@ func (r *Reconciler) forgetRemediation(ctx context.Context, s *scope) error {
 }
 
 // setConditions derives all conditions of the control plane. Each is set in
-// each pass; what was not observed is unknown.
+// each reconcile; what was not observed is unknown.
 func (r *Reconciler) setConditions(ctx context.Context, s *scope, reconcileErr error) {
 	setInitializedCondition(s)
 	setCertificatesCondition(s)

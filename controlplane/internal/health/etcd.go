@@ -16,7 +16,7 @@ type EtcdState struct {
 }
 
 // LookAtEtcd asks a node on a connection that is open: what is gathered at the
-// beginning of a pass is old by the time when something is done.
+// beginning of a reconcile is old by the time when something is done.
 func LookAtEtcd(ctx context.Context, node talosclient.Node) EtcdState {
 	found, err := services(ctx, node)
 	if err != nil {

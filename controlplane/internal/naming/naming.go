@@ -25,7 +25,7 @@ const (
 )
 
 // UnfitError says that a naming template gives names that no node can have. Its
-// words stay the same from pass to pass.
+// words stay the same from reconcile to reconcile.
 type UnfitError struct {
 	// Like is a name that the template gives.
 	Like string

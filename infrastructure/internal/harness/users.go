@@ -3,6 +3,7 @@ package harness
 import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -64,35 +65,10 @@ func (w *Environment) Terminate(lists ...client.ObjectList) {
 	w.Terminating = true
 	for _, list := range lists {
 		g.Expect(w.Client.List(w.T.Context(), list, client.InNamespace(TestNamespace))).To(Succeed())
-		var objects []client.Object
-		switch typed := list.(type) {
-		case *corev1.SecretList:
-			for i := range typed.Items {
-				objects = append(objects, &typed.Items[i])
-			}
-		case *infrav1.TalosHostList:
-			for i := range typed.Items {
-				objects = append(objects, &typed.Items[i])
-			}
-		case *infrav1.TalosMachineList:
-			for i := range typed.Items {
-				objects = append(objects, &typed.Items[i])
-			}
-		case *infrav1.TalosClusterList:
-			for i := range typed.Items {
-				objects = append(objects, &typed.Items[i])
-			}
-		case *clusterv1.MachineList:
-			for i := range typed.Items {
-				objects = append(objects, &typed.Items[i])
-			}
-		case *clusterv1.ClusterList:
-			for i := range typed.Items {
-				objects = append(objects, &typed.Items[i])
-			}
-		}
+		objects, err := meta.ExtractList(list)
+		g.Expect(err).NotTo(HaveOccurred())
 		for _, object := range objects {
-			g.Expect(client.IgnoreNotFound(w.Client.Delete(w.T.Context(), object))).To(Succeed())
+			g.Expect(client.IgnoreNotFound(w.Client.Delete(w.T.Context(), object.(client.Object)))).To(Succeed()) //nolint:forcetypeassert // Lists of the client have its objects.
 		}
 	}
 }
