@@ -125,11 +125,11 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 		return err
 	}
 	store := credentials.New(mgr.GetClient(), secrets.NewReader(options.SecretCachingClient, mgr.GetAPIReader()), options.Clock)
-	follower := machinewatch.New(ctx, options.Dialer, controllers.TalosMachineOf)
+	machineWatcher := machinewatch.New(ctx, options.Dialer, controllers.TalosMachineOf)
 	hostWatcher := machinewatch.New(ctx, options.Dialer, controllers.HostOf)
 	probes := probe.NewLog(options.Clock)
 	counts := metrics.NewCounts()
-	if err := registerMetrics(ctx, mgr, options, probes, counts, hostWatcher, follower); err != nil {
+	if err := registerMetrics(ctx, mgr, options, probes, counts, hostWatcher, machineWatcher); err != nil {
 		return err
 	}
 	concurrency := options.Controller()
@@ -140,7 +140,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 	if err := clusters.SetupWithManager(ctx, mgr, concurrency); err != nil {
 		return err
 	}
-	machines := machineReconciler(mgr, options, store, probes, counts, follower)
+	machines := machineReconciler(mgr, options, store, probes, counts, machineWatcher)
 	if err := machines.SetupWithManager(ctx, mgr, concurrency); err != nil {
 		return err
 	}
@@ -160,7 +160,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 
 // machineReconciler is the controller of TalosMachines, with both ways of getting one.
 func machineReconciler(
-	mgr ctrl.Manager, options Options, store *credentials.Store, probes *probe.Log, counts *metrics.Counts, follower *machinewatch.Watcher,
+	mgr ctrl.Manager, options Options, store *credentials.Store, probes *probe.Log, counts *metrics.Counts, machineWatcher *machinewatch.Watcher,
 ) *controllers.MachineReconciler {
 	events := reconciliation.NewEventRecorder(mgr, "talosmachine-controller")
 
@@ -168,16 +168,16 @@ func machineReconciler(
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(),
 		Metal: &metal.Backend{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
-			Probes: probes, Counts: counts, Tracker: machinewatch.NewTracker(follower, options.Clock),
+			Probes: probes, Counts: counts, Tracker: machinewatch.NewTracker(machineWatcher, options.Clock),
 			Clock: options.Clock, Random: options.Random, Recorder: events, Pacing: options.pacing(),
 			ImageFactory: options.ImageFactory,
 		},
 		Container: &container.Backend{
 			Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Dialer: options.Dialer, Credentials: store,
-			Tracker: machinewatch.NewTracker(follower, options.Clock), ClusterDomain: options.ClusterDomain,
+			Tracker: machinewatch.NewTracker(machineWatcher, options.Clock), ClusterDomain: options.ClusterDomain,
 			Clock: options.Clock, Random: options.Random, Recorder: events, Pacing: options.pacing(),
 		},
-		Changes:          follower.Events(),
+		Changes:          machineWatcher.Events(),
 		WatchFilterValue: options.WatchFilterValue,
 	}
 }
