@@ -59,16 +59,16 @@ func TestAMachineIsLeftInPeaceOnceItWasSeenOftenEnough(t *testing.T) {
 
 func TestAWatchThatBreaksAtOnceIsNotOpenedForEver(t *testing.T) {
 	g := NewWithT(t)
-	l, follower, machine, passiveClock := newTracker(t)
+	l, watcher, machine, passiveClock := newTracker(t)
 	machine.SetSilent(true)
 	g.Expect(l.Seen(key, "t", waiting, "disks", watchFree)).To(BeFalse())
-	g.Eventually(follower.Events()).Should(Receive())
-	g.Expect(follower.Watching(key)).To(BeFalse())
+	g.Eventually(watcher.Events()).Should(Receive())
+	g.Expect(watcher.Watching(key)).To(BeFalse())
 	for range 2 * enough {
 		g.Expect(l.Seen(key, "t", waiting, "disks", watchFree)).To(BeFalse(), "there is no watch to trust")
-		g.Expect(follower.Watching(key)).To(BeFalse())
+		g.Expect(watcher.Watching(key)).To(BeFalse())
 	}
-	g.Expect(follower.Events()).NotTo(Receive())
+	g.Expect(watcher.Events()).NotTo(Receive())
 
 	passiveClock.SetTime(passiveClock.Now().Add(patience))
 	machine.SetSilent(false)
