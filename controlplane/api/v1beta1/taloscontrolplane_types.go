@@ -333,10 +333,72 @@ type TalosControlPlaneStatus struct {
 	// +kubebuilder:validation:Minimum=1
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
+	// gracePeriods are the grace periods that run.
+	// +optional
+	GracePeriods TalosControlPlaneGracePeriodsStatus `json:"gracePeriods,omitempty,omitzero"`
+
 	// lastRemediation tells about the last remediation.
 	// +optional
 	LastRemediation LastRemediationStatus `json:"lastRemediation,omitempty,omitzero"`
 }
+
+// TalosControlPlaneGracePeriodsStatus has the grace periods that run for nodes and etcd
+// members of a control plane.
+// +kubebuilder:validation:MinProperties=1
+type TalosControlPlaneGracePeriodsStatus struct {
+	// running are the grace periods that run, so that a manager that starts goes on with
+	// them.
+	// +optional
+	// +listType=map
+	// +listMapKey=type
+	// +listMapKey=name
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=100
+	Running []GracePeriod `json:"running,omitempty"`
+
+	// observedTime is when the reasons of all that run were seen last. While any runs, it
+	// is renewed about every 20 seconds. A manager that starts more than 60 seconds later
+	// begins all of them anew, because nobody knows what has been in between.
+	// +optional
+	ObservedTime metav1.Time `json:"observedTime,omitempty,omitzero"`
+}
+
+// GracePeriod is the time that a node or an etcd member is given.
+type GracePeriod struct {
+	// type says why it runs. EtcdSilent: etcd of the node of a Machine does not answer, and
+	// NotObserved: not everything of the node of a Machine can be observed. WithoutMachine:
+	// an etcd member belongs to no Machine, and WithoutName: etcd lists a member without a
+	// name. That of NotObserved ends after 2 minutes, when conditions of the Machine become
+	// Unknown; the others end after spec.etcd.leaveTimeoutSeconds.
+	// +required
+	Type GracePeriodType `json:"type,omitempty"`
+
+	// name is the name of the Machine, or the ID of the etcd member in hexadecimal digits.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	Name string `json:"name,omitempty"`
+
+	// startTime is when it began.
+	// +required
+	StartTime metav1.Time `json:"startTime,omitempty,omitzero"`
+}
+
+// GracePeriodType says why a grace period runs.
+// +kubebuilder:validation:Enum=EtcdSilent;NotObserved;WithoutMachine;WithoutName
+type GracePeriodType string
+
+const (
+	// EtcdSilentGracePeriod runs while etcd of the node of a Machine does not answer.
+	EtcdSilentGracePeriod GracePeriodType = "EtcdSilent"
+	// NotObservedGracePeriod runs while not everything of the node of a Machine can be
+	// observed.
+	NotObservedGracePeriod GracePeriodType = "NotObserved"
+	// WithoutMachineGracePeriod runs while an etcd member belongs to no Machine.
+	WithoutMachineGracePeriod GracePeriodType = "WithoutMachine"
+	// WithoutNameGracePeriod runs while etcd lists a member without a name.
+	WithoutNameGracePeriod GracePeriodType = "WithoutName"
+)
 
 // TalosControlPlaneInitializationStatus tells how far the first set-up of the
 // control plane is.

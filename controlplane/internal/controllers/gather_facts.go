@@ -58,8 +58,8 @@ func (r *Reconciler) gatherFacts(_ context.Context, s *scope) error {
 	for _, machine := range s.machines {
 		facts.Machines = append(facts.Machines, r.machineFacts(s, machine, facts.Etcd))
 	}
-	facts.NamelessFor = lasting(r.nameless, s, named(facts.Etcd.Members, ""))
-	silentFor := r.etcdSilence.Observe(client.ObjectKeyFromObject(s.controlPlane), silentMembers(facts))
+	facts.NamelessFor = r.memberGrace(s, controlplanev1.WithoutNameGracePeriod, named(facts.Etcd.Members, ""))
+	silentFor := r.grace.Observe(client.ObjectKeyFromObject(s.controlPlane), controlplanev1.EtcdSilentGracePeriod, silentMembers(facts))
 	for i, machine := range facts.Machines {
 		facts.Machines[i].EtcdSilentFor = silentFor[machine.Name]
 		key, service := client.ObjectKey{Namespace: s.controlPlane.Namespace, Name: machine.Name}, s.nodes[machine.Name].EtcdService()
@@ -69,7 +69,7 @@ func (r *Reconciler) gatherFacts(_ context.Context, s *scope) error {
 		facts.Machines[i].Bootstrapping = r.bootstraps.Pending(key, service) && !health.HasEnded(service)
 		facts.Machines[i].Restarting = r.restarts.Pending(key, service)
 	}
-	facts.OrphanFor = lasting(r.orphans, s, facts.Orphans())
+	facts.OrphanFor = r.memberGrace(s, controlplanev1.WithoutMachineGracePeriod, facts.Orphans())
 	for i, machine := range facts.Machines {
 		if facts.IsNeverPromoted(machine.Name) {
 			facts.Machines[i].MemberProblem = neverPromoted

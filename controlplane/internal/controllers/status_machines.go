@@ -25,7 +25,7 @@ import (
 // reconcileMachineConditions writes the conditions of the Machines about their
 // components, their etcd member and their being up to date.
 func (r *Reconciler) reconcileMachineConditions(ctx context.Context, s *scope) error {
-	kept := r.silence.Observe(client.ObjectKeyFromObject(s.controlPlane), silentMachines(s))
+	kept := r.grace.Observe(client.ObjectKeyFromObject(s.controlPlane), controlplanev1.NotObservedGracePeriod, silentMachines(s))
 	owned := append(health.MachineConditionTypes(), clusterv1.MachineUpToDateCondition, clusterv1.MachineOwnerRemediatedCondition)
 
 	verdicts := plan.Verdicts(s.facts)

@@ -93,16 +93,12 @@ type Reconciler struct {
 	infrastructure Infrastructure
 	applier        *applier
 	certificates   *secrets.ClientCertificates
-	silence        *nodes.Since
-	etcdSilence    *nodes.Since
-	// nameless are the etcd members that are listed without a name.
-	nameless   *nodes.Since
-	orphans    *nodes.Since
-	leaves     *nodes.Leaves
-	bootstraps *nodes.Attempts
-	restarts   *nodes.Attempts
-	decisions  *lastDecisions
-	memory     *nodes.Memory
+	grace          *nodes.GracePeriods
+	leaves         *nodes.Leaves
+	bootstraps     *nodes.Attempts
+	restarts       *nodes.Attempts
+	decisions      *lastDecisions
+	memory         *nodes.Memory
 }
 
 // +kubebuilder:rbac:groups=controlplane.cluster.x-k8s.io,resources=taloscontrolplanes,verbs=get;list;watch;patch
@@ -156,10 +152,7 @@ func (r *Reconciler) init(ctx context.Context) {
 	r.infrastructure = infracontract.Contract{Cached: r.Client, Live: r.APIReader}
 	r.applier = newApplier(ctx, r.Client)
 	r.certificates = secrets.NewClientCertificates(r.Clock)
-	r.silence = nodes.NewSince(r.Clock)
-	r.etcdSilence = nodes.NewSince(r.Clock)
-	r.nameless = nodes.NewSince(r.Clock)
-	r.orphans = nodes.NewSince(r.Clock)
+	r.grace = nodes.NewGracePeriods(r.Clock)
 	r.leaves = nodes.NewLeaves(ctx, r.Clock)
 	r.bootstraps = nodes.NewAttempts(r.Clock, nodes.BootstrapPatience)
 	r.restarts = nodes.NewAttempts(r.Clock, nodes.RestartPatience)
@@ -177,6 +170,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 		if apierrors.IsNotFound(err) {
 			r.Metrics.Forget(req.NamespacedName)
 			r.decisions.forget(req.NamespacedName)
+			r.grace.Forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
@@ -199,6 +193,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 		return ctrl.Result{}, fmt.Errorf("preparing the patch: %w", err)
 	}
 
+	r.grace.Continue(req.NamespacedName, controlPlane.Status.GracePeriods)
 	s := &scope{cluster: cluster, controlPlane: controlPlane, counted: ptr.Deref(controlPlane.Status.Replicas, 0) > 0}
 	defer func() {
 		if err := r.reconcileStatus(ctx, s, helper, reterr); err != nil {

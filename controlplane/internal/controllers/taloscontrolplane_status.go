@@ -11,6 +11,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/cluster-api/util/patch"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
@@ -49,6 +50,7 @@ func (r *Reconciler) reconcileStatus(ctx context.Context, s *scope, helper *patc
 		setCounters(s)
 		setVersions(s)
 	}
+	r.setGracePeriods(s)
 	r.setInitialized(ctx, s)
 	errs = append(errs, r.forgetNextMachine(ctx, s), r.forgetRemediation(ctx, s), r.rememberManifests(ctx, s))
 	r.setConditions(ctx, s, reconcileErr)
@@ -63,6 +65,16 @@ func (r *Reconciler) reconcileStatus(ctx context.Context, s *scope, helper *patc
 	}
 
 	return errors.Join(errs...)
+}
+
+// setGracePeriods records the grace periods that run, when all their reasons were observed
+// in this reconcile.
+func (r *Reconciler) setGracePeriods(s *scope) {
+	if s.gatherErr != nil || s.decision.Action == "" {
+		return
+	}
+	status := &s.controlPlane.Status
+	status.GracePeriods = r.grace.Record(client.ObjectKeyFromObject(s.controlPlane), status.GracePeriods)
 }
 
 func setCounters(s *scope) {

@@ -7,21 +7,19 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
-	"github.com/capi-talos/capi-talos/controlplane/internal/nodes"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 )
 
-// lasting is for how long members have been as the tracker follows, without a name or
-// without a Machine. After a restart of the manager that begins anew: such a member is
-// removed later then.
-func lasting(tracker *nodes.Since, s *scope, members []etcd.Member) map[uint64]time.Duration {
+// memberGrace is for how long the grace period of a type has run for members, by their ID.
+func (r *Reconciler) memberGrace(s *scope, kind controlplanev1.GracePeriodType, members []etcd.Member) map[uint64]time.Duration {
 	var ids []string
 	for _, member := range members {
 		ids = append(ids, etcd.FormatID(member.ID))
 	}
-	since := tracker.Observe(client.ObjectKeyFromObject(s.controlPlane), ids)
+	durations := r.grace.Observe(client.ObjectKeyFromObject(s.controlPlane), kind, ids)
 	known := map[uint64]time.Duration{}
 	for _, member := range members {
-		known[member.ID] = since[etcd.FormatID(member.ID)]
+		known[member.ID] = durations[etcd.FormatID(member.ID)]
 	}
 
 	return known
