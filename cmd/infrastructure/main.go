@@ -7,7 +7,6 @@ import (
 	"context"
 	"os"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -22,14 +21,12 @@ import (
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
 const (
-	// defaultProbeInterval is that of the provider.
-	defaultProbeInterval = 10 * time.Second
 	// resolvConf is where the kubelet tells a Pod how to look up names.
 	resolvConf = "/etc/resolv.conf"
 )
 
 func main() {
-	probeInterval := pflag.Duration("host-probe-interval", defaultProbeInterval,
+	probeInterval := pflag.Duration("host-probe-interval", setup.DefaultProbeInterval,
 		"How often a machine is looked at that nobody has claimed, or that does not answer.")
 	clusterDomain := pflag.String("cluster-domain", "",
 		"The DNS domain of the management cluster, which is in the certificates of control planes in Pods; empty means the one that the manager's own Pod looks names up in, else cluster.local.")

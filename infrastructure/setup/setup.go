@@ -49,7 +49,9 @@ type Options struct {
 }
 
 const (
-	defaultProbeInterval = 10 * time.Second
+	// DefaultProbeInterval is how often a machine is looked at by default that nobody has
+	// claimed, or that does not answer.
+	DefaultProbeInterval = 10 * time.Second
 	defaultClusterDomain = "cluster.local"
 )
 
@@ -109,7 +111,7 @@ func checkFactory(factory string) error {
 
 func (o *Options) setDefaults() {
 	if o.ProbeInterval == 0 {
-		o.ProbeInterval = defaultProbeInterval
+		o.ProbeInterval = DefaultProbeInterval
 	}
 	if o.ClusterDomain == "" {
 		o.ClusterDomain = defaultClusterDomain

@@ -15,28 +15,12 @@ import (
 // AlarmCorrupt is the alarm that etcd raises when data of members differ.
 const AlarmCorrupt = "CORRUPT"
 
-// Member is one entry of a member list.
-type Member struct {
-	// ID is the member ID that etcd gave.
-	ID uint64
-	// Name is the name that the member announced. It is for messages only.
-	Name string
-	// PeerURLs are the URLs at which the other members reach it.
-	PeerURLs []string
-	// Learner reports whether the member does not vote (yet).
-	Learner bool
-}
-
-// IsAt reports whether one of the member's peer URLs has one of the hosts.
-func (m Member) IsAt(hosts []string) bool {
-	return talosclient.EtcdMember{PeerURLs: m.PeerURLs}.IsAt(hosts)
-}
+// Member is one entry of a member list. Its host name is the name that it announced, and
+// for messages only.
+type Member = talosclient.EtcdMember
 
 // Alarm is an alarm that a member has raised.
-type Alarm struct {
-	MemberID uint64
-	Name     string
-}
+type Alarm = talosclient.EtcdAlarm
 
 // View is what one node says about etcd.
 type View struct {
@@ -195,7 +179,7 @@ func (h Health) WipeProblems() []string {
 func (h Health) corruption() []string {
 	var found []string
 	for _, alarm := range h.Alarms {
-		if alarm.Name == AlarmCorrupt {
+		if alarm.Alarm == AlarmCorrupt {
 			found = append(found, describeAlarm(alarm))
 		}
 	}
@@ -300,23 +284,23 @@ func mergeAlarms(views []View) []Alarm {
 		}
 	}
 	slices.SortFunc(alarms, func(a, b Alarm) int {
-		return cmp.Or(cmp.Compare(a.MemberID, b.MemberID), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(cmp.Compare(a.MemberID, b.MemberID), cmp.Compare(a.Alarm, b.Alarm))
 	})
 
 	return alarms
 }
 
 func describeAlarm(alarm Alarm) string {
-	return "alarm " + alarm.Name + " is raised by member " + FormatID(alarm.MemberID)
+	return "alarm " + alarm.Alarm + " is raised by member " + FormatID(alarm.MemberID)
 }
 
 // Describe names a member for messages.
 func Describe(member Member) string {
-	if member.Name == "" {
+	if member.Hostname == "" {
 		return FormatID(member.ID)
 	}
 
-	return member.Name + " (" + FormatID(member.ID) + ")"
+	return member.Hostname + " (" + FormatID(member.ID) + ")"
 }
 
 // FormatID writes a member ID as etcd's own tools do: in hexadecimal digits.

@@ -81,9 +81,9 @@ func TestMajority(t *testing.T) {
 
 func TestJudgeNamesProblemsInAStableOrder(t *testing.T) {
 	g := NewWithT(t)
-	list := []Member{{ID: 0x2a, Name: "cp-b", Learner: true}, {ID: 1, Name: "cp-a"}}
-	one := View{Self: 1, Leader: 1, Members: list, Alarms: []Alarm{{MemberID: 0x2a, Name: AlarmCorrupt}, {MemberID: 1, Name: "NOSPACE"}}}
-	other := View{Self: 0x2a, Leader: 1, Learner: true, Members: list, Alarms: []Alarm{{MemberID: 1, Name: "NOSPACE"}}}
+	list := []Member{{ID: 0x2a, Hostname: "cp-b", Learner: true}, {ID: 1, Hostname: "cp-a"}}
+	one := View{Self: 1, Leader: 1, Members: list, Alarms: []Alarm{{MemberID: 0x2a, Alarm: AlarmCorrupt}, {MemberID: 1, Alarm: "NOSPACE"}}}
+	other := View{Self: 0x2a, Leader: 1, Learner: true, Members: list, Alarms: []Alarm{{MemberID: 1, Alarm: "NOSPACE"}}}
 
 	want := []string{
 		"member cp-b (2a) is a learner and does not vote",
@@ -121,6 +121,6 @@ func TestWipeProblems(t *testing.T) {
 	g.Expect(Judge([]View{view(2, 1, three)}).WipeProblems()).To(ConsistOf(ContainSubstring("no majority")))
 	g.Expect(Judge(nil).WipeProblems()).To(ConsistOf(ContainSubstring("no majority")), "it is the only one")
 	one := view(2, 1, three)
-	one.Alarms = []Alarm{{MemberID: 1, Name: AlarmCorrupt}, {MemberID: 3, Name: "NOSPACE"}}
+	one.Alarms = []Alarm{{MemberID: 1, Alarm: AlarmCorrupt}, {MemberID: 3, Alarm: "NOSPACE"}}
 	g.Expect(Judge([]View{one, view(3, 1, three)}).WipeProblems()).To(ConsistOf(ContainSubstring("CORRUPT")))
 }

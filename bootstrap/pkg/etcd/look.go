@@ -11,9 +11,9 @@ import (
 
 // Node is what Look asks of a node.
 type Node interface {
-	EtcdMembers(ctx context.Context) ([]talosclient.EtcdMember, error)
+	EtcdMembers(ctx context.Context) ([]Member, error)
 	EtcdStatus(ctx context.Context) (talosclient.EtcdStatus, error)
-	EtcdAlarms(ctx context.Context) ([]talosclient.EtcdAlarm, error)
+	EtcdAlarms(ctx context.Context) ([]Alarm, error)
 }
 
 // Look asks a node about etcd. It fails when the node's etcd does not answer, and
@@ -27,25 +27,18 @@ func Look(ctx context.Context, node Node) (*View, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the etcd status: %w", err)
 	}
-	var alarms []talosclient.EtcdAlarm
+	var alarms []Alarm
 	if slices.ContainsFunc(status.Errors, isAlarm) {
 		if alarms, err = node.EtcdAlarms(ctx); err != nil {
 			return nil, fmt.Errorf("reading the etcd alarms: %w", err)
 		}
 	}
 
-	view := &View{
+	return &View{
 		Self: status.MemberID, Leader: status.Leader, Learner: status.Learner, Lag: status.RaftIndex - min(status.RaftIndex, status.RaftAppliedIndex),
 		DBSizeBytes: status.DBSizeBytes, Errors: slices.DeleteFunc(slices.Clone(status.Errors), isAlarm),
-	}
-	for _, m := range members {
-		view.Members = append(view.Members, Member{ID: m.ID, Name: m.Hostname, PeerURLs: m.PeerURLs, Learner: m.Learner})
-	}
-	for _, a := range alarms {
-		view.Alarms = append(view.Alarms, Alarm{MemberID: a.MemberID, Name: a.Alarm})
-	}
-
-	return view, nil
+		Members: members, Alarms: alarms,
+	}, nil
 }
 
 // isAlarm reports whether what a member complains about is an alarm: its status has

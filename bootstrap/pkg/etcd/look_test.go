@@ -22,7 +22,7 @@ func TestLook(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	want := etcd.View{
 		Self: 1, Leader: 1, Lag: 2, DBSizeBytes: 5, Errors: []string{"etcdserver: no leader"},
-		Members: []etcd.Member{{ID: 1, Name: "one", PeerURLs: []string{"https://10.0.0.1:2380"}}},
+		Members: []etcd.Member{{ID: 1, Hostname: "one", PeerURLs: []string{"https://10.0.0.1:2380"}}},
 	}
 	g.Expect(etcd.Look(t.Context(), node)).To(HaveValue(Equal(want)))
 
@@ -44,7 +44,7 @@ func TestLook(t *testing.T) {
 		s.Alarms = []talosclient.EtcdAlarm{{MemberID: 1, Alarm: "NOSPACE"}}
 		s.EtcdStatus.Errors = []string{"memberID:1 alarm:NOSPACE "}
 	})
-	want.Alarms, want.Errors = []etcd.Alarm{{MemberID: 1, Name: "NOSPACE"}}, []string{}
+	want.Alarms, want.Errors = []etcd.Alarm{{MemberID: 1, Alarm: "NOSPACE"}}, []string{}
 	g.Expect(etcd.Look(t.Context(), node)).To(HaveValue(Equal(want)), "an alarm is no other complaint")
 
 	machine.Fail("EtcdMembers", errors.New("etcdserver: rpc not supported for learner"))

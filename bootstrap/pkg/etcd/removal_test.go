@@ -14,7 +14,7 @@ func voting(voters int, answering ...uint64) Health {
 		health.Leader = answering[0]
 	}
 	for id := range voters {
-		health.Members = append(health.Members, Member{ID: uint64(id) + 1, Name: string(rune('a' + id))})
+		health.Members = append(health.Members, Member{ID: uint64(id) + 1, Hostname: string(rune('a' + id))})
 	}
 
 	return health
@@ -22,13 +22,13 @@ func voting(voters int, answering ...uint64) Health {
 
 // learning adds a learner with ID 9.
 func learning(health Health) Health {
-	health.Members = append(health.Members, Member{ID: 9, Name: "new", Learner: true})
+	health.Members = append(health.Members, Member{ID: 9, Hostname: "new", Learner: true})
 
 	return health
 }
 
 func alarmed(health Health, name string) Health {
-	health.Alarms = append(health.Alarms, Alarm{MemberID: 2, Name: name})
+	health.Alarms = append(health.Alarms, Alarm{MemberID: 2, Alarm: name})
 
 	return health
 }
@@ -153,7 +153,7 @@ func TestJudgeKnowsMembers(t *testing.T) {
 	g.Expect(member.IsAt([]string{"10.0.0.1"})).To(BeTrue())
 	g.Expect(member.IsAt([]string{"10.0.0.2"})).To(BeFalse())
 	g.Expect(Describe(Member{ID: 255})).To(Equal("ff"))
-	g.Expect(Describe(Member{ID: 255, Name: "a"})).To(Equal("a (ff)"))
+	g.Expect(Describe(Member{ID: 255, Hostname: "a"})).To(Equal("a (ff)"))
 }
 
 func TestJudgeCountsNobodyWithoutALeader(t *testing.T) {

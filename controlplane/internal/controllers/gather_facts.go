@@ -120,7 +120,7 @@ func (r *Reconciler) machineFacts(s *scope, machine *clusterv1.Machine, judged e
 		Retries:       readRecord[controlplanev1.RemediationRecord](machine, controlplanev1.RemediationForAnnotation),
 	}
 	facts.Hook, facts.HookWaitsFor = hookState(s, machine)
-	facts.NameInUse = facts.Held && slices.ContainsFunc(judged.Members, func(member etcd.Member) bool { return member.Name == machine.Name })
+	facts.NameInUse = facts.Held && slices.ContainsFunc(judged.Members, func(member etcd.Member) bool { return member.Hostname == machine.Name })
 	if node.Etcd == nil {
 		facts.MemberProblem = "the etcd member does not answer"
 	} else {

@@ -27,5 +27,5 @@ func (r *Reconciler) memberGrace(s *scope, kind controlplanev1.GracePeriodType, 
 
 // named are the members of that name.
 func named(members []etcd.Member, name string) []etcd.Member {
-	return slices.DeleteFunc(slices.Clone(members), func(member etcd.Member) bool { return member.Name != name })
+	return slices.DeleteFunc(slices.Clone(members), func(member etcd.Member) bool { return member.Hostname != name })
 }

@@ -82,11 +82,10 @@ func (r *Reconciler) found(ctx context.Context, s *scope, machine *clusterv1.Mac
 	if found.TemplateName == wanted.TemplateName || found.TemplateGroupKind != wanted.TemplateGroupKind.String() {
 		return found, nil
 	}
-	spec, _, err := unstructured.NestedMap(parts.infraMachine.Object, "spec")
-	if err != nil {
+	var err error
+	if found.Infrastructure, err = r.infrastructure.TemplatedSpec(parts.infraMachine); err != nil {
 		return plan.Found{}, fmt.Errorf("reading the infrastructure machine of Machine %s: %w", machine.Name, err)
 	}
-	found.Infrastructure = spec
 	found.Former, err = r.templateSpec(ctx, s, found.TemplateName)
 
 	return found, err

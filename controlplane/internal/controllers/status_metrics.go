@@ -75,7 +75,7 @@ func shownEtcd(s *scope) metrics.Etcd {
 		found.QuorumMargin = ptr.To(len(judged.Answering) - etcd.Majority(voters))
 	}
 	for _, alarm := range judged.Alarms {
-		found.Alarms[alarm.Name]++
+		found.Alarms[alarm.Alarm]++
 	}
 	for _, machine := range s.machines {
 		view := s.nodes[machine.Name].Etcd

@@ -57,6 +57,7 @@ type Infrastructure interface {
 	NoSpareCapacity(machine *clusterv1.Machine) bool
 	HasCapacity(domain clusterv1.FailureDomain) bool
 	OtherRelease(machine *clusterv1.Machine) string
+	TemplatedSpec(infraMachine *unstructured.Unstructured) (map[string]any, error)
 }
 
 // Reconciler reconciles TalosControlPlanes. All fields but Metrics and

@@ -190,7 +190,7 @@ func MemberProblem(view etcd.View) string {
 	}
 	for _, alarm := range view.Alarms {
 		if alarm.MemberID == view.Self {
-			return "The etcd member has raised the alarm " + alarm.Name
+			return "The etcd member has raised the alarm " + alarm.Alarm
 		}
 	}
 	if len(view.Errors) > 0 {

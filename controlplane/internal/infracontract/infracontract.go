@@ -168,6 +168,25 @@ func (c Contract) OtherRelease(machine *clusterv1.Machine) string {
 	return found.Message
 }
 
+// TemplatedSpec is the spec of an infrastructure machine without what came after it was made:
+// its provider ID and failure domain by Cluster API's contract, and of a TalosMachine the
+// host that it claims, or what is known of its Pod.
+func (c Contract) TemplatedSpec(infraMachine *unstructured.Unstructured) (map[string]any, error) {
+	spec, _, err := unstructured.NestedMap(infraMachine.Object, "spec")
+	if err != nil {
+		return nil, err
+	}
+	later := []string{"providerID", "failureDomain"}
+	if isOurs(infraMachine, infrav1.TalosMachineKind) {
+		later = append(later, "hostRef", "pod")
+	}
+	for _, field := range later {
+		delete(spec, field)
+	}
+
+	return spec, nil
+}
+
 // isOurs reports whether an object is of a kind of our infrastructure provider.
 func isOurs(object *unstructured.Unstructured, kind string) bool {
 	return object != nil && object.GetKind() == kind && object.GroupVersionKind().Group == infrav1.GroupVersion.Group

@@ -3,6 +3,8 @@ package infracontract
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -141,4 +143,30 @@ func TestAnotherVendorsAnswers(t *testing.T) {
 	hosts, sure := Contract{}.PeerAddresses(nil, []string{"10.0.0.1"})
 	g.Expect(hosts).To(Equal([]string{"10.0.0.1"}))
 	g.Expect(sure).To(BeFalse())
+}
+
+// TestWhatATemplateSays: of a machine whose template is gone, what came after it was made
+// is no difference. Of another vendor's, only Cluster API says what that is.
+func TestWhatATemplateSays(t *testing.T) {
+	spec := func() map[string]any {
+		return map[string]any{
+			"size": "large", "providerID": "x", "failureDomain": "rack-1",
+			"hostRef": map[string]any{"name": "host", "claim": "Bound"}, "pod": map[string]any{"etcdAddress": "10.96.0.7"},
+		}
+	}
+	for kind, want := range map[string][]string{
+		infrav1.TalosMachineKind: {"size"},
+		"VendorMachine":          {"size", "hostRef", "pod"},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			g := NewWithT(t)
+			machine := object(kind, "one", spec())
+			found, err := Contract{}.TemplatedSpec(machine)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(slices.Collect(maps.Keys(found))).To(ConsistOf(want))
+			g.Expect(machine.Object["spec"]).To(Equal(spec()), "the object itself is from a cache")
+		})
+	}
+	_, err := Contract{}.TemplatedSpec(&unstructured.Unstructured{Object: map[string]any{"spec": "none"}})
+	NewWithT(t).Expect(err).To(HaveOccurred())
 }

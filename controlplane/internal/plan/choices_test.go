@@ -21,7 +21,7 @@ func three(changes ...func(*Facts)) Facts {
 	facts.Machines, facts.Etcd = nil, etcd.Health{Leader: 1}
 	for i, name := range []string{"cp-a", "cp-b", "cp-c"} {
 		id := uint64(i) + 1
-		facts.Etcd.Members = append(facts.Etcd.Members, etcd.Member{ID: id, Name: name})
+		facts.Etcd.Members = append(facts.Etcd.Members, etcd.Member{ID: id, Hostname: name})
 		facts.Etcd.Answering = append(facts.Etcd.Answering, id)
 		facts.Machines = append(facts.Machines, MachineFacts{
 			Name: name, ProviderID: "talos://" + name, Provisioned: true, Configured: true, Answers: true,
@@ -162,7 +162,7 @@ func TestMachinesOfOtherHostNamesLoseNoMember(t *testing.T) {
 	g := NewWithT(t)
 	facts := three(func(f *Facts) {
 		for i := range f.Etcd.Members {
-			f.Etcd.Members[i].Name = "other-" + f.Etcd.Members[i].Name
+			f.Etcd.Members[i].Hostname = "other-" + f.Etcd.Members[i].Hostname
 		}
 	})
 	g.Expect(Decide(facts).Action).To(Equal(Stable))

@@ -37,7 +37,7 @@ func running(facts *Facts) {
 	facts.Initialized = true
 	facts.APIServer = health.APIServerReady
 	facts.Intent = &controlplanev1.BootstrapIntent{Kind: "Machine", Name: "cp-a", ProviderID: "talos://a", Bootstrapped: true, Initialized: true}
-	facts.Etcd = etcd.Health{Members: []etcd.Member{{ID: 1, Name: "cp-a"}}, Answering: []uint64{1}, Leader: 1}
+	facts.Etcd = etcd.Health{Members: []etcd.Member{{ID: 1, Hostname: "cp-a"}}, Answering: []uint64{1}, Leader: 1}
 	facts.Machines[0].MemberID = 1
 	facts.Machines[0].EtcdData = health.EtcdDataPresent
 	facts.Machines[0].MemberProblem = ""

@@ -70,7 +70,7 @@ func TestDepartures(t *testing.T) {
 			"no majority"},
 		"waits when a majority hangs on it": {three(departing(1), silentFor(2, over)), WaitForMachineDeletion, "cp-b", 0, "no majority"},
 		"waits while another learns":        {three(departing(1), learning(2)), WaitForMachineDeletion, "cp-b", 0, "is a learner"},
-		"waits while data is corrupt": {three(departing(1), func(f *Facts) { f.Etcd.Alarms = []etcd.Alarm{{MemberID: 3, Name: etcd.AlarmCorrupt}} }),
+		"waits while data is corrupt": {three(departing(1), func(f *Facts) { f.Etcd.Alarms = []etcd.Alarm{{MemberID: 3, Alarm: etcd.AlarmCorrupt}} }),
 			WaitForMachineDeletion, "cp-b", 0, "CORRUPT"},
 		"waits for one that never told which member is its": {three(departing(1, func(m *MachineFacts) { m.MemberID, m.Answers = 0, false }), silentFor(1, over)),
 			WaitForMachineDeletion, "cp-b", 0, "nobody knows"},

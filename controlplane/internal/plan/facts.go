@@ -151,7 +151,7 @@ func (f Facts) abandoned() []string {
 // isAt reports whether a member has the Machine's address and may be its: a node without
 // data has not given a member another name than its own, so that was left behind.
 func (m MachineFacts) isAt(member etcd.Member) bool {
-	return member.IsAt(m.Addresses) && (!m.isEmpty() || member.Name == "" || member.Name == m.Name)
+	return member.IsAt(m.Addresses) && (!m.isEmpty() || member.Hostname == "" || member.Hostname == m.Name)
 }
 
 // joined reports whether the Machine's etcd member votes and follows the leader.
@@ -269,7 +269,7 @@ func (f Facts) orphans() []etcd.Member {
 // of its address speaks against that: the node may have got another one since. What
 // stays without a name for long was left behind, and would keep others from joining.
 func (f Facts) mayBeJoining(member etcd.Member) bool {
-	return member.Learner && member.Name == "" && f.NamelessFor[member.ID] < f.LeaveTimeout && slices.ContainsFunc(f.Machines, f.mayJoin)
+	return member.Learner && member.Hostname == "" && f.NamelessFor[member.ID] < f.LeaveTimeout && slices.ContainsFunc(f.Machines, f.mayJoin)
 }
 
 // mayJoin reports whether the node of a Machine may join etcd at any moment.

@@ -29,10 +29,10 @@ func (p *play) view(m *machinePlay) *etcd.View {
 		view.Leader = data.Cluster.Leader()
 	}
 	for _, other := range list {
-		view.Members = append(view.Members, etcd.Member{ID: other.ID, Name: other.Name, PeerURLs: []string{other.PeerURL}, Learner: other.Learner})
+		view.Members = append(view.Members, etcd.Member{ID: other.ID, Hostname: other.Name, PeerURLs: []string{other.PeerURL}, Learner: other.Learner})
 	}
 	for _, alarm := range data.Cluster.Alarms() {
-		view.Alarms = append(view.Alarms, etcd.Alarm{MemberID: alarm.Member, Name: alarm.Kind})
+		view.Alarms = append(view.Alarms, etcd.Alarm{MemberID: alarm.Member, Alarm: alarm.Kind})
 	}
 	return view
 }
@@ -68,7 +68,7 @@ func (p *play) facts() Facts {
 		facts.Machines = append(facts.Machines, p.machineFacts(machine))
 	}
 	slices.SortFunc(facts.Machines, func(a, b MachineFacts) int { return cmp.Compare(a.Name, b.Name) })
-	facts.NamelessFor = p.lasting(p.namelessSince, slices.DeleteFunc(slices.Clone(facts.Etcd.Members), func(m etcd.Member) bool { return m.Name != "" }))
+	facts.NamelessFor = p.lasting(p.namelessSince, slices.DeleteFunc(slices.Clone(facts.Etcd.Members), func(m etcd.Member) bool { return m.Hostname != "" }))
 	facts.OrphanFor = p.lasting(p.orphanSince, facts.Orphans())
 	return facts
 }

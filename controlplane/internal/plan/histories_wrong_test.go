@@ -79,7 +79,7 @@ func wrongDecisions() map[string]wrong {
 			for i, machine := range f.Machines {
 				f.Machines[i].MemberID, f.Machines[i].Addresses = 0, nil
 				for _, member := range f.Etcd.Members {
-					if member.Name == machine.Name {
+					if member.Hostname == machine.Name {
 						f.Machines[i].MemberID = member.ID
 					}
 				}
@@ -92,7 +92,7 @@ func wrongDecisions() map[string]wrong {
 			f.Etcd.Problems = problems
 		}, LeaveEtcd, WaitForLeave, RemoveMember), "a second change while"},
 		"data that differs is no matter": {changed(func(f *Facts) {
-			f.Etcd.Alarms = slices.DeleteFunc(slices.Clone(f.Etcd.Alarms), func(alarm etcd.Alarm) bool { return alarm.Name == etcd.AlarmCorrupt })
+			f.Etcd.Alarms = slices.DeleteFunc(slices.Clone(f.Etcd.Alarms), func(alarm etcd.Alarm) bool { return alarm.Alarm == etcd.AlarmCorrupt })
 		}), "the data of members differ"},
 		"another is replaced before the last replacement has joined": {without(func(f *Facts) {
 			before := len(f.Machines)

@@ -12,7 +12,7 @@ import (
 
 // learns adds a learner that no Machine of three has.
 func learns(facts *Facts) {
-	facts.Etcd.Members = append(facts.Etcd.Members, etcd.Member{ID: 9, Name: "cp-x", PeerURLs: []string{"https://192.0.2.9:2380"}, Learner: true})
+	facts.Etcd.Members = append(facts.Etcd.Members, etcd.Member{ID: 9, Hostname: "cp-x", PeerURLs: []string{"https://192.0.2.9:2380"}, Learner: true})
 }
 
 // fourth adds a Machine that never told which member is its.
@@ -37,7 +37,7 @@ func empty(machine *MachineFacts) {
 func atItsAddress(machine *MachineFacts) { machine.Addresses = []string{"192.0.2.9"} }
 
 // nameless makes that learner one whose etcd has not started (yet).
-func nameless(facts *Facts) { facts.Etcd.Members[3].Name, facts.LeaveTimeout = "", leaveTimeout }
+func nameless(facts *Facts) { facts.Etcd.Members[3].Hostname, facts.LeaveTimeout = "", leaveTimeout }
 
 // leaveTimeout is the time after which nobody waits for a silent etcd.
 const leaveTimeout = 5 * time.Minute

@@ -45,7 +45,8 @@ type Found struct {
 	TemplateGroupKind string
 	// Former is the spec in that template; nil when the template is gone.
 	Former map[string]any
-	// Infrastructure is the infrastructure machine's spec; nil when there is none.
+	// Infrastructure is what the infrastructure machine's spec has of a template's; nil
+	// when there is none.
 	Infrastructure map[string]any
 	// Created is when the Machine was created.
 	Created time.Time
@@ -81,11 +82,6 @@ func Differences(wanted Wanted, found Found) ([]string, error) {
 	return differences, nil
 }
 
-// identityFields are the fields of an infrastructure machine that come after it
-// was made: what it is, not what it was made from. The latter two are those of
-// TalosMachine.
-func identityFields() []string { return []string{"providerID", "failureDomain", "hostRef", "pod"} }
-
 // sameTemplate reports whether an infrastructure machine is as the wanted template
 // would make it: from that template, or from one with the same content.
 func sameTemplate(wanted Wanted, found Found) bool {
@@ -101,10 +97,7 @@ func sameTemplate(wanted Wanted, found Found) bool {
 	}
 	from := found.Former
 	if from == nil {
-		from = maps.Clone(found.Infrastructure)
-		for _, field := range identityFields() {
-			delete(from, field)
-		}
+		from = found.Infrastructure
 	}
 
 	return from != nil && reflect.DeepEqual(pruned(wanted.Infrastructure), pruned(from))
