@@ -15,9 +15,15 @@ type EtcdState struct {
 	Service talosclient.Service
 }
 
+// Node is what tells how etcd is on a node.
+type Node interface {
+	Services(ctx context.Context) ([]talosclient.Service, error)
+	EtcdDataExists(ctx context.Context) (bool, error)
+}
+
 // LookAtEtcd asks a node on a connection that is open: what is gathered at the
 // beginning of a reconcile is old by the time when something is done.
-func LookAtEtcd(ctx context.Context, node talosclient.Node) EtcdState {
+func LookAtEtcd(ctx context.Context, node Node) EtcdState {
 	found, err := services(ctx, node)
 	if err != nil {
 		return EtcdState{Data: EtcdDataUnknown}

@@ -111,7 +111,7 @@ func (f Facts) isMember() bool {
 	return listed
 }
 
-func services(ctx context.Context, node talosclient.Node) (map[string]talosclient.Service, error) {
+func services(ctx context.Context, node Node) (map[string]talosclient.Service, error) {
 	list, err := node.Services(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("listing the Talos services: %w", err)
@@ -127,7 +127,7 @@ func services(ctx context.Context, node talosclient.Node) (map[string]talosclien
 // etcdData needs two witnesses for "absent": the data directory, and the
 // service that would write to it. A node that has not loaded the service (yet)
 // is not at the point where etcd waits for its bootstrap.
-func etcdData(ctx context.Context, node talosclient.Node, services map[string]talosclient.Service) EtcdData {
+func etcdData(ctx context.Context, node Node, services map[string]talosclient.Service) EtcdData {
 	exists, err := node.EtcdDataExists(ctx)
 	switch {
 	case err != nil:
@@ -143,7 +143,7 @@ func etcdData(ctx context.Context, node talosclient.Node, services map[string]ta
 	return EtcdDataAbsent
 }
 
-func etcdView(ctx context.Context, node talosclient.Node, services map[string]talosclient.Service) (*etcd.View, error) {
+func etcdView(ctx context.Context, node etcd.Node, services map[string]talosclient.Service) (*etcd.View, error) {
 	// etcd does not answer then, and the call would only take its time.
 	if services != nil && services[etcdService].State != serviceRunning {
 		return nil, errors.New("the etcd service does not run")
