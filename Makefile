@@ -15,7 +15,7 @@ name_of = $(patsubst $(1):%,%,$(filter $(1):%,$(PROVIDER_NAMES)))
 # The modules of the repository. The parts of the test bed below
 # test/stack/parts/modules pin what is built from elsewhere; they are no code of
 # ours.
-MODULES := . $(patsubst %/go.mod,%,$(wildcard test/*/go.mod test/machinery/*/go.mod))
+MODULES := . $(patsubst %/go.mod,%,$(wildcard test/*/go.mod test/sim/*/go.mod test/suites/*/go.mod test/suites/machinery/*/go.mod))
 TOOL := go -C test/tools tool
 OUT := out
 ROOT := $(CURDIR)
@@ -26,6 +26,7 @@ GO_TEST := go test $(if $(RACE),-race)
 # Suites build the programs that they start while they run. Go does not know about
 # these when it looks for a result that it has already.
 GO_SUITE := $(GO_TEST) -count=1
+CROWD := $(PATIENTLY) "measuring idle hosts and clusters" $(GO_SUITE) -v -timeout 2h ./crowd -args -long $(if $(HOSTS),-hosts=$(HOSTS)) $(if $(IDLE_CLUSTERS),-idle-clusters=$(IDLE_CLUSTERS))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -85,7 +86,7 @@ verify-modules:
 .PHONY: verify-documents
 verify-documents:
 	@$(PATIENTLY) "testing pages and manifests" go test ./config/ ./docs/ ./templates/
-	@$(PATIENTLY) "testing alerts" go -C test/alerts test -count=1 ./...
+	@$(PATIENTLY) "testing alerts" go -C test/suites/alerts test -count=1 ./...
 
 ##@ Lint
 
@@ -102,9 +103,9 @@ lint: ## Run golangci-lint on all modules.
 # The first prerequisite tells people what they are in for.
 .PHONY: test
 test: announce-test local-repository ## Run the tests of rungs 1 and 2. RACE=1 looks for data races.
-	@set -e; for module in $(filter-out test/integration,$(MODULES)); do echo "test $$module"; \
+	@set -e; for module in $(filter-out test/suites/integration,$(MODULES)); do echo "test $$module"; \
 		case $$module in test/*) run='$(GO_SUITE)';; *) run='$(GO_TEST)';; esac; (cd $$module && $(PATIENTLY) "testing $$module" $$run -timeout 40m ./...); done
-	cd test/integration && $(PATIENTLY) "testing test/integration/world" $(GO_SUITE) ./world
+	cd test/suites/integration && $(PATIENTLY) "testing test/suites/integration/world" $(GO_SUITE) ./world
 	@$(MAKE) --no-print-directory -j2 test-integration-rest test-integration-restarts test-integration-containers test-integration-faults
 
 .PHONY: announce-test
@@ -121,40 +122,42 @@ RESTARTS := '^TestManagers'
 
 .PHONY: test-integration-restarts
 test-integration-restarts:
-	cd test/integration && RACE=$(RACE) $(PATIENTLY) "testing test/integration" $(GO_SUITE) -v -timeout 40m -run $(RESTARTS) .
+	cd test/suites/integration && RACE=$(RACE) $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE) -v -timeout 40m -run $(RESTARTS) .
 
 .PHONY: test-integration-rest
 test-integration-rest:
-	cd test/integration && RACE=$(RACE) $(PATIENTLY) "testing test/integration" $(GO_SUITE) -v -timeout 40m -skip $(RESTARTS) .
+	cd test/suites/integration && RACE=$(RACE) $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE) -v -timeout 40m -skip $(RESTARTS) .
 
 # Machines in Pods need a management cluster that runs Pods. Most of the time they
 # are waited for.
 .PHONY: test-integration-containers
 test-integration-containers: ## Run the part of the tests that is about machines in Pods.
-	cd test/integration && RACE=$(RACE) $(PATIENTLY) "testing test/integration" $(GO_SUITE) -v -timeout 40m ./containers
+	cd test/suites/integration && RACE=$(RACE) $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE) -v -timeout 40m ./containers
 
 .PHONY: test-integration-faults
 test-integration-faults: ## Run the part of the tests that has each fault of the fault matrix once.
-	cd test/integration && RACE=$(RACE) $(PATIENTLY) "testing test/integration" $(GO_SUITE) -v -timeout 40m ./faults -args -cells=11
+	cd test/suites/integration && RACE=$(RACE) $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE) -v -timeout 40m ./faults -args -cells=11
 
 .PHONY: test-scale
 test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what the managers do and have when there is nothing to do. CLUSTERS=50 REST=1h leaves so many alone for so long; HOSTS=1000, IDLE_CLUSTERS=200 idle ones.
-	cd test/integration && $(PATIENTLY) "testing test/integration" $(GO_SUITE) -v -p 1 -timeout 60m ./idle -args -long
-	cd test/integration && $(PATIENTLY) "testing test/integration" $(GO_SUITE) -v -p 1 -timeout 4h ./scale -args -long $(if $(CLUSTERS),-clusters=$(CLUSTERS)) $(if $(REST),-rest=$(REST))
-
-	cd test/integration && $(PATIENTLY) "testing test/integration" $(GO_SUITE) -v -timeout 2h ./crowd -args -long $(if $(HOSTS),-hosts=$(HOSTS)) $(if $(IDLE_CLUSTERS),-idle-clusters=$(IDLE_CLUSTERS))
+	cd test/suites/integration && $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE) -v -p 1 -timeout 60m ./idle -args -long
+	cd test/suites/integration && $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE) -v -p 1 -timeout 4h ./scale -args -long $(if $(CLUSTERS),-clusters=$(CLUSTERS)) $(if $(REST),-rest=$(REST))
+	cd test/suites/integration && $(CROWD)
 
 # The suite is in one file, which an older revision can run, too. Nothing of that revision
-# is changed.
+# is changed. Up to 3ce765c the suites and simulators were in test/ itself.
 .PHONY: bench-scale
 bench-scale: local-repository ## Measure 1000 idle hosts and 200 idle clusters (HOSTS=1000, IDLE_CLUSTERS=200) with the managers of BASE=<git revision>, then with those here.
 	@test -n "$(BASE)" || { echo 'name the older revision: make bench-scale BASE=<git revision>'; exit 1; }
-	rm -rf $(OUT)/base && mkdir -p $(OUT)/base/test/integration/crowd
+	rm -rf $(OUT)/base && mkdir -p $(OUT)/base
 	git archive $(BASE) | tar -xf - -C $(OUT)/base
-	cp test/integration/crowd/*.go $(OUT)/base/test/integration/crowd/
+	test -d $(OUT)/base/test/suites || ln -s . $(OUT)/base/test/suites
+	mkdir -p $(OUT)/base/test/suites/integration/crowd
+	cp test/suites/integration/crowd/*.go $(OUT)/base/test/suites/integration/crowd/
+	test ! -L $(OUT)/base/test/suites || sed -i -E 's#/test/(suites|sim)/#/test/#' $(OUT)/base/test/integration/crowd/*.go
 	$(MAKE) --no-print-directory -C $(OUT)/base local-repository
-	-cd $(OUT)/base/test/integration && $(PATIENTLY) "measuring $(BASE)" $(GO_SUITE) -v -timeout 2h ./crowd -args -long $(if $(HOSTS),-hosts=$(HOSTS)) $(if $(IDLE_CLUSTERS),-idle-clusters=$(IDLE_CLUSTERS))
-	cd test/integration && $(PATIENTLY) "measuring this revision" $(GO_SUITE) -v -timeout 2h ./crowd -args -long $(if $(HOSTS),-hosts=$(HOSTS)) $(if $(IDLE_CLUSTERS),-idle-clusters=$(IDLE_CLUSTERS))
+	-cd -P $(OUT)/base/test/suites/integration && $(CROWD)
+	cd test/suites/integration && $(CROWD)
 	rm -rf $(OUT)/base
 
 .PHONY: test-talos
@@ -167,16 +170,16 @@ UPGRADE_FROM ?= 4be757ad2e0c65d76b96a1dffc4122b9dd4c7d27
 
 .PHONY: test-e2e
 test-e2e: local-repository ## Run the suite in a cluster: the providers in kind, real Talos nodes in Docker and in Pods. ONLY=<label filter>, UPGRADE_FROM=<git revision of an older release>.
-	cd test/e2e && $(PATIENTLY) "testing test/e2e" $(GO_SUITE) -v -timeout 8h . -args -kind -ginkgo.v -ginkgo.timeout=7h30m $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(UPGRADE_FROM),-upgrade-from=$(UPGRADE_FROM)) $(if $(STRICT),-strict)
+	cd test/suites/e2e && $(PATIENTLY) "testing test/suites/e2e" $(GO_SUITE) -v -timeout 8h . -args -kind -ginkgo.v -ginkgo.timeout=7h30m $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(UPGRADE_FROM),-upgrade-from=$(UPGRADE_FROM)) $(if $(STRICT),-strict)
 
 .PHONY: test-histories
 test-histories: ## Play 10000 histories of the control plane's decision, and 500 of etcd on the model and on real etcd.
 	$(PATIENTLY) "playing histories" $(GO_SUITE) ./controlplane/internal/plan -args -histories=10000
-	cd test/etcdhistory && $(PATIENTLY) "testing test/etcdhistory" $(GO_SUITE) -v -timeout 40m . -args -histories=500
+	cd test/sim/etcdhistory && $(PATIENTLY) "testing test/sim/etcdhistory" $(GO_SUITE) -v -timeout 40m . -args -histories=500
 
 .PHONY: test-faults
 test-faults: local-repository ## Run the fault matrix.
-	cd test/integration && $(PATIENTLY) "testing test/integration" $(GO_SUITE) -v -timeout 60m ./faults -args -cells=154
+	cd test/suites/integration && $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE) -v -timeout 60m ./faults -args -cells=154
 
 .PHONY: test-mutants
 test-mutants: ## Change one place at a time of what decides about etcd, keys and disks, and count the changes that no test notices. SEED=1, COUNT=60; NAMED=1 plays those of test/tools/mutants/named.txt, ONLY=<part of file:line> all of a place.

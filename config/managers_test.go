@@ -12,7 +12,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
-	"github.com/capi-talos/capi-talos/test/providers"
+	"github.com/capi-talos/capi-talos/test/support/providers"
 )
 
 // manager is what is installed of one of our managers.

@@ -7,7 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 	"sigs.k8s.io/yaml"
 
-	"github.com/capi-talos/capi-talos/test/providers"
+	"github.com/capi-talos/capi-talos/test/support/providers"
 )
 
 // TestTheMakefileReadsTheListOfProviders: with the tools of a bare machine.

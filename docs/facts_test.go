@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
-	"github.com/capi-talos/capi-talos/test/providers"
+	"github.com/capi-talos/capi-talos/test/support/providers"
 )
 
 // TestFiguresOnPagesAreThoseOfTheCode: a page says what a file of the repository says,
@@ -22,7 +22,7 @@ func TestFiguresOnPagesAreThoseOfTheCode(t *testing.T) {
 	const (
 		performance, sizing, versioning, release = "docs/performance.md", "docs/sizing.md", "docs/versioning.md", "docs/release-notes.md"
 		bench, benchMain                         = "test/stack/bench/bench.go", "test/stack/cmd/stack/bench.go"
-		idle, rest                               = "test/integration/idle/idle_test.go", "test/integration/scale/rest_test.go"
+		idle, rest                               = "test/suites/integration/idle/idle_test.go", "test/suites/integration/scale/rest_test.go"
 	)
 	for name, fact := range map[string]struct{ page, says, file, is string }{
 		"the goal of the ratio":             {performance, `ratio of at most ([\d.]+),`, bench, `maxRatio +=\s+([\d.]+)`},

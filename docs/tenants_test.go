@@ -15,7 +15,7 @@ func triedByTenants(g *WithT) []string {
 	var names []string
 	row := regexp.MustCompile(`(?m)^\t\t"([^"]+)":\s+(?:\{?func\(\)|n\.hijack)|(?:\["|n\.row\(")([^"]+)"`)
 	for _, file := range []string{"tenants_test.go", "tenants_beside_test.go", "tenants_crowd_test.go"} {
-		source, err := os.ReadFile("../test/integration/" + file)
+		source, err := os.ReadFile("../test/suites/integration/" + file)
 		g.Expect(err).NotTo(HaveOccurred())
 		for _, match := range row.FindAllStringSubmatch(string(source), -1) {
 			name, _, _ := strings.Cut(match[1]+match[2], ":")

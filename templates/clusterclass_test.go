@@ -89,7 +89,7 @@ func (c class) parts() []part {
 }
 
 // patched are the templates as the topology controller makes them of variables.
-// What it does with all of this is looked at in test/integration; here it is
+// What it does with all of this is looked at in test/suites/integration; here it is
 // enough that our patches take their values from variables alone.
 func (c class) patched(g Gomega, variables []clusterv1.ClusterVariable) []*unstructured.Unstructured {
 	values, raw := map[string]any{}, map[string]json.RawMessage{}

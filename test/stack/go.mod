@@ -130,8 +130,8 @@ require (
 
 require (
 	github.com/capi-talos/capi-talos v0.0.0
-	github.com/capi-talos/capi-talos/test/fleet v0.0.0
-	github.com/capi-talos/capi-talos/test/talossim v0.0.0
+	github.com/capi-talos/capi-talos/test/sim/fleet v0.0.0
+	github.com/capi-talos/capi-talos/test/sim/talossim v0.0.0
 	github.com/davecgh/go-spew v1.1.2-0.20180830191138-d8f796af33cc // indirect
 	github.com/emicklei/go-restful/v3 v3.13.0 // indirect
 	github.com/evanphx/json-patch/v5 v5.9.11 // indirect
@@ -171,9 +171,9 @@ require (
 
 replace github.com/capi-talos/capi-talos => ../..
 
-replace github.com/capi-talos/capi-talos/test/talossim => ../talossim
+replace github.com/capi-talos/capi-talos/test/sim/talossim => ../sim/talossim
 
-replace github.com/capi-talos/capi-talos/test/fleet => ../fleet
+replace github.com/capi-talos/capi-talos/test/sim/fleet => ../sim/fleet
 
 replace github.com/cosi-project/runtime => github.com/cosi-project/runtime v1.16.2
 

@@ -25,7 +25,7 @@ import (
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
-	"github.com/capi-talos/capi-talos/test/mortal"
+	"github.com/capi-talos/capi-talos/test/support/mortal"
 )
 
 const (

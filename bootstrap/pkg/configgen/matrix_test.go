@@ -24,10 +24,10 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 )
 
-// judged is where the modules of test/machinery find what is rendered here.
-const judged = "../../../test/machinery/judge/testdata"
+// judged is where the modules of test/suites/machinery find what is rendered here.
+const judged = "../../../test/suites/machinery/judge/testdata"
 
-var update = flag.Bool("update", false, "write what the matrix renders to test/machinery/judge/testdata")
+var update = flag.Bool("update", false, "write what the matrix renders to test/suites/machinery/judge/testdata")
 
 // userPatches are what a user adds, in the form of the v1alpha1 document
 // ("section") and as documents.
@@ -107,7 +107,7 @@ var overlays = []struct {
 
 // TestMatrixIsWhatTheLoadersOfTalosJudge renders every combination of contract,
 // role, user patch and host, and compares it with what the modules of
-// test/machinery show to the loaders of the Talos releases.
+// test/suites/machinery show to the loaders of the Talos releases.
 func TestMatrixIsWhatTheLoadersOfTalosJudge(t *testing.T) {
 	g := NewWithT(t)
 	keys, err := os.ReadFile(filepath.Join(judged, "bundle.yaml"))
@@ -141,14 +141,14 @@ func TestMatrixIsWhatTheLoadersOfTalosJudge(t *testing.T) {
 			stored, err := os.ReadFile(path)
 			g.Expect(err).NotTo(HaveOccurred())
 			if !bytes.Equal(stored, m.file.Bytes()) {
-				t.Errorf("%s is not what is rendered: run this test with -update, look at the difference, and let test/machinery judge it", path)
+				t.Errorf("%s is not what is rendered: run this test with -update, look at the difference, and let test/suites/machinery judge it", path)
 			}
 			t.Logf("%d rows, of which %d are refused, %d documents", m.rows, m.refused, len(m.documents))
 		})
 	}
 }
 
-// matrix writes the format that test/machinery/judge reads.
+// matrix writes the format that test/suites/machinery/judge reads.
 type matrix struct {
 	file      bytes.Buffer
 	words     map[string]string
@@ -317,7 +317,7 @@ func TestRefusalsOfTheMatrixNameSectionAndDocument(t *testing.T) {
 	g.Expect(refusals).To(BeNumerically(">", 0))
 }
 
-// The lists in test/machinery say what each release knows; the loaders prove
+// The lists in test/suites/machinery say what each release knows; the loaders prove
 // them. What we refuse must be what they say.
 func TestNewerIsWhatTheLoadersOfTalosDoNotKnow(t *testing.T) {
 	g := NewWithT(t)

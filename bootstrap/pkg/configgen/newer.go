@@ -13,7 +13,7 @@ import (
 // newer lists the documents, and the fields of older documents, that came after
 // Talos v1.12, with the minor release that brought them. Our machinery knows
 // them all, a machine of an older release refuses the whole configuration for
-// one of them. The modules in test/machinery prove the list.
+// one of them. The modules in test/suites/machinery prove the list.
 var newer = map[string]int{
 	"BGPInstanceConfig":                            14,
 	"BlackholeRouteConfig":                         13,

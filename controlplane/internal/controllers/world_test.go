@@ -32,7 +32,7 @@ import (
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/nodes"
-	"github.com/capi-talos/capi-talos/test/mortal"
+	"github.com/capi-talos/capi-talos/test/support/mortal"
 )
 
 const (

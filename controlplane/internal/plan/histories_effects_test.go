@@ -7,7 +7,7 @@ import (
 	"time"
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
-	"github.com/capi-talos/capi-talos/test/etcdmodel"
+	"github.com/capi-talos/capi-talos/test/sim/etcdmodel"
 )
 
 // restart is a manager that dies, and another that starts.

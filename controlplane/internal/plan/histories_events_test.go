@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/capi-talos/capi-talos/test/etcdmodel"
+	"github.com/capi-talos/capi-talos/test/sim/etcdmodel"
 )
 
 // event is one thing that happens in a history: what kind, and which of the

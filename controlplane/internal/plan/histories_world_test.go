@@ -8,7 +8,7 @@ import (
 	"time"
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
-	"github.com/capi-talos/capi-talos/test/etcdmodel"
+	"github.com/capi-talos/capi-talos/test/sim/etcdmodel"
 )
 
 // group is the one group of etcd nodes of a history.

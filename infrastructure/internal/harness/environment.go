@@ -39,7 +39,7 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
-	"github.com/capi-talos/capi-talos/test/mortal"
+	"github.com/capi-talos/capi-talos/test/support/mortal"
 )
 
 const (

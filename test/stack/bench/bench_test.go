@@ -7,7 +7,7 @@ import (
 
 	. "github.com/onsi/gomega"
 
-	"github.com/capi-talos/capi-talos/test/fleet/dockerfleet"
+	"github.com/capi-talos/capi-talos/test/sim/fleet/dockerfleet"
 	"github.com/capi-talos/capi-talos/test/stack/management"
 )
 

@@ -15,7 +15,7 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
-	"github.com/capi-talos/capi-talos/test/fleet"
+	"github.com/capi-talos/capi-talos/test/sim/fleet"
 )
 
 // entry is what opens a cluster.

@@ -17,7 +17,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/test/fleet"
+	"github.com/capi-talos/capi-talos/test/sim/fleet"
 	"github.com/capi-talos/capi-talos/test/stack/demo"
 	"github.com/capi-talos/capi-talos/test/stack/management"
 )

@@ -18,8 +18,8 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/test/fleet"
-	"github.com/capi-talos/capi-talos/test/talossim"
+	"github.com/capi-talos/capi-talos/test/sim/fleet"
+	"github.com/capi-talos/capi-talos/test/sim/talossim"
 )
 
 // replacements prints how long it takes to replace a control plane Machine that

@@ -11,7 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/capi-talos/capi-talos/test/fleet"
+	"github.com/capi-talos/capi-talos/test/sim/fleet"
 )
 
 // versions is a fleet of which only the versions are asked for.

@@ -21,12 +21,12 @@ import (
 	"k8s.io/utils/ptr"
 	"sigs.k8s.io/yaml"
 
-	"github.com/capi-talos/capi-talos/test/providers"
 	"github.com/capi-talos/capi-talos/test/stack/internal/images"
 	"github.com/capi-talos/capi-talos/test/stack/internal/kind"
 	"github.com/capi-talos/capi-talos/test/stack/kindstack"
 	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/stack/parts"
+	"github.com/capi-talos/capi-talos/test/support/providers"
 )
 
 // provider is one of ours, whose manager is made anew again and again.

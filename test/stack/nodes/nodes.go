@@ -12,8 +12,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/capi-talos/capi-talos/test/fleet"
-	"github.com/capi-talos/capi-talos/test/fleet/dockerfleet"
+	"github.com/capi-talos/capi-talos/test/sim/fleet"
+	"github.com/capi-talos/capi-talos/test/sim/fleet/dockerfleet"
 	"github.com/capi-talos/capi-talos/test/stack/internal/docker"
 	"github.com/capi-talos/capi-talos/test/stack/internal/images"
 	"github.com/capi-talos/capi-talos/test/stack/internal/machine"

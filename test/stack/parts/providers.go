@@ -1,6 +1,6 @@
 package parts
 
-import "github.com/capi-talos/capi-talos/test/providers"
+import "github.com/capi-talos/capi-talos/test/support/providers"
 
 // Providers are ours, as the repository lists them.
 func Providers() ([]providers.Provider, error) {

@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/capi-talos/capi-talos/test/providers"
 	"github.com/capi-talos/capi-talos/test/stack/clusterctl"
 	"github.com/capi-talos/capi-talos/test/stack/parts"
+	"github.com/capi-talos/capi-talos/test/support/providers"
 )
 
 // substitutes are what is taken where nothing can be downloaded.

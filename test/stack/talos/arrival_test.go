@@ -18,7 +18,7 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/test/fleet"
+	"github.com/capi-talos/capi-talos/test/sim/fleet"
 	"github.com/capi-talos/capi-talos/test/stack/management"
 )
 

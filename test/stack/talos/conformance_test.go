@@ -9,14 +9,14 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 
-	"github.com/capi-talos/capi-talos/test/fleet/conformance"
+	"github.com/capi-talos/capi-talos/test/sim/fleet/conformance"
 	"github.com/capi-talos/capi-talos/test/stack/parts"
 )
 
 var record = flag.Bool("record", false, "keep the answers of the real nodes as those that talossim is held to")
 
 // The record of what real nodes answer is made anew, and must be the one that
-// talossim is held to by the tests of test/fleet/conformance.
+// talossim is held to by the tests of test/sim/fleet/conformance.
 var _ = Describe("What talossim is held to", func() {
 	It("is what real nodes answer", func(ctx SpecContext) {
 		taken, err := conformance.Take(ctx, world.nodes.Fleet, "container", conformance.CallTimeout)
@@ -25,7 +25,7 @@ var _ = Describe("What talossim is held to", func() {
 		if *record {
 			source, err := parts.SourceDir()
 			Expect(err).NotTo(HaveOccurred())
-			Expect(taken.Write(filepath.Join(source, "test", "fleet", "conformance", "testdata"))).To(Succeed())
+			Expect(taken.Write(filepath.Join(source, "test", "sim", "fleet", "conformance", "testdata"))).To(Succeed())
 		}
 		kept, err := conformance.Kept()
 		Expect(err).NotTo(HaveOccurred())

@@ -30,7 +30,7 @@ var guards = map[string][]string{
 	"controlplane/internal/plan":             {"controlplane/internal/controllers"},
 	"bootstrap/pkg/etcd":                     {"controlplane/internal/plan", "controlplane/internal/controllers"},
 	"bootstrap/pkg/secrets":                  {"bootstrap/internal/controllers"},
-	"bootstrap/pkg/talosclient":              {"test/talossim"},
+	"bootstrap/pkg/talosclient":              {"test/sim/talossim"},
 	"infrastructure/internal/taloshost/wipe": {"infrastructure/internal/controllers"},
 	"infrastructure/internal/claim":          {"infrastructure/internal/backends/metal"},
 	"infrastructure/internal/taloshost":      {"infrastructure/internal/backends/metal", "infrastructure/internal/controllers"},

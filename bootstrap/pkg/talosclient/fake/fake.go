@@ -1,6 +1,6 @@
 // Package fake is a hand-written Talos fleet for unit tests: it keeps what a
 // test says about each machine, records what was asked of it and injects
-// faults. talossim (test/talossim) is the one that answers as Talos does.
+// faults. talossim (test/sim/talossim) is the one that answers as Talos does.
 package fake
 
 import (

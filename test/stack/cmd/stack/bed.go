@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
-	"github.com/capi-talos/capi-talos/test/fleet"
-	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
+	"github.com/capi-talos/capi-talos/test/sim/fleet"
+	"github.com/capi-talos/capi-talos/test/sim/fleet/simfleet"
 	"github.com/capi-talos/capi-talos/test/stack/demo"
 	"github.com/capi-talos/capi-talos/test/stack/management"
 )

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 
-	"github.com/capi-talos/capi-talos/test/fleet"
+	"github.com/capi-talos/capi-talos/test/sim/fleet"
 	"github.com/capi-talos/capi-talos/test/stack/demo"
 	"github.com/capi-talos/capi-talos/test/stack/kindstack"
 	"github.com/capi-talos/capi-talos/test/stack/nodes"

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"strconv"
 
-	"github.com/capi-talos/capi-talos/test/fleet"
-	"github.com/capi-talos/capi-talos/test/fleet/simfleet"
+	"github.com/capi-talos/capi-talos/test/sim/fleet"
+	"github.com/capi-talos/capi-talos/test/sim/fleet/simfleet"
 	"github.com/capi-talos/capi-talos/test/stack/bench"
 	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/stack/nodes"

@@ -1,0 +1,357 @@
+// Package dockerfleet is the fleet of real Talos nodes: containers of the Talos
+// image, as "talosctl cluster create docker" runs them. A fixed address and
+// hardware address make a container a machine that keeps its identity over a
+// wipe; the fleet does for it what the hardware does for a machine.
+package dockerfleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	"github.com/capi-talos/capi-talos/test/sim/fleet"
+	"github.com/capi-talos/capi-talos/test/sim/fleet/balancer"
+)
+
+const (
+	endpointPort = 6443
+	// Addresses of machines and endpoints in the network, by their last byte.
+	// This machine is 1, and Docker gives away those from 192 on.
+	firstHost, lastHost         = 2, 149
+	firstEndpoint, lastEndpoint = 150, 191
+)
+
+// Docker is what the fleet wants of Docker.
+type Docker interface {
+	// Docker runs the command line tool with the arguments and returns what it
+	// prints. What it says on its error output is in the error.
+	Docker(ctx context.Context, args ...string) ([]byte, error)
+	// Logs are what a container has written so far, to its output and its error
+	// output.
+	Logs(ctx context.Context, container string) ([]byte, error)
+}
+
+// Options are what a Fleet is made of.
+type Options struct {
+	// Docker runs the containers.
+	Docker Docker
+	// Image is the image of Talos. It is not pulled.
+	Image string
+	// Label is put on each container.
+	Label string
+	// Network is the name of their network in Docker, Bridge its device on this
+	// machine, Subnet its 256 addresses. Docker must not give away addresses
+	// below 192 in it by itself.
+	Network string
+	Bridge  string
+	Subnet  netip.Prefix
+	// NameServer is whom the machines ask for names; empty means Docker's choice.
+	NameServer string
+	// TalosVersion is the release in the image, KubernetesVersion the version
+	// that clusters start with. NextKubernetesVersion is another whose images the
+	// machines can get, too; empty when there is none.
+	TalosVersion          string
+	KubernetesVersion     string
+	NextKubernetesVersion string
+	// StrategicPatches are what the surroundings need in every configuration.
+	StrategicPatches []string
+}
+
+// Fleet implements fleet.Fleet.
+type Fleet struct {
+	options Options
+	// supervision ends with stop; running waits for its end.
+	stop    context.CancelFunc
+	running sync.WaitGroup
+
+	mu        sync.Mutex
+	machines  []*machine
+	endpoints map[string]fleet.Endpoint
+	balancers []*balancer.Balancer
+	keepData  bool
+	closed    bool
+	supervise context.Context //nolint:containedctx // It bounds the life of all supervisors, not a call.
+}
+
+var _ fleet.Fleet = &Fleet{}
+
+// New returns a fleet without machines.
+func New(ctx context.Context, options Options) *Fleet {
+	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	return &Fleet{options: options, stop: stop, supervise: ctx, endpoints: map[string]fleet.Endpoint{}}
+}
+
+// Name implements fleet.Fleet.
+func (f *Fleet) Name() string { return "docker" }
+
+// KubernetesVersion implements fleet.Fleet.
+func (f *Fleet) KubernetesVersion() string { return f.options.KubernetesVersion }
+
+// NextKubernetesVersion implements fleet.Fleet.
+func (f *Fleet) NextKubernetesVersion() string { return f.options.NextKubernetesVersion }
+
+// TalosVersion implements fleet.Fleet.
+func (f *Fleet) TalosVersion() string { return f.options.TalosVersion }
+
+// RunsWorkloads implements fleet.Fleet.
+func (f *Fleet) RunsWorkloads() bool { return true }
+
+// Bootstraps implements fleet.Fleet: a real machine does not tell.
+func (f *Fleet) Bootstraps() int { return -1 }
+
+// address is an address of the network by its last byte.
+func (f *Fleet) address(last int) string { return addressIn(f.options.Subnet, last) }
+
+func addressIn(subnet netip.Prefix, last int) string {
+	bytes := subnet.Addr().As4()
+	bytes[3] = byte(last) //nolint:gosec // It is below 256.
+	return netip.AddrFrom4(bytes).String()
+}
+
+// Link is a network of Docker that machines can have a second link in. Docker must
+// not give away addresses below 192 of its 256 by itself.
+type Link struct {
+	Network string
+	Subnet  netip.Prefix
+}
+
+// Add implements fleet.Fleet.
+func (f *Fleet) Add(ctx context.Context, count int) ([]fleet.Host, error) {
+	return f.AddWithLink(ctx, count, Link{})
+}
+
+// AddWithLink is Add for machines with a second link, unless its network is empty.
+func (f *Fleet) AddWithLink(ctx context.Context, count int, second Link) ([]fleet.Host, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var added []fleet.Host
+	for range count {
+		number := len(f.machines) + 1
+		if firstHost+number-1 > lastHost {
+			return nil, fmt.Errorf("adding machines: a fleet has at most %d", lastHost-firstHost+1)
+		}
+		m := newMachine(f, number)
+		m.second = second
+		if err := m.create(ctx); err != nil {
+			return nil, err
+		}
+		f.take(m)
+		added = append(added, m.host)
+	}
+	return added, awaitMaintenance(ctx, added)
+}
+
+// take makes a machine one of the fleet, and watches over it.
+func (f *Fleet) take(m *machine) {
+	var ctx context.Context
+	ctx, m.abandon = context.WithCancel(f.supervise)
+	f.machines = append(f.machines, m)
+	f.running.Go(func() { m.supervise(ctx) })
+}
+
+// awaitMaintenance waits until all machines answer.
+func awaitMaintenance(ctx context.Context, hosts []fleet.Host) error {
+	pool := talosclient.New()
+	defer pool.Close()
+	answer := func(host fleet.Host) error {
+		// Who dials with gRPC too early gets its warnings printed.
+		if err := listens(ctx, net.JoinHostPort(host.Address, strconv.Itoa(talosclient.Port))); err != nil {
+			return err
+		}
+		node, err := pool.Maintenance(ctx, host.Address, "")
+		if err != nil {
+			return err
+		}
+		return node.Close()
+	}
+	const interval = 200 * time.Millisecond
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	for _, host := range hosts {
+		for {
+			err := answer(host)
+			if err == nil {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("waiting for %s: %w", host.Name, err)
+			case <-ticker.C:
+			}
+		}
+	}
+	return nil
+}
+
+func listens(ctx context.Context, address string) error {
+	connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
+	if err != nil {
+		return err
+	}
+	return connection.Close()
+}
+
+// Hosts implements fleet.Fleet.
+func (f *Fleet) Hosts() []fleet.Host {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	hosts := make([]fleet.Host, 0, len(f.machines))
+	for _, m := range f.machines {
+		hosts = append(hosts, m.host)
+	}
+	return hosts
+}
+
+// machine finds the machine of a host; nil when it is not of this fleet.
+func (f *Fleet) machine(host fleet.Host) *machine {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	index := slices.IndexFunc(f.machines, func(m *machine) bool { return m.host.Name == host.Name })
+	if index < 0 {
+		return nil
+	}
+	return f.machines[index]
+}
+
+// Endpoint implements fleet.Fleet. Each endpoint has an address of its own,
+// which this machine gets on the bridge: only root can do that.
+func (f *Fleet) Endpoint(ctx context.Context, name string) (fleet.Endpoint, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if found, ok := f.endpoints[name]; ok {
+		return found, nil
+	}
+	last := firstEndpoint + len(f.endpoints)
+	if last > lastEndpoint {
+		return fleet.Endpoint{}, fmt.Errorf("reserving endpoint %s: a fleet has at most %d", name, lastEndpoint-firstEndpoint+1)
+	}
+	endpoint := fleet.Endpoint{Host: f.address(last), Port: endpointPort}
+	out, err := exec.CommandContext(ctx, "ip", "address", "replace", endpoint.Host+"/32", "dev", f.options.Bridge).CombinedOutput() //nolint:gosec // an address of ours
+	if err != nil {
+		return fleet.Endpoint{}, fmt.Errorf("giving this machine the address of endpoint %s: %w: %s", name, err, out)
+	}
+	started, err := balancer.Start(ctx, balancer.Options{Host: endpoint.Host, Port: strconv.Itoa(endpointPort), Targets: f.apiServers})
+	if err != nil {
+		return fleet.Endpoint{}, err
+	}
+	f.balancers = append(f.balancers, started)
+	f.endpoints[name] = endpoint
+	return endpoint, nil
+}
+
+// apiServers are where the machines would serve the Kubernetes API. The
+// balancer finds out which do.
+func (f *Fleet) apiServers() []string {
+	var targets []string
+	for _, host := range f.Hosts() {
+		targets = append(targets, net.JoinHostPort(host.Address, strconv.Itoa(endpointPort)))
+	}
+	return targets
+}
+
+// Restart implements fleet.Fleet. The machine is started again by who watches it.
+func (f *Fleet) Restart(ctx context.Context, host fleet.Host) error {
+	m := f.machine(host)
+	if m == nil {
+		return fmt.Errorf("machine %s is not of this fleet", host.Name)
+	}
+	if _, err := m.docker(ctx, "kill", m.container); err != nil {
+		return fmt.Errorf("restarting machine %s: %w", host.Name, err)
+	}
+	return nil
+}
+
+// Destroy implements fleet.Fleet: the container goes with its volumes.
+func (f *Fleet) Destroy(ctx context.Context, host fleet.Host) error {
+	m := f.machine(host)
+	if m == nil {
+		return fmt.Errorf("machine %s is not of this fleet", host.Name)
+	}
+	m.abandon()
+	m.note("is destroyed")
+	return m.remove(ctx)
+}
+
+// Started tells when a machine was switched on last, as Docker writes it.
+func (f *Fleet) Started(ctx context.Context, host fleet.Host) (string, error) {
+	m := f.machine(host)
+	if m == nil {
+		return "", fmt.Errorf("machine %s is not of this fleet", host.Name)
+	}
+	out, err := m.docker(ctx, "inspect", "--format", "{{.Id}} {{.State.StartedAt}}", m.container)
+	if err != nil {
+		return "", fmt.Errorf("asking when machine %s was switched on: %w", host.Name, err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
+
+// Console is what a machine has written so far, in all its boots.
+func (f *Fleet) Console(ctx context.Context, host fleet.Host) ([]byte, error) {
+	m := f.machine(host)
+	if m == nil {
+		return nil, fmt.Errorf("machine %s is not of this fleet", host.Name)
+	}
+	return m.console(ctx), nil
+}
+
+// KeepDataOnReset implements fleet.Fleet.
+func (f *Fleet) KeepDataOnReset(_ context.Context, keep bool) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.keepData = keep
+	return nil
+}
+
+func (f *Fleet) keepsData() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.keepData
+}
+
+// CollectLogs implements fleet.Fleet: the console of each machine, and what was
+// done to it.
+func (f *Fleet) CollectLogs(ctx context.Context, dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("making the folder of the logs: %w", err)
+	}
+	f.mu.Lock()
+	machines := slices.Clone(f.machines)
+	f.mu.Unlock()
+	var failures []error
+	for _, m := range machines {
+		failures = append(failures, os.WriteFile(filepath.Join(dir, m.host.Name+".log"), m.console(ctx), 0o644))
+	}
+	return errors.Join(failures...)
+}
+
+// Close implements fleet.Fleet.
+func (f *Fleet) Close(ctx context.Context) error {
+	f.mu.Lock()
+	balancers, machines, already := f.balancers, slices.Clone(f.machines), f.closed
+	f.closed, f.balancers = true, nil
+	f.mu.Unlock()
+	if already {
+		return nil
+	}
+	f.stop()
+	f.running.Wait()
+	var failures []error
+	for _, b := range balancers {
+		failures = append(failures, b.Close())
+	}
+	for _, m := range machines {
+		failures = append(failures, m.remove(ctx))
+	}
+	return errors.Join(failures...)
+}

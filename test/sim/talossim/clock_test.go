@@ -1,0 +1,123 @@
+package talossim_test
+
+import (
+	"io"
+	"net"
+	"strconv"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	"github.com/capi-talos/capi-talos/test/sim/talossim"
+)
+
+// TestClocksThatDifferALittle: a cluster is made, shrinks and is wiped, with keys that
+// are as new as can be.
+func TestClocksThatDifferALittle(t *testing.T) {
+	t.Parallel()
+	for name, ahead := range map[string]time.Duration{"5 minutes ahead": 5 * time.Minute, "5 minutes behind": -5 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := newWorld(t, talossim.Options{Personality: talossim.Metal})
+			w.bundle = newBundle()
+			first, second := w.add(), w.add()
+			for _, m := range []*talossim.Machine{first, second} {
+				m.Break(talossim.Faults{ClockAhead: ahead})
+				w.configure(m, configgen.RoleControlPlane)
+			}
+			w.Eventually(func() error { return w.admin(first).Bootstrap(t.Context()) }).Should(Succeed())
+			w.ready(first)
+			w.ready(second)
+			w.Eventually(func() error { return w.admin(second).EtcdLeave(t.Context()) }).Should(Succeed())
+			w.Eventually(func() ([]talosclient.EtcdMember, error) { return w.admin(first).EtcdMembers(t.Context()) }).Should(HaveLen(1))
+			for _, m := range []*talossim.Machine{second, first} {
+				node := w.admin(m)
+				w.Expect(node.Reset(t.Context(), volumes(w, t.Context(), node))).To(Succeed())
+				w.Eventually(m.Wiped).Should(Succeed())
+			}
+		})
+	}
+}
+
+// TestAClockThatIsWrongIsNamed: in both directions, and until it is set.
+func TestAClockThatIsWrongIsNamed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, talossim.Options{Personality: talossim.Metal})
+	w.bundle = newBundle()
+	m := w.bootstrapped()
+	reader, err := w.bundle.ClientCredentials(secrets.RoleReader, time.Now(), testTTL)
+	w.Expect(err).NotTo(HaveOccurred())
+	for _, ahead := range []time.Duration{30 * time.Minute, -30 * time.Minute} {
+		m.Break(talossim.Faults{ClockAhead: ahead, Refusing: true}) // Ends what is open.
+		m.Break(talossim.Faults{ClockAhead: ahead})
+		w.Eventually(func() error {
+			_, err := w.pool.Secure(t.Context(), m.Spec().Address, reader)
+			return err
+		}).Should(And(MatchError(talosclient.ErrClock), Not(MatchError(talosclient.ErrUntrusted))), ahead.String())
+		_, err := w.pool.Maintenance(t.Context(), m.Spec().Address, "")
+		w.Expect(err).To(MatchError(talosclient.ErrNotInMaintenance))
+	}
+	m.Break(talossim.Faults{})
+	w.ready(m)
+}
+
+// TestAMachineBehindNAT: nothing in its certificate is the address by which it is
+// reached, from its configuration to its wipe.
+func TestAMachineBehindNAT(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, talossim.Options{Personality: talossim.Metal})
+	m := w.add()
+	outside := w.subnet.Address(200)
+	translate(w, outside, m.Spec().Address)
+	var node talosclient.Node
+	w.Eventually(func() (err error) {
+		node, err = w.pool.Maintenance(t.Context(), outside, "")
+		return err
+	}).Should(Succeed())
+	w.Expect(node.ApplyConfiguration(t.Context(), w.configuration(m, configgen.RoleControlPlane))).To(Succeed())
+
+	creds, err := w.bundle.ClientCredentials(secrets.RoleAdmin, time.Now(), testTTL)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Eventually(func() (err error) {
+		node, err = w.pool.Secure(t.Context(), outside, creds)
+		return err
+	}).Should(Succeed())
+	w.Eventually(func() error { return node.Bootstrap(t.Context()) }).Should(Succeed())
+	w.ready(m)
+	w.Expect(node.Reset(t.Context(), volumes(w, t.Context(), node))).To(Succeed())
+	w.Eventually(m.Wiped).Should(Succeed())
+}
+
+// translate has what comes to an address arrive at another one.
+func translate(w *world, from, to string) {
+	w.t.Helper()
+	port := strconv.Itoa(talosclient.Port)
+	listener, err := (&net.ListenConfig{}).Listen(w.t.Context(), "tcp", net.JoinHostPort(from, port))
+	w.Expect(err).NotTo(HaveOccurred())
+	w.t.Cleanup(func() { _ = listener.Close() })
+	go func() {
+		for {
+			outer, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			go func() {
+				defer func() { _ = outer.Close() }()
+				inner, err := (&net.Dialer{}).DialContext(w.t.Context(), "tcp", net.JoinHostPort(to, port))
+				if err != nil {
+					return
+				}
+				defer func() { _ = inner.Close() }()
+				go func() {
+					_, _ = io.Copy(inner, outer)
+					_ = inner.Close()
+				}()
+				_, _ = io.Copy(outer, inner)
+			}()
+		}
+	}()
+}

@@ -1,0 +1,312 @@
+package integration
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/test/sim/fleet/simfleet"
+	"github.com/capi-talos/capi-talos/test/sim/talossim"
+)
+
+// TestARolloutReplacesEachMachine: another version reaches all Machines, one after
+// the other, with one Machine more and with one fewer at a time. Meanwhile the
+// versions are told in order (§14.8), and of each Machine whether it is up to date
+// (§14.16).
+func TestARolloutReplacesEachMachine(t *testing.T) {
+	for surge := range 2 {
+		t.Run(fmt.Sprintf("maxSurge %d", surge), func(t *testing.T) {
+			t.Parallel()
+			name := fmt.Sprintf("rollout-%d", surge)
+			g, ctx := NewWithT(t), t.Context()
+			machines := newFleet(t, simfleet.Options{})
+			hosts := runCluster(t, machines, name, 3, 0)
+			hosts = append(hosts, addHosts(t, machines, name, surge)...)
+			before := namesOf(t, name)
+			ending := watchRollout(t, name)
+			_, err := world.Stack.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch",
+				fmt.Sprintf(`{"spec":{"version":"v1.36.4","rollout":{"strategy":{"type":"RollingUpdate","rollingUpdate":{"maxSurge":%d}}}}}`, surge))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Eventually(func(g Gomega) {
+				g.Expect(controlPlaneOf(ctx, g, name).Status.UpToDateReplicas).NotTo(HaveValue(BeEquivalentTo(3)))
+			}).WithTimeout(timeout).Should(Succeed())
+			awaitControlPlane(t, name, 3)
+			for _, old := range before {
+				g.Expect(namesOf(t, name)).NotTo(ContainElement(old))
+			}
+			ending().expect(g, before, simfleet.KubernetesVersion, "v1.36.4")
+			g.Expect(machines.Bootstraps()).To(Equal(1))
+			deleteClusters(t, name, name)
+			expectStates(t, name, infrav1.HostAvailable, len(hosts))
+			expectWiped(t, machines, hosts...)
+		})
+	}
+}
+
+// TestARolloutWithoutASpareHost: one machine and one host. The replacement finds no
+// host, which the condition says, with the cure; once there is a host, it comes before
+// the old one goes.
+func TestARolloutWithoutASpareHost(t *testing.T) {
+	t.Parallel()
+	const name = "no-spare"
+	g, ctx := NewWithT(t), t.Context()
+	machines := newFleet(t, simfleet.Options{})
+	hosts := runCluster(t, machines, name, 1, 0)
+	before := namesOf(t, name)
+	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch", `{"spec":{"version":"v1.36.4"}}`)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(func(g Gomega) {
+		rolling := told(controlPlaneOf(ctx, g, name), controlplanev1.RollingOutCondition)
+		g.Expect(rolling.Reason).To(Equal(controlplanev1.NoSpareHostReason))
+		g.Expect(rolling.Message).To(ContainSubstring("add one, or set maxSurge to 0"))
+	}).WithTimeout(timeout).Should(Succeed())
+	g.Expect(namesOf(t, name)).To(ContainElements(before))
+
+	hosts = append(hosts, addHosts(t, machines, name, 1)...)
+	g.Eventually(func(g Gomega) {
+		g.Expect(namesOf(t, name)).NotTo(ContainElement(before[0]))
+	}).WithTimeout(timeout).Should(Succeed())
+	awaitControlPlane(t, name, 1)
+	g.Expect(told(controlPlaneOf(ctx, g, name), controlplanev1.RollingOutCondition)).To(HaveField("Reason", controlplanev1.NotRollingOutReason))
+	g.Expect(machines.Bootstraps()).To(Equal(1))
+	deleteClusters(t, name, name)
+	expectStates(t, name, infrav1.HostAvailable, len(hosts))
+	expectWiped(t, machines, hosts...)
+}
+
+// rolloutStory is what was told while Machines were replaced.
+type rolloutStory struct {
+	versions [][]string
+	upToDate map[string][]metav1.ConditionStatus
+}
+
+// watchRollout writes down what is told of a control plane and its Machines, until
+// the returned function is called.
+func watchRollout(t *testing.T, namespace string) func() rolloutStory {
+	t.Helper()
+	g := NewWithT(t)
+	watching, err := client.NewWithWatch(world.Stack.Config, client.Options{Scheme: world.Client.Scheme()})
+	g.Expect(err).NotTo(HaveOccurred())
+	controlPlanes, err := watching.Watch(t.Context(), &controlplanev1.TalosControlPlaneList{}, client.InNamespace(namespace))
+	g.Expect(err).NotTo(HaveOccurred())
+	machines, err := watching.Watch(t.Context(), &clusterv1.MachineList{}, client.InNamespace(namespace))
+	g.Expect(err).NotTo(HaveOccurred())
+	story := rolloutStory{upToDate: map[string][]metav1.ConditionStatus{}}
+	var ended sync.WaitGroup
+	ended.Go(func() {
+		for event := range controlPlanes.ResultChan() {
+			if controlPlane, ok := event.Object.(*controlplanev1.TalosControlPlane); ok {
+				var versions []string
+				for _, entry := range controlPlane.Status.Versions {
+					versions = append(versions, entry.Version)
+				}
+				story.versions = append(story.versions, versions)
+			}
+		}
+	})
+	ended.Go(func() {
+		for event := range machines.ResultChan() {
+			if machine, ok := event.Object.(*clusterv1.Machine); ok && event.Type != watch.Deleted {
+				story.upToDate[machine.Name] = append(story.upToDate[machine.Name], told(machine, clusterv1.MachineUpToDateCondition).Status)
+			}
+		}
+	})
+	return func() rolloutStory {
+		controlPlanes.Stop()
+		machines.Stop()
+		ended.Wait()
+		return story
+	}
+}
+
+// expect wants the older version first, and no Machine without a word about its
+// being up to date once there was one: at the end the old ones are not.
+func (s rolloutStory) expect(g Gomega, old []string, from, to string) {
+	g.Expect(s.versions).To(ContainElement([]string{from, to}), "both are told while both are there")
+	for _, versions := range s.versions {
+		g.Expect(versions).To(BeElementOf([]string{from}, []string{from, to}, []string{to}))
+	}
+	g.Expect(len(s.upToDate)).To(BeNumerically(">", len(old)))
+	for name, told := range s.upToDate {
+		first := slices.IndexFunc(told, func(status metav1.ConditionStatus) bool { return status != "" })
+		g.Expect(first).To(BeNumerically(">=", 0), name)
+		g.Expect(told[first:]).NotTo(ContainElement(metav1.ConditionStatus("")), name)
+		if slices.Contains(old, name) {
+			g.Expect(told[len(told)-1]).To(Equal(metav1.ConditionFalse), name)
+		} else {
+			g.Expect(told[first:]).To(HaveEach(metav1.ConditionTrue), name)
+		}
+	}
+}
+
+// TestTwoMachinesDeletedAtOnceAreReplaced: each leaves etcd by itself, one after
+// the other, and two others join.
+func TestTwoMachinesDeletedAtOnceAreReplaced(t *testing.T) {
+	t.Parallel()
+	const name = "two-deleted"
+	g, ctx := NewWithT(t), t.Context()
+	machines := newFleet(t, simfleet.Options{})
+	hosts := runCluster(t, machines, name, 3, 0)
+	before := namesOf(t, name)
+	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "delete", "machine", before[0], before[1], "--wait=false")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(func(g Gomega) {
+		g.Expect(namesOf(t, name)).NotTo(ContainElements(before[0], before[1]))
+	}).WithTimeout(timeout).Should(Succeed())
+	awaitControlPlane(t, name, 3)
+	g.Expect(namesOf(t, name)).To(ContainElement(before[2]))
+	deleteClusters(t, name, name)
+	expectStates(t, name, infrav1.HostAvailable, len(hosts))
+	expectWiped(t, machines, hosts...)
+}
+
+// TestAHostServesTheNextMachineWhileItsLastOneLasts: there is no other host, so the
+// next Machine has the address of one that is still there. The member that joins at it
+// is the next one's.
+func TestAHostServesTheNextMachineWhileItsLastOneLasts(t *testing.T) {
+	t.Parallel()
+	const (
+		name  = "same-host"
+		stays = "capi-talos.test/stays"
+	)
+	g, ctx := NewWithT(t), t.Context()
+	machines := newFleet(t, simfleet.Options{Delays: talossim.Delays{Etcd: 3 * time.Second}})
+	hosts := runCluster(t, machines, name, 3, 0)
+	before := namesOf(t, name)
+	old := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: before[0]}}
+	g.Expect(world.Client.Patch(ctx, old, client.RawPatch(types.JSONPatchType, []byte(`[{"op":"add","path":"/metadata/finalizers/-","value":"`+stays+`"}]`)))).To(Succeed())
+	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "delete", "machine", old.Name, "--wait=false")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(func(g Gomega) {
+		all := namesOf(t, name)
+		g.Expect(all).To(And(HaveLen(4), ContainElements(before)), "the last Machine of the host and the next one")
+		for _, machine := range machinesOf(ctx, g, name, true) {
+			if machine.Name != old.Name {
+				g.Expect(told(&machine, controlplanev1.MachineEtcdMemberHealthyCondition).Status).To(Equal(metav1.ConditionTrue), machine.Name)
+			}
+		}
+	}).WithTimeout(timeout).Should(Succeed())
+	g.Expect(machines.Sim.Offences()).To(BeEmpty())
+	g.Expect(world.Client.Patch(ctx, old, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+	awaitControlPlane(t, name, 3)
+	deleteClusters(t, name, name)
+	expectStates(t, name, infrav1.HostAvailable, len(hosts))
+	expectWiped(t, machines, hosts...)
+}
+
+// TestARemovedMemberIsTold: somebody takes a member out of etcd by hand. Nothing else
+// changes, the Machine says what is wrong and what to do, and that brings three voters.
+func TestARemovedMemberIsTold(t *testing.T) {
+	t.Parallel()
+	const name = "removed-member"
+	g, ctx := NewWithT(t), t.Context()
+	machines := newFleet(t, simfleet.Options{})
+	hosts := runCluster(t, machines, name, 3, 0)
+	removed := namesOf(t, name)[0]
+	removeMember(t, name, removed)
+	g.Eventually(func(g Gomega) {
+		for _, machine := range machinesOf(ctx, g, name, true) {
+			member := told(&machine, controlplanev1.MachineEtcdMemberHealthyCondition)
+			g.Expect(member.Reason == controlplanev1.MachineEtcdMemberRemovedReason).To(Equal(machine.Name == removed), "%s: %s", machine.Name, member.Message)
+		}
+		healthy := told(controlPlaneOf(ctx, g, name), controlplanev1.EtcdClusterHealthyCondition)
+		g.Expect(healthy.Status).To(Equal(metav1.ConditionFalse))
+		g.Expect(healthy.Message).To(ContainSubstring("Machine " + removed + ": The etcd member was removed"))
+	}).WithTimeout(timeout).Should(Succeed())
+
+	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "delete", "machine", removed)
+	g.Expect(err).NotTo(HaveOccurred())
+	awaitControlPlane(t, name, 3)
+	deleteClusters(t, name, name)
+	expectStates(t, name, infrav1.HostAvailable, len(hosts))
+	expectWiped(t, machines, hosts...)
+}
+
+// removeMember takes the etcd member of a Machine out through the node of another, as
+// "talosctl etcd remove-member" does.
+func removeMember(t *testing.T, name, machine string) {
+	t.Helper()
+	g, ctx := NewWithT(t), t.Context()
+	var credentials talosclient.Credentials
+	var endpoints []string
+	// The last Machines that came reach the talosconfig a pass later.
+	g.Eventually(func(g Gomega) {
+		var err error
+		credentials, endpoints, err = secrets.ParseTalosconfig(clientConfigsOf(t, g, name).talosconfig.Data["talosconfig"])
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(len(endpoints)).To(BeNumerically(">", 1))
+	}).WithTimeout(timeout).Should(Succeed())
+	dialer := talosclient.New()
+	defer dialer.Close()
+	for _, endpoint := range endpoints {
+		node, err := dialer.Secure(ctx, endpoint, credentials)
+		g.Expect(err).NotTo(HaveOccurred())
+		members, err := node.EtcdMembers(ctx)
+		g.Expect(err).NotTo(HaveOccurred())
+		i := slices.IndexFunc(members, func(member talosclient.EtcdMember) bool { return member.Hostname == machine })
+		g.Expect(i).NotTo(BeNumerically("<", 0), "%s is no member", machine)
+		if !members[i].IsAt([]string{endpoint}) {
+			g.Expect(node.EtcdRemoveMember(ctx, members[i].ID)).To(Succeed())
+			return
+		}
+	}
+	t.Fatal("there is no node of another Machine")
+}
+
+// TestAnUnhealthyControlPlaneMachineIsReplaced: a MachineHealthCheck finds a node
+// that is gone; its member is removed through another one, and three vote again.
+func TestAnUnhealthyControlPlaneMachineIsReplaced(t *testing.T) {
+	t.Parallel()
+	const name = "unhealthy"
+	// A machine that joins is not healthy yet: with less patience than a join takes,
+	// each replacement would be replaced.
+	const patience = int32(60)
+	g, ctx := NewWithT(t), t.Context()
+	machines := newFleet(t, simfleet.Options{})
+	runCluster(t, machines, name, 3, 0, setField("TalosMachineTemplate", int64(30), "spec", "template", "spec", "metal", "releaseTimeoutSeconds"))
+	addHosts(t, machines, name, 1)
+	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch",
+		`{"spec":{"etcd":{"leaveTimeoutSeconds":10}}}`)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(world.Client.Create(ctx, &clusterv1.MachineHealthCheck{
+		ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name},
+		Spec: clusterv1.MachineHealthCheckSpec{
+			ClusterName: name,
+			Selector:    metav1.LabelSelector{MatchLabels: map[string]string{clusterv1.MachineControlPlaneLabel: ""}},
+			Checks: clusterv1.MachineHealthCheckChecks{
+				NodeStartupTimeoutSeconds: ptr.To(int32(0)),
+				UnhealthyMachineConditions: []clusterv1.UnhealthyMachineCondition{
+					{Type: "EtcdMemberHealthy", Status: metav1.ConditionUnknown, TimeoutSeconds: ptr.To(patience)},
+					{Type: "EtcdMemberHealthy", Status: metav1.ConditionFalse, TimeoutSeconds: ptr.To(patience)},
+				},
+			},
+		},
+	})).To(Succeed())
+	broken := machinesOf(ctx, g, name, true)[0]
+	for _, host := range machines.Hosts() {
+		if machine := machines.Machine(host); machine.Hostname() == broken.Name {
+			machine.Break(talossim.Faults{Silent: true, DeadEtcd: true})
+		}
+	}
+
+	g.Eventually(func(g Gomega) {
+		g.Expect(namesOf(t, name)).NotTo(ContainElement(broken.Name))
+	}).WithTimeout(3 * timeout).WithPolling(time.Second).Should(Succeed())
+	awaitControlPlane(t, name, 3)
+	g.Expect(machines.Bootstraps()).To(Equal(1))
+	deleteClusters(t, name, name)
+}

@@ -1,0 +1,77 @@
+// Package integration is rung 2: the real kube-apiserver, etcd and Cluster API
+// core, our managers as processes under their shipped rights, and talossim in
+// place of machines.
+package integration
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/test/sim/fleet/simfleet"
+	"github.com/capi-talos/capi-talos/test/stack/demo"
+	bed "github.com/capi-talos/capi-talos/test/suites/integration/world"
+)
+
+// timeout is how long the tests wait for what takes seconds on an idle machine.
+const timeout = 3 * time.Minute
+
+// world is the management cluster that the tests share, each in namespaces and
+// with a fleet of its own, several at a time: most of what they do is wait. Those
+// that restart the managers are called TestManagers…: they come first, one after
+// the other, or in a process with a management cluster of its own, as with make test.
+var world bed.World
+
+func TestMain(m *testing.M) { bed.Main(m, bed.Options{}, &world) }
+
+// newFleet is a fleet of pretended machines that ends with the test.
+func newFleet(t *testing.T, options simfleet.Options) *simfleet.Fleet {
+	t.Helper()
+	g := NewWithT(t)
+	machines, err := simfleet.New(t.Context(), options)
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { g.Expect(machines.Close(context.WithoutCancel(t.Context()))).To(Succeed()) })
+	judged.Store(t, machines)
+	t.Cleanup(func() { judged.Delete(t) })
+	return machines
+}
+
+// judged are the fleets by the test that made them, as long as it has deleted no
+// cluster: a cluster that goes takes its quorum along.
+var judged sync.Map //nolint:gochecknoglobals // Of all tests, which run at the same time.
+
+// expectNoOffence asks the judge of etcd about what was done to the machines of a test
+// so far, once.
+func expectNoOffence(t *testing.T) {
+	t.Helper()
+	if machines, found := judged.LoadAndDelete(t); found {
+		NewWithT(t).Expect(machines.(*simfleet.Fleet).Sim.Offences()).To(BeEmpty())
+	}
+}
+
+// forgetHosts deletes the hosts of a namespace at the end of a test: the machines
+// are gone then, and would be looked for for ever.
+func forgetHosts(t *testing.T, namespace string) {
+	t.Helper()
+	t.Cleanup(func() {
+		NewWithT(t).Expect(world.Client.DeleteAllOf(context.WithoutCancel(t.Context()), &infrav1.TalosHost{}, client.InNamespace(namespace))).To(Succeed())
+	})
+}
+
+// newScenario is the main job in a namespace of its own.
+func newScenario(t *testing.T, machines *simfleet.Fleet, name string) *demo.Scenario {
+	t.Helper()
+	forgetHosts(t, name)
+	return &demo.Scenario{
+		Management: demo.Management{
+			Config: world.Stack.Config, Kubeconfig: world.Stack.Kubeconfig, Clusterctl: world.Stack.Clusterctl,
+			Kubectl: world.Stack.Built.Path("kubectl"), Check: world.Stack.Check,
+		},
+		Fleet: machines, Cluster: name, Output: t.Output(), Dir: t.TempDir(),
+	}
+}

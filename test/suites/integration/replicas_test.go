@@ -1,0 +1,104 @@
+package integration
+
+import (
+	"strconv"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	autoscalingv1 "k8s.io/api/autoscaling/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/test/sim/fleet/simfleet"
+)
+
+// TestBadInputEvenOrZeroReplicasThroughKubectlScale: refused with the reason, and
+// the odd numbers named; the same in every way of writing them.
+func TestBadInputEvenOrZeroReplicasThroughKubectlScale(t *testing.T) {
+	const name = "even"
+	g, ctx := NewWithT(t), t.Context()
+	createNamespace(t, name)
+	object := objects(g, flavor(t, name, "", map[string]string{"CONTROL_PLANE_ENDPOINT_HOST": "lb.example.com"}))
+	for _, object := range object {
+		if object.GetKind() == controlplanev1.TalosControlPlaneKind {
+			g.Expect(world.Client.Create(ctx, object)).To(Succeed())
+		}
+	}
+	controlPlane := controlPlanes(ctx, g, name)[0]
+	for _, replicas := range []int32{0, 2, 4} {
+		ways := map[string]func() error{
+			"kubectl scale": func() error {
+				_, err := world.Stack.Kubectl(ctx, "--namespace", name, "scale", "taloscontrolplane", controlPlane.Name, "--replicas="+strconv.Itoa(int(replicas)))
+				return err
+			},
+			"scale subresource": func() error {
+				scale := &autoscalingv1.Scale{Spec: autoscalingv1.ScaleSpec{Replicas: replicas}}
+				return world.Client.SubResource("scale").Update(ctx, controlPlane.DeepCopy(), client.WithSubResourceBody(scale))
+			},
+			"update": func() error {
+				changed := controlPlane.DeepCopy()
+				changed.Spec.Replicas = &replicas
+				return world.Client.Update(ctx, changed)
+			},
+		}
+		for way, write := range ways {
+			err := write()
+			g.Expect(err).To(MatchError(ContainSubstring("must be an odd number (1, 3, 5, ...), because each control plane machine is an etcd member")), "%s to %d", way, replicas)
+		}
+	}
+	g.Expect(controlPlanes(ctx, g, name)[0].Spec.Replicas).To(HaveValue(BeEquivalentTo(1)))
+}
+
+// TestControlPlaneIsScaledByKubectl: from 1 to 3 as users do it.
+func TestControlPlaneIsScaledByKubectl(t *testing.T) {
+	t.Parallel()
+	const name = "scaled"
+	g, ctx := NewWithT(t), t.Context()
+	machines := newFleet(t, simfleet.Options{})
+	hosts := runCluster(t, machines, name, 1, 1)
+	hosts = append(hosts, addHosts(t, machines, name, 2)...)
+	scale := func(replicas int) error {
+		_, err := world.Stack.Kubectl(ctx, "--namespace", name, "scale", "taloscontrolplane", name+"-control-plane", "--replicas="+strconv.Itoa(replicas))
+		return err
+	}
+	g.Expect(scale(3)).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		controlPlane := controlPlaneOf(ctx, g, name)
+		g.Expect(controlPlane.Status.Replicas).To(HaveValue(BeEquivalentTo(3)))
+		g.Expect(controlPlane.Status.ReadyReplicas).To(HaveValue(BeEquivalentTo(3)))
+		g.Expect(controlPlane.Status.AvailableReplicas).To(HaveValue(BeEquivalentTo(3)))
+		g.Expect(controlPlane.Status.UpToDateReplicas).To(HaveValue(BeEquivalentTo(3)))
+		g.Expect(controlPlane.Status.Versions).To(ConsistOf(HaveField("Replicas", HaveValue(BeEquivalentTo(3)))))
+		g.Expect(told(controlPlane, controlplanev1.EtcdClusterHealthyCondition).Status).To(Equal(metav1.ConditionTrue))
+		g.Expect(told(controlPlane, controlplanev1.ScalingUpCondition).Status).To(Equal(metav1.ConditionFalse))
+	}).WithTimeout(timeout).Should(Succeed())
+	awaitAvailable(t, name)
+
+	// What the autoscaler and kubectl read of it.
+	current := &autoscalingv1.Scale{}
+	controlPlane := controlPlaneOf(ctx, g, name)
+	g.Expect(world.Client.SubResource("scale").Get(ctx, controlPlane, current)).To(Succeed())
+	g.Expect(current.Status.Replicas).To(BeEquivalentTo(3))
+	selector, err := metav1.ParseToLabelSelector(current.Status.Selector)
+	g.Expect(err).NotTo(HaveOccurred())
+	selected, err := metav1.LabelSelectorAsSelector(selector)
+	g.Expect(err).NotTo(HaveOccurred())
+	found := &clusterv1.MachineList{}
+	g.Expect(world.Client.List(ctx, found, client.InNamespace(name), client.MatchingLabelsSelector{Selector: selected})).To(Succeed())
+	g.Expect(found.Items).To(HaveLen(3))
+
+	g.Expect(scale(2)).To(MatchError(ContainSubstring("must be an odd number")))
+	g.Expect(controlPlaneOf(ctx, g, name).Spec.Replicas).To(HaveValue(BeEquivalentTo(3)))
+
+	g.Expect(scale(1)).To(Succeed())
+	awaitControlPlane(t, name, 1)
+	awaitAvailable(t, name)
+	g.Expect(machines.Bootstraps()).To(Equal(1))
+
+	deleteClusters(t, name, name)
+	expectStates(t, name, infrav1.HostAvailable, len(hosts))
+	expectWiped(t, machines, hosts...)
+}

@@ -1,0 +1,56 @@
+package integration
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/test/sim/fleet/simfleet"
+	"github.com/capi-talos/capi-talos/test/sim/talossim"
+)
+
+// TestMachinesWithPartitionsOfAnEarlierLifeAreReleased: Talos refuses an order to wipe a
+// volume that its configuration does not know, and takes none in maintenance mode but
+// for single partitions. One that somebody else has made stays.
+func TestMachinesWithPartitionsOfAnEarlierLifeAreReleased(t *testing.T) {
+	t.Parallel()
+	g, ctx := NewWithT(t), t.Context()
+	const namespace = "leftovers"
+	machines := newFleet(t, simfleet.Options{Personality: talossim.Metal})
+	g.Expect(world.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
+	hosts := addHosts(t, machines, namespace, 2)
+	theirs := talossim.Partition{Disk: "/dev/vda", Index: 9, Label: "theirs", Filesystem: "ext4"}
+	for _, host := range hosts {
+		machine := machines.Machine(host)
+		machine.AddPartition(talossim.Partition{Disk: "/dev/vda", Index: 7, Label: "u-old", Filesystem: "xfs"})
+		machine.AddPartition(talossim.Partition{Disk: "/dev/vda", Index: 8, Label: "r-old"})
+		machine.AddPartition(theirs)
+		machine.PowerCycle()
+	}
+	expectStates(t, namespace, infrav1.HostAvailable, 2)
+	createCluster(t, machines, namespace, "leftovers")
+	g.Eventually(func(g Gomega) {
+		found := talosMachines(g, ctx, namespace)
+		g.Expect(found).To(HaveLen(2))
+		for _, machine := range found {
+			g.Expect(machine.Status.Initialization.Provisioned).To(HaveValue(BeTrue()))
+		}
+	}).WithTimeout(timeout).Should(Succeed())
+
+	deleteClusters(t, namespace, "leftovers")
+	expectStates(t, namespace, infrav1.HostAvailable, 2)
+	for _, host := range hosts {
+		machine := machines.Machine(host)
+		g.Expect(machine.Wiped()).To(Succeed())
+		g.Expect(machine.Partitions()).To(ConsistOf(theirs))
+		g.Expect(machine.Resets()).To(ConsistOf(And(
+			HaveField("Reboot", true), HaveField("Graceful", false), HaveField("UserDisksToWipe", BeEmpty()),
+			HaveField("SystemPartitionsToWipe", HaveExactElements(
+				And(HaveField("Label", "EPHEMERAL"), HaveField("Wipe", true)), And(HaveField("Label", "STATE"), HaveField("Wipe", true)),
+			)),
+		)))
+	}
+}
