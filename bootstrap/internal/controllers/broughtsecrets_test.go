@@ -12,6 +12,7 @@ import (
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	"github.com/capi-talos/capi-talos/test/support/builders"
 )
 
 // SealedSecrets and External Secrets own the Secrets that they make, and stay
@@ -25,7 +26,7 @@ func TestAUsersSecretWithAnOwnerIsMovedAlong(t *testing.T) {
 		"a SealedSecret":            {metav1.OwnerReference{APIVersion: "bitnami.com/v1alpha1", Kind: "SealedSecret", Name: "one-talos", UID: "s"}, true},
 		"another Cluster":           {metav1.OwnerReference{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: "two", UID: "two"}, true},
 		"a Cluster of another kind": {metav1.OwnerReference{APIVersion: "example.com/v1", Kind: "Cluster", Name: clusterName, UID: "x"}, true},
-		"the Cluster":               {metav1.OwnerReference{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: clusterName, UID: "cluster"}, false},
+		"the Cluster":               {builders.OwnedByCluster(newCluster())[0], false},
 		"the control plane":         {metav1.OwnerReference{APIVersion: "controlplane.cluster.x-k8s.io/v1", Kind: "OtherControlPlane", Name: "one-cp", UID: "cp"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -15,7 +15,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
 	clocktesting "k8s.io/utils/clock/testing"
-	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -25,6 +24,7 @@ import (
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/test/support/builders"
 	"github.com/capi-talos/capi-talos/test/support/mortal"
 )
 
@@ -129,43 +129,35 @@ func (w *world) expect(name, conditionType string, status metav1.ConditionStatus
 }
 
 func newCluster() *clusterv1.Cluster {
-	return &clusterv1.Cluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: clusterName, UID: "cluster"},
-		Spec: clusterv1.ClusterSpec{
-			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "10.0.0.1", Port: 6443},
-			// One that is not ours leaves most to the bootstrap provider.
-			ControlPlaneRef: clusterv1.ContractVersionedObjectReference{APIGroup: "controlplane.cluster.x-k8s.io", Kind: "OtherControlPlane", Name: "one-cp"},
-			ClusterNetwork: clusterv1.ClusterNetwork{
-				Pods:          clusterv1.NetworkRanges{CIDRBlocks: []string{"10.50.0.0/16"}},
-				Services:      clusterv1.NetworkRanges{CIDRBlocks: []string{"10.60.0.0/16"}},
-				ServiceDomain: "test.local",
-				APIServerPort: 7443,
-			},
-		},
-		Status: clusterv1.ClusterStatus{Initialization: clusterv1.ClusterInitializationStatus{InfrastructureProvisioned: ptr.To(true)}},
+	cluster := builders.Cluster(namespace, clusterName)
+	cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.0.0.1", Port: 6443}
+	// One that is not ours leaves most to the bootstrap provider.
+	cluster.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{APIGroup: "controlplane.cluster.x-k8s.io", Kind: "OtherControlPlane", Name: "one-cp"}
+	cluster.Spec.ClusterNetwork = clusterv1.ClusterNetwork{
+		Pods:          clusterv1.NetworkRanges{CIDRBlocks: []string{"10.50.0.0/16"}},
+		Services:      clusterv1.NetworkRanges{CIDRBlocks: []string{"10.60.0.0/16"}},
+		ServiceDomain: "test.local",
+		APIServerPort: 7443,
 	}
+
+	return cluster
 }
 
 // newMachine is a Machine and its config, which have the same name.
 func newMachine(name string, controlPlane bool) (*clusterv1.Machine, *bootstrapv1.TalosConfig) {
-	labels := map[string]string{clusterv1.ClusterNameLabel: clusterName}
+	cluster := newCluster()
+	machine := builders.Machine(cluster, name)
+	machine.Spec.Bootstrap.ConfigRef = clusterv1.ContractVersionedObjectReference{APIGroup: bootstrapv1.GroupVersion.Group, Kind: "TalosConfig", Name: name}
+	machine.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "TalosMachine", Name: "infra-" + name}
 	generate := bootstrapv1.GenerateTypeWorker
 	if controlPlane {
-		labels[clusterv1.MachineControlPlaneLabel] = ""
+		machine.Labels[clusterv1.MachineControlPlaneLabel] = ""
 		generate = bootstrapv1.GenerateTypeControlPlane
 	}
-	machine := &clusterv1.Machine{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "m", Labels: labels},
-		Spec: clusterv1.MachineSpec{
-			ClusterName: clusterName, Version: "v1.36.3",
-			Bootstrap:         clusterv1.Bootstrap{ConfigRef: clusterv1.ContractVersionedObjectReference{APIGroup: bootstrapv1.GroupVersion.Group, Kind: "TalosConfig", Name: name}},
-			InfrastructureRef: clusterv1.ContractVersionedObjectReference{APIGroup: "infrastructure.cluster.x-k8s.io", Kind: "TalosMachine", Name: "infra-" + name},
-		},
-	}
+
 	return machine, &bootstrapv1.TalosConfig{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: namespace, Name: name, UID: "c", Labels: map[string]string{clusterv1.ClusterNameLabel: clusterName},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: name, UID: "m"}},
+			Namespace: namespace, Name: name, UID: "c", Labels: builders.Labels(cluster), OwnerReferences: builders.OwnedByMachine(machine),
 		},
 		Spec: bootstrapv1.TalosConfigSpec{GenerateType: generate, TalosVersion: "v1.13"},
 	}

@@ -27,6 +27,7 @@ import (
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/manifests"
+	"github.com/capi-talos/capi-talos/test/support/builders"
 )
 
 const otherVersion = "v1.36.4"
@@ -60,25 +61,6 @@ func newWorkload(objects ...client.Object) client.Client {
 	mapper.Add(rbacv1.SchemeGroupVersion.WithKind("ClusterRoleBinding"), meta.RESTScopeRoot)
 
 	return fake.NewClientBuilder().WithScheme(scheme).WithRESTMapper(mapper).WithObjects(objects...).WithReturnManagedFields().Build()
-}
-
-// kubeProxy is a manifest as Talos renders it, with the types of its numbers.
-func kubeProxy(version string) map[string]any {
-	labels := map[string]any{"k8s-app": "kube-proxy"}
-
-	return map[string]any{
-		"apiVersion": "apps/v1", "kind": "DaemonSet",
-		"metadata": map[string]any{"namespace": "kube-system", "name": "kube-proxy", "creationTimestamp": nil},
-		"spec": map[string]any{
-			"selector":             map[string]any{"matchLabels": labels},
-			"revisionHistoryLimit": 3.0,
-			"template": map[string]any{
-				"metadata": map[string]any{"labels": labels},
-				"spec":     map[string]any{"containers": []any{map[string]any{"name": "kube-proxy", "image": "registry.k8s.io/kube-proxy:" + version}}},
-			},
-		},
-		"status": map[string]any{},
-	}
 }
 
 // proxyIn is what a cluster has of kube-proxy.
@@ -298,7 +280,7 @@ func TestManifestsWaitForANode(t *testing.T) {
 	g.Expect(conditions.GetReason(w.controlPlane(), controlplanev1.ManifestsUpToDateCondition)).To(Equal(controlplanev1.ManifestsNotAppliedReason))
 	g.Expect(w.proxy()).To(HaveSuffix("v1.36.3"))
 
-	node.Update(func(state *talosfake.State) { state.Manifests = []map[string]any{kubeProxy(otherVersion)} })
+	node.Update(func(state *talosfake.State) { state.Manifests = []map[string]any{builders.KubeProxy(otherVersion)} })
 	node.Fail("Manifests", nil)
 	g.Expect(w.reconcile(r)).To(Succeed())
 	g.Expect(w.proxy()).To(HaveSuffix(otherVersion))

@@ -13,6 +13,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/test/support/builders"
 )
 
 // held reports whether the bootstrap provider makes no configuration for a Machine.
@@ -105,7 +106,7 @@ func (w *world) provision(machine *clusterv1.Machine) {
 	address := fmt.Sprintf("10.0.0.%d", number+1)
 	node := w.dialer.Add(address, newTalosMachine(machine.Name, w.prober))
 	node.Update(func(state *talosfake.State) {
-		state.Manifests = []map[string]any{kubeProxy(machine.Spec.Version)}
+		state.Manifests = []map[string]any{builders.KubeProxy(machine.Spec.Version)}
 		state.EtcdSpec.AdvertisedAddresses = []string{address}
 	})
 	node.OnLeave = func(leaving *talosfake.Machine) error { return w.leave(leaving) }

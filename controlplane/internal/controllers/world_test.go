@@ -32,6 +32,7 @@ import (
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/nodes"
+	"github.com/capi-talos/capi-talos/test/support/builders"
 	"github.com/capi-talos/capi-talos/test/support/mortal"
 )
 
@@ -93,14 +94,8 @@ func (p *proberStub) Probe(context.Context, []byte) (health.APIServerState, erro
 
 func testScheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme,
-	} {
-		NewWithT(t).Expect(add(scheme)).To(Succeed())
-	}
 
-	return scheme
+	return builders.Scheme(t, corev1.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme)
 }
 
 func newWorld(t *testing.T, objects ...client.Object) *world {
@@ -300,26 +295,20 @@ func (w *world) loseStatus() {
 }
 
 func newCluster() *clusterv1.Cluster {
-	return &clusterv1.Cluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: testCluster, UID: "cluster-uid"},
-		Spec: clusterv1.ClusterSpec{
-			ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "10.0.0.100", Port: 6443},
-			ControlPlaneRef: clusterv1.ContractVersionedObjectReference{
-				APIGroup: controlplanev1.GroupVersion.Group, Kind: "TalosControlPlane", Name: testName,
-			},
-		},
-		Status: clusterv1.ClusterStatus{Initialization: clusterv1.ClusterInitializationStatus{InfrastructureProvisioned: ptr.To(true)}},
+	cluster := builders.Cluster(testNamespace, testCluster)
+	cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "10.0.0.100", Port: 6443}
+	cluster.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{
+		APIGroup: controlplanev1.GroupVersion.Group, Kind: "TalosControlPlane", Name: testName,
 	}
+
+	return cluster
 }
 
 func newControlPlane() *controlplanev1.TalosControlPlane {
 	return &controlplanev1.TalosControlPlane{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: testNamespace, Name: testName, UID: "control-plane-uid",
-			Labels: map[string]string{clusterv1.ClusterNameLabel: testCluster},
-			OwnerReferences: []metav1.OwnerReference{{
-				APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: testCluster, UID: "cluster-uid",
-			}},
+			Labels: builders.Labels(newCluster()), OwnerReferences: builders.OwnedByCluster(newCluster()),
 		},
 		Spec: controlplanev1.TalosControlPlaneSpec{
 			Replicas: ptr.To(int32(1)),

@@ -6,26 +6,9 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+
+	"github.com/capi-talos/capi-talos/test/support/builders"
 )
-
-// kubeProxy is a manifest as Talos renders it, with the types of its numbers.
-func kubeProxy(version string) map[string]any {
-	labels := map[string]any{"k8s-app": "kube-proxy"}
-
-	return map[string]any{
-		"apiVersion": "apps/v1", "kind": "DaemonSet",
-		"metadata": map[string]any{"namespace": "kube-system", "name": "kube-proxy", "creationTimestamp": nil},
-		"spec": map[string]any{
-			"selector":             map[string]any{"matchLabels": labels},
-			"revisionHistoryLimit": 3.0,
-			"template": map[string]any{
-				"metadata": map[string]any{"labels": labels},
-				"spec":     map[string]any{"containers": []any{map[string]any{"name": "kube-proxy", "image": "registry.k8s.io/kube-proxy:" + version}}},
-			},
-		},
-		"status": map[string]any{},
-	}
-}
 
 func TestLeaveToOthers(t *testing.T) {
 	const (
@@ -49,9 +32,9 @@ func TestLeaveToOthers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			wanted, err := decode([]map[string]any{kubeProxy("v2")})
+			wanted, err := decode([]map[string]any{builders.KubeProxy("v2")})
 			g.Expect(err).NotTo(HaveOccurred())
-			present, err := decode([]map[string]any{kubeProxy("v1")})
+			present, err := decode([]map[string]any{builders.KubeProxy("v1")})
 			g.Expect(err).NotTo(HaveOccurred())
 			var fields []metav1.ManagedFieldsEntry
 			for manager, owned := range tc.entries {

@@ -16,13 +16,14 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/controllers"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/harness"
+	"github.com/capi-talos/capi-talos/test/support/builders"
 )
 
 // newTemplate is a template of the test cluster.
 func newTemplate(spec infrav1.TalosMachineSpec, changes ...func(*infrav1.TalosMachineTemplate)) *infrav1.TalosMachineTemplate {
 	template := &infrav1.TalosMachineTemplate{ObjectMeta: metav1.ObjectMeta{
 		Namespace: harness.TestNamespace, Name: harness.TestTemplate,
-		OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: harness.TestCluster, UID: "cluster-uid"}},
+		OwnerReferences: builders.OwnedByCluster(harness.NewCluster()),
 	}}
 	template.Spec.Template.Spec = spec
 	for _, change := range changes {

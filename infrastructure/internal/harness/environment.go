@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
@@ -39,6 +38,7 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
+	"github.com/capi-talos/capi-talos/test/support/builders"
 	"github.com/capi-talos/capi-talos/test/support/mortal"
 )
 
@@ -95,15 +95,9 @@ type Environment struct {
 
 func testScheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{
-		corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme, storagev1.AddToScheme,
-		clusterv1.AddToScheme, bootstrapv1.AddToScheme, infrav1.AddToScheme,
-	} {
-		NewWithT(t).Expect(add(scheme)).To(Succeed())
-	}
 
-	return scheme
+	return builders.Scheme(t, corev1.AddToScheme, networkingv1.AddToScheme, policyv1.AddToScheme, storagev1.AddToScheme,
+		clusterv1.AddToScheme, bootstrapv1.AddToScheme, infrav1.AddToScheme)
 }
 
 // New is a management cluster with some objects, beside Cluster "one" with its

@@ -17,6 +17,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/test/support/builders"
 )
 
 // testBundle is made once: keys are dear.
@@ -53,17 +54,13 @@ func NewMachine(t *testing.T, name string, changes ...func(*infrav1.TalosMachine
 		KubernetesVersion: "v1.36.3", Secrets: Bundle(t).Machinery(),
 	})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	labels := map[string]string{clusterv1.ClusterNameLabel: TestCluster}
-	machine := &clusterv1.Machine{
-		ObjectMeta: metav1.ObjectMeta{Namespace: TestNamespace, Name: name, UID: types.UID(name + "-uid"), Labels: labels},
-		Spec: clusterv1.MachineSpec{
-			ClusterName: TestCluster, Version: "v1.36.3", Bootstrap: clusterv1.Bootstrap{DataSecretName: ptr.To(name)},
-		},
-	}
+	machine := builders.Machine(NewCluster(), name)
+	machine.Spec.Bootstrap.DataSecretName = ptr.To(name)
+	labels := builders.Labels(NewCluster())
 	talosMachine := &infrav1.TalosMachine{
 		ObjectMeta: metav1.ObjectMeta{
 			Namespace: TestNamespace, Name: name, UID: types.UID(name + "-infra-uid"), Labels: labels,
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Machine", Name: name, UID: machine.UID}},
+			OwnerReferences: builders.OwnedByMachine(machine),
 		},
 		Spec: infrav1.TalosMachineSpec{Metal: &infrav1.TalosMachineMetalSpec{}},
 	}
@@ -92,20 +89,19 @@ func NewHost(name, address string, changes ...func(*infrav1.TalosHost)) *infrav1
 
 // NewCluster is the Cluster.
 func NewCluster() *clusterv1.Cluster {
-	return &clusterv1.Cluster{
-		ObjectMeta: metav1.ObjectMeta{Namespace: TestNamespace, Name: TestCluster, UID: "cluster-uid"},
-		Spec: clusterv1.ClusterSpec{InfrastructureRef: clusterv1.ContractVersionedObjectReference{
-			APIGroup: infrav1.GroupVersion.Group, Kind: infrav1.TalosClusterKind, Name: TestCluster,
-		}},
-		Status: clusterv1.ClusterStatus{Initialization: clusterv1.ClusterInitializationStatus{InfrastructureProvisioned: ptr.To(true)}},
+	cluster := builders.Cluster(TestNamespace, TestCluster)
+	cluster.Spec.InfrastructureRef = clusterv1.ContractVersionedObjectReference{
+		APIGroup: infrav1.GroupVersion.Group, Kind: infrav1.TalosClusterKind, Name: TestCluster,
 	}
+
+	return cluster
 }
 
 func newTalosCluster() *infrav1.TalosCluster {
 	return &infrav1.TalosCluster{
 		ObjectMeta: metav1.ObjectMeta{
-			Namespace: TestNamespace, Name: TestCluster, Labels: map[string]string{clusterv1.ClusterNameLabel: TestCluster},
-			OwnerReferences: []metav1.OwnerReference{{APIVersion: clusterv1.GroupVersion.String(), Kind: "Cluster", Name: TestCluster, UID: "cluster-uid"}},
+			Namespace: TestNamespace, Name: TestCluster, Labels: builders.Labels(NewCluster()),
+			OwnerReferences: builders.OwnedByCluster(NewCluster()),
 		},
 		Spec: infrav1.TalosClusterSpec{ControlPlaneEndpoint: clusterv1.APIEndpoint{Host: "10.0.0.100", Port: 6443}},
 	}
