@@ -37,9 +37,14 @@ func only(g Gomega, path, pattern string) string {
 // product.
 func TestModulesAgreeOnVersions(t *testing.T) {
 	g := NewWithT(t)
-	modules, err := filepath.Glob("../test/*/go.mod")
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(modules).NotTo(BeEmpty())
+	var modules []string
+	// Those of test/suites/machinery are of other releases of Talos.
+	for _, pattern := range []string{"../test/*/go.mod", "../test/sim/*/go.mod", "../test/suites/*/go.mod"} {
+		found, err := filepath.Glob(pattern)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(found).NotTo(BeEmpty(), pattern)
+		modules = append(modules, found...)
+	}
 	for _, pattern := range []string{
 		`(?m)^go (\S+)$`,
 		`(?m)^\t?(?:require )?sigs\.k8s\.io/cluster-api (v\S+)`,
@@ -49,7 +54,7 @@ func TestModulesAgreeOnVersions(t *testing.T) {
 	} {
 		want := only(g, "go.mod", pattern)
 		for _, module := range modules {
-			path := filepath.Join("test", filepath.Base(filepath.Dir(module)), "go.mod")
+			path := strings.TrimPrefix(module, "../")
 			if regexp.MustCompile(pattern).MatchString(read(g, path)) {
 				g.Expect(only(g, path, pattern)).To(Equal(want), path)
 			}

@@ -37,29 +37,29 @@ type imports map[string]string
 func planted() map[string]imports {
 	return map[string]imports{
 		"bootstrap/api/v1/planted.go": {
-			"controlplane/api/v1": none, "infrastructure/api/v1": none, "bootstrap/pkg/objects": api, "bootstrap/internal/controllers": api, "test/builders": api,
+			"controlplane/api/v1": none, "infrastructure/api/v1": none, "bootstrap/pkg/objects": api, "bootstrap/internal/controllers": api, "test/support/builders": api,
 		},
 		"controlplane/api/v1/planted_test.go": {"infrastructure/api/v1": none, "bootstrap/pkg/objects": api, "controlplane/internal/controllers": api},
 		"bootstrap/pkg/planted/planted.go": {
 			"bootstrap/api/v1": none, "bootstrap/pkg/objects": none, "bootstrap/internal/controllers": shared, "bootstrap/setup": shared,
-			"controlplane/api/v1": shared, "controlplane/pkg/shared": shared, "infrastructure/api/v1": shared, "infrastructure/setup": shared, "test/builders": product,
+			"controlplane/api/v1": shared, "controlplane/pkg/shared": shared, "infrastructure/api/v1": shared, "infrastructure/setup": shared, "test/support/builders": product,
 		},
-		"bootstrap/pkg/planted/planted_test.go": {"bootstrap/pkg/objects": none, "test/builders": none, "controlplane/api/v1": shared, "bootstrap/internal/controllers": shared},
+		"bootstrap/pkg/planted/planted_test.go": {"bootstrap/pkg/objects": none, "test/support/builders": none, "controlplane/api/v1": shared, "bootstrap/internal/controllers": shared},
 		"bootstrap/internal/planted/planted.go": {
 			"bootstrap/pkg/objects": none, "controlplane/api/v1": none, "bootstrap/internal/controllers": none, "controlplane/pkg/shared": providers, "bootstrap/setup": providers,
 		},
 		"controlplane/internal/planted/planted.go": {
 			"bootstrap/pkg/objects": none, "bootstrap/api/v1": none, "infrastructure/api/v1": none, "controlplane/internal/controllers": none,
-			"infrastructure/pkg/shared": providers, "bootstrap/setup": providers, "controlplane/setup": providers, "test/builders": product,
+			"infrastructure/pkg/shared": providers, "bootstrap/setup": providers, "controlplane/setup": providers, "test/support/builders": product,
 		},
-		"controlplane/internal/planted/planted_test.go": {"test/builders": none, "infrastructure/pkg/shared": providers, "infrastructure/setup": providers},
+		"controlplane/internal/planted/planted_test.go": {"test/support/builders": none, "infrastructure/pkg/shared": providers, "infrastructure/setup": providers},
 		"infrastructure/internal/planted/planted.go": {
 			"bootstrap/pkg/objects": none, "bootstrap/api/v1": none, "controlplane/api/v1": none, "infrastructure/internal/controllers": none,
 			"controlplane/pkg/shared": providers, "controlplane/setup": providers,
 		},
-		"infrastructure/internal/planted/planted_test.go": {"test/builders": none, "controlplane/pkg/shared": providers},
+		"infrastructure/internal/planted/planted_test.go": {"test/support/builders": none, "controlplane/pkg/shared": providers},
 		"infrastructure/setup/planted.go":                 {"infrastructure/internal/controllers": none, "bootstrap/pkg/objects": none, "controlplane/setup": providers},
-		"cmd/planted/planted.go":                          {"bootstrap/setup": none, "bootstrap/pkg/objects": none, "controlplane/api/v1": managers, "test/builders": managers},
+		"cmd/planted/planted.go":                          {"bootstrap/setup": none, "bootstrap/pkg/objects": none, "controlplane/api/v1": managers, "test/support/builders": managers},
 	}
 }
 
