@@ -26,6 +26,7 @@ GO_TEST := go test $(if $(RACE),-race)
 # Suites build the programs that they start while they run. Go does not know about
 # these when it looks for a result that it has already.
 GO_SUITE := $(GO_TEST) -count=1
+# The suite of many that are idle, which test-scale and bench-scale run in its folder.
 CROWD := $(PATIENTLY) "measuring idle hosts and clusters" $(GO_SUITE) -v -timeout 2h ./crowd -args -long $(if $(HOSTS),-hosts=$(HOSTS)) $(if $(IDLE_CLUSTERS),-idle-clusters=$(IDLE_CLUSTERS))
 
 .DEFAULT_GOAL := help
