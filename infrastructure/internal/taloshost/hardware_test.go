@@ -75,3 +75,19 @@ func TestAMachineOfUsualSizeIsListedWhole(t *testing.T) {
 	g.Expect(found.Links).To(HaveLen(64))
 	g.Expect(OmittedHardware(found)).To(BeEmpty())
 }
+
+// TestTheLinksToDisksAreBoundedTogether: as many are kept as the bound allows, to the
+// byte.
+func TestTheLinksToDisksAreBoundedTogether(t *testing.T) {
+	g := NewWithT(t)
+	told := talosclient.Hardware{Disks: make([]talosclient.Disk, 33)}
+	for i := range told.Disks[:32] {
+		for range 32 {
+			told.Disks[i].Symlinks = append(told.Disks[i].Symlinks, "/dev/"+strings.Repeat("x", 251))
+		}
+	}
+	told.Disks[32].Symlinks = []string{"/dev/x"}
+	found := HardwareOf(told, "v1.13.9", infrav1.HostInstall{})
+	g.Expect(found.Disks[31].Symlinks).To(HaveLen(32))
+	g.Expect(found.Disks[32].Symlinks).To(BeEmpty())
+}

@@ -2,6 +2,7 @@ package taloshost
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -128,6 +129,48 @@ func TestTheIndexFindsWhatIsThere(t *testing.T) {
 			}
 			g.Expect(ambiguous).To(Equal(ofNamespace), "seed %d", seed)
 		}
+	}
+}
+
+// TestWhichHostsOfAnotherNamespaceAreInUse: records of others count as far as a
+// TalosMachine bears them out, and what cannot be read counts as in use.
+func TestWhichHostsOfAnotherNamespaceAreInUse(t *testing.T) {
+	failing := errors.New("no connection")
+	tests := map[string]struct {
+		claimed, machine string
+		name             string
+		err              error
+		inUse            bool
+	}{
+		"the machine has the provider ID of the claim": {name: "m", claimed: "talos://1", machine: "talos://1", inUse: true},
+		"it has another":                               {name: "m", claimed: "talos://1", machine: "talos://2"},
+		"it does not exist":                            {name: "other", claimed: "talos://1", machine: "talos://1"},
+		"the claim has no provider ID":                 {name: "m"},
+		"nobody is asked about a machine without name": {claimed: "talos://1", err: failing},
+		"it cannot be read":                            {name: "m", claimed: "talos://1", machine: "talos://2", err: failing, inUse: true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			lookup, _ := cacheOf(g, nil)
+			lookup.Live = interceptor.NewClient(lookup.Live.(client.WithWatch), interceptor.Funcs{
+				Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, options ...client.GetOption) error {
+					if tt.err != nil {
+						return tt.err
+					}
+					return c.Get(ctx, key, object, options...)
+				},
+			})
+			machine := &infrav1.TalosMachine{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "m"}}
+			machine.Spec.ProviderID = tt.machine
+			g.Expect(lookup.Cached.(client.Client).Create(t.Context(), machine)).To(Succeed())
+			host := &infrav1.TalosHost{ObjectMeta: metav1.ObjectMeta{Namespace: "tenant", Name: "h"}}
+			host.Spec.ConsumerRef.Name, host.Spec.ConsumerRef.ProviderID = tt.name, tt.claimed
+			host.Spec.Release.Policy = infrav1.ReleaseWipeSystem
+
+			g.Expect(lookup.InUse(t.Context(), "ns")(host)).To(Equal(tt.inUse))
+			g.Expect(lookup.InUse(t.Context(), "tenant")(host)).To(BeTrue(), "the records of the namespace are believed")
+		})
 	}
 }
 

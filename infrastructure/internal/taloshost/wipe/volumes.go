@@ -222,7 +222,7 @@ func wipeable(facts Facts, left []talosclient.Volume) []string {
 
 // canBeWiped reports whether Talos can wipe what is left in maintenance mode.
 func canBeWiped(facts Facts, volume talosclient.Volume) bool {
-	isPartition := volume.Discovered && volume.Type == talosclient.VolumePartition && volume.PartitionIndex > 0
+	isPartition := volume.Type == talosclient.VolumePartition && volume.PartitionIndex > 0
 	isUsed := slices.ContainsFunc(facts.Volumes, func(other talosclient.Volume) bool { return isManaged(other) && other.Location == volume.Location })
 
 	return isPartition && !isUsed && isWritable(facts.Disks, volume.ParentLocation)

@@ -190,6 +190,12 @@ func TestWhatIsLeftInMaintenanceMode(t *testing.T) {
 		"not where nobody knows which disk is the system's": {
 			change: (func(f *Facts) { f.Volumes = []talosclient.Volume{old} }), action: Wait, reason: infrav1.NotWipedReason, message: "u-old (/dev/vda7)",
 		},
+		"nor where the META that was found is one of an earlier life": {
+			change: (func(f *Facts) {
+				f.Volumes = []talosclient.Volume{found("META", "/dev/vda4", "/dev/vda", 4, "meta"), old}
+			}),
+			action: Wait, reason: infrav1.NotWipedReason, message: "u-old (/dev/vda7)",
+		},
 		"several are named in order": {
 			volumes: []talosclient.Volume{found("u-b", "/dev/vdb2", "/dev/vdb", 2, "b"), found("u-a", "/dev/vdb1", "/dev/vdb", 1, "a"), found("", "/dev/vdb0", "/dev/vdb", 0, "recorded")},
 			action:  Wait, reason: infrav1.NotWipedReason, message: "still has /dev/vdb0, u-a (/dev/vdb1), u-b (/dev/vdb2);",
