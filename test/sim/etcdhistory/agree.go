@@ -142,6 +142,9 @@ func (r *run) sameMembers(ctx context.Context) error {
 	var got, want []string
 	for _, one := range found {
 		got = append(got, one.String())
+		if err := r.adoptLate(one); err != nil {
+			return err
+		}
 		for number := range r.real.nodes {
 			if r.real.peerURL(number) == one.peerURL {
 				r.real.ids[number] = one.id
@@ -155,6 +158,24 @@ func (r *run) sameMembers(ctx context.Context) error {
 	slices.Sort(want)
 	if !slices.Equal(got, want) {
 		return fmt.Errorf("the model's members are\n  %s\nthose of etcd\n  %s", strings.Join(want, "\n  "), strings.Join(got, "\n  "))
+	}
+	// Whoever leads now has the whole log, and all of it is carried out.
+	r.announced = nil
+	return nil
+}
+
+// adoptLate brings a learner to the model whose addition etcd has carried out after it
+// has failed: who joins under the name of a member first removes that, and the quorum
+// may be gone with it before the leader knows.
+func (r *run) adoptLate(one member) error {
+	for _, number := range r.announced {
+		if _, listed := r.judge.listed(number); listed || !one.learner || one.peerURL != r.real.peerURL(number) {
+			continue
+		}
+		if err := r.judge.apply(Step{Kind: Announce, Node: number}, r.judge.leader()); err != nil {
+			return fmt.Errorf("etcd has added n%d late, the model refuses: %w", number, err)
+		}
+		return nil
 	}
 	return nil
 }

@@ -76,6 +76,9 @@ type run struct {
 	// checked reports whether the lack of a quorum was looked at since processes were
 	// last started or ended.
 	checked bool
+	// announced are the nodes whose addition has failed without a clear answer: the
+	// leader has it in its log, and there may be a quorum for it later.
+	announced []int
 }
 
 // Run runs a history on the model and on real etcd. It returns a *Divergence
@@ -216,6 +219,9 @@ func (r *run) compare(ctx context.Context, step Step, want error, led bool, via 
 	unclear := false
 	return eventually(ctx, func() error {
 		got := r.real.change(ctx, step, via)
+		if step.Kind == Join && want != nil && got != nil && isUnclear(got) && !slices.Contains(r.announced, step.Node) {
+			r.announced = append(r.announced, step.Node)
+		}
 		switch {
 		case want == nil && got == nil:
 			return nil
