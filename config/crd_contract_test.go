@@ -20,6 +20,7 @@ const (
 	bootstrapGroup      = "bootstrap.cluster.x-k8s.io"
 	controlPlaneGroup   = "controlplane.cluster.x-k8s.io"
 	infrastructureGroup = "infrastructure.cluster.x-k8s.io"
+	addonsGroup         = "addons.cluster.x-k8s.io"
 
 	// contractLabel names, as its value, our API versions that follow the
 	// contract of its key.
@@ -53,6 +54,8 @@ func wantKinds() map[string]wantKind {
 		"TalosMachine":              {folder: "infrastructure", group: infrastructureGroup, version: "v1alpha1", shortName: "tm", status: true},
 		"TalosMachineTemplate":      {folder: "infrastructure", group: infrastructureGroup, version: "v1alpha1", shortName: "tmt", status: true},
 		"TalosHost":                 {folder: "infrastructure", group: infrastructureGroup, version: "v1alpha1", shortName: "th", status: true, inventory: true},
+		"TalosClusterAddon":         {folder: "addons", group: addonsGroup, version: "v1alpha1", shortName: "tca", status: true, inventory: true},
+		"TalosClusterAddonRelease":  {folder: "addons", group: addonsGroup, version: "v1alpha1", shortName: "tcar", status: true},
 	}
 }
 

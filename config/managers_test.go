@@ -23,7 +23,7 @@ type manager struct {
 }
 
 func managers(g Gomega) []manager {
-	ours, err := providers.Read("..")
+	ours, err := providers.ReadAll("..")
 	g.Expect(err).NotTo(HaveOccurred())
 	all := make([]manager, 0, len(ours))
 	for _, provider := range ours {

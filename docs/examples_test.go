@@ -21,6 +21,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/yaml"
 
+	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
@@ -124,7 +125,7 @@ func (e example) objects(g Gomega, scheme *runtime.Scheme) []runtime.Object {
 func examplesScheme(g Gomega) *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		bootstrapv1.AddToScheme, controlplanev1.AddToScheme, infrav1.AddToScheme, clusterv1.AddToScheme, addonsv1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme,
+		addonv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme, infrav1.AddToScheme, clusterv1.AddToScheme, addonsv1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme,
 	} {
 		g.Expect(add(scheme)).To(Succeed())
 	}

@@ -28,6 +28,7 @@ func TestPagesNameEachReason(t *testing.T) {
 	pages := strings.Join(slices.Collect(maps.Values(all)), "\n")
 	for _, file := range []string{
 		"../bootstrap/api/v1beta1/conditions.go", "../controlplane/api/v1beta1/conditions.go", "../infrastructure/api/v1alpha1/conditions.go",
+		"../addons/api/v1alpha1/conditions.go",
 	} {
 		reasons := declaredReasons(g, file)
 		g.Expect(reasons).NotTo(BeEmpty(), file)

@@ -27,6 +27,9 @@ func cacheOptions(scheme *runtime.Scheme, program Program, opts *options) cache.
 	for object, byObject := range cached.ByObject {
 		if _, isSecret := object.(*corev1.Secret); isSecret {
 			byObject.Transform = secrets.KeepData(kept)
+			if program.WatchesSecrets {
+				byObject.Label = nil
+			}
 			cached.ByObject[object] = byObject
 		}
 	}

@@ -52,6 +52,9 @@ type Program struct {
 	// Those with the kubeconfigs of clusters are kept for the cluster cache without being
 	// named here.
 	CachedSecrets []string
+	// WatchesSecrets has the cache know all Secrets and not those of clusters alone: the
+	// manager follows those that users name. Their data is kept as CachedSecrets says.
+	WatchesSecrets bool
 	// CacheByObject says what the cache holds of kinds of which only a part is read;
 	// nil means all.
 	CacheByObject map[client.Object]cache.ByObject

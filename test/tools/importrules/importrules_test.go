@@ -39,6 +39,10 @@ func planted() map[string]imports {
 		"bootstrap/api/v1/planted.go": {
 			"controlplane/api/v1": none, "infrastructure/api/v1": none, "bootstrap/pkg/objects": api, "bootstrap/internal/controllers": api, "test/support/builders": api,
 		},
+		"addons/api/v1/planted.go": {"infrastructure/api/v1": none, "bootstrap/pkg/objects": api},
+		"addons/internal/planted/planted.go": {
+			"bootstrap/pkg/objects": none, "controlplane/api/v1": none, "addons/internal/controllers": none, "infrastructure/pkg/shared": providers, "addons/setup": providers,
+		},
 		"controlplane/api/v1/planted_test.go": {"infrastructure/api/v1": none, "bootstrap/pkg/objects": api, "controlplane/internal/controllers": api},
 		"bootstrap/pkg/planted/planted.go": {
 			"bootstrap/api/v1": none, "bootstrap/pkg/objects": none, "bootstrap/internal/controllers": shared, "bootstrap/setup": shared,

@@ -1,0 +1,124 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/cluster-api/util/patch"
+
+	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/addons/internal/order"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+)
+
+func isTrue(object conditions.Getter, conditionType string) bool {
+	return conditions.IsTrue(object, conditionType)
+}
+
+// reconcileStatus derives the status from what was found, and writes it. reconcileErr is
+// how the reconcile ended.
+func (r *AddonReconciler) reconcileStatus(ctx context.Context, s *addonScope, helper *patch.Helper, reconcileErr error) error {
+	status := &s.addon.Status
+	switch {
+	case s.addon.DeletionTimestamp.IsZero():
+		status.Chart = s.chart
+		condition.Set(s.addon, addonv1.ChartAvailableCondition, s.chartFound)
+		if reconcileErr == nil {
+			s.count(status)
+			condition.Set(s.addon, addonv1.ReleasesReadyCondition, s.releasesFound())
+		}
+		condition.Set(s.addon, addonv1.AddonReadyCondition, readyOf(s.addon))
+		status.ObservedGeneration = s.addon.Generation
+	case s.waitsFor != "":
+		condition.Set(s.addon, addonv1.AddonDeletingCondition, condition.True(addonv1.WaitingForReleasesReason, s.waitsFor))
+	default:
+		return nil
+	}
+	if err := helper.Patch(ctx, s.addon, patch.WithOwnedConditions{Conditions: []string{
+		clusterv1.PausedCondition, addonv1.AddonReadyCondition, addonv1.ChartAvailableCondition, addonv1.ReleasesReadyCondition, addonv1.AddonDeletingCondition,
+	}}); err != nil {
+		return fmt.Errorf("writing the TalosClusterAddon: %w", err)
+	}
+
+	return nil
+}
+
+// count counts the clusters in which the add-on is ready, has failed, or was changed.
+func (s *addonScope) count(status *addonv1.TalosClusterAddonStatus) {
+	var ready, failed, drifted int32
+	for i := range s.releases {
+		release := &s.releases[i]
+		if order.IsCurrent(release) && release.Status.AddonGeneration == s.addon.Generation {
+			ready++
+		}
+		if order.HasFailed(release) {
+			failed++
+		}
+		if isTrue(release, addonv1.DriftedCondition) {
+			drifted++
+		}
+	}
+	status.SelectedClusters = ptr.To(int32(len(s.clusters))) //nolint:gosec // G115: no namespace has 2^31 Clusters.
+	status.ReadyReleases, status.FailedReleases, status.DriftedReleases = &ready, &failed, &drifted
+}
+
+// releasesFound says whether the add-on is ready in all clusters.
+func (s *addonScope) releasesFound() condition.Finding {
+	var waiting []addonv1.TalosClusterAddonRelease
+	for i := range s.releases {
+		if release := &s.releases[i]; !order.IsCurrent(release) || release.Status.AddonGeneration != s.addon.Generation {
+			waiting = append(waiting, *release)
+		}
+	}
+	switch {
+	case len(s.conflicts) > 0:
+		return condition.Falsef(addonv1.ReleaseConflictReason, "TalosClusterAddonRelease %s belongs to somebody else; delete it", s.conflicts[0])
+	case s.stopped:
+		return condition.Falsef(addonv1.RolloutStoppedReason, "%d clusters have failed; mend them, or change the add-on", ptr.Deref(s.addon.Status.FailedReleases, 0))
+	case len(waiting) > 0:
+		return condition.False(addonv1.ReleasesNotReadyReason, firstOf(waiting))
+	case len(s.clusters) == 0:
+		return condition.True(addonv1.NoClusterSelectedReason, "no Cluster of the namespace has the labels that clusterSelector asks for")
+	}
+
+	return condition.True(addonv1.ReleasesReadyReason, "")
+}
+
+// firstOf names the first releases that are not ready, with their reasons.
+func firstOf(releases []addonv1.TalosClusterAddonRelease) string {
+	text := ""
+	for i := range releases {
+		if i == maxNamed {
+			return text + fmt.Sprintf("; and %d more", len(releases)-maxNamed)
+		}
+		reason := "not looked at yet"
+		if found := conditions.Get(&releases[i], addonv1.ReleaseReadyCondition); found != nil {
+			reason = found.Reason
+		}
+		if text != "" {
+			text += "; "
+		}
+		text += fmt.Sprintf("Cluster %s: %s", releases[i].Spec.ClusterName, reason)
+	}
+
+	return text
+}
+
+// readyOf is the summary of an add-on: the first condition that is not True.
+func readyOf(addon *addonv1.TalosClusterAddon) condition.Finding {
+	for _, part := range []string{addonv1.ChartAvailableCondition, addonv1.ReleasesReadyCondition} {
+		found := conditions.Get(addon, part)
+		if found == nil {
+			return condition.Unknown(addonv1.NotYetKnownReason, part+" is not known yet")
+		}
+		if found.Status != metav1.ConditionTrue {
+			return condition.Finding{Status: found.Status, Reason: found.Reason, Message: found.Message}
+		}
+	}
+
+	return condition.True(clusterv1.ReadyReason, "")
+}

@@ -1,0 +1,146 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/ptr"
+	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/addons/internal/naming"
+	"github.com/capi-talos/capi-talos/addons/internal/release"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+)
+
+// uninstallDigest stands for what is asked for of a release that is being removed.
+const uninstallDigest = "uninstalled"
+
+// reconcileDelete uninstalls the release, or leaves it in place, and lets the object go.
+func (r *ReleaseReconciler) reconcileDelete(ctx context.Context, s *releaseScope) error {
+	if action, running := r.Jobs.Running(s.key()); running {
+		// Two actions at a time would hinder each other.
+		s.release.Status.Action = action
+		s.deleting = condition.True(addonv1.UninstallingReason, actionText(action)+" is under way")
+		return nil
+	}
+	if s.release.Status.RemovalStartedAt.IsZero() {
+		s.release.Status.RemovalStartedAt = metav1.NewTime(r.Clock.Now())
+	}
+	if reason := r.leftBehind(s); reason != "" {
+		if reason != nothingInstalled {
+			r.Recorder.Eventf(s.release, nil, corev1.EventTypeWarning, "ReleaseLeftBehind", "Delete", "Release %s/%s stays in Cluster %s: %s",
+				s.release.Spec.ReleaseNamespace, s.release.Spec.ReleaseName, s.release.Spec.ClusterName, reason)
+		}
+		return r.letGo(ctx, s)
+	}
+	if s.ended && s.release.Status.State == addonv1.StateAbsent {
+		r.Recorder.Eventf(s.release, nil, corev1.EventTypeNormal, string(addonv1.ActionUninstall), "Delete", "Release %s/%s is uninstalled from Cluster %s",
+			s.release.Spec.ReleaseNamespace, s.release.Spec.ReleaseName, s.release.Spec.ClusterName)
+		return r.letGo(ctx, s)
+	}
+	s.again(r.untilLeftBehind(s))
+
+	return r.uninstall(ctx, s)
+}
+
+// nothingInstalled is why a release is let go of which nothing stays.
+const nothingInstalled = "nothing was installed"
+
+// leftBehind says why a release is let go without being uninstalled; empty when it is not.
+func (r *ReleaseReconciler) leftBehind(s *releaseScope) string {
+	_, isForced := s.release.Annotations[addonv1.ForceDeleteAnnotation]
+	_, isMoved := s.release.Annotations[clusterctlv1.DeleteForMoveAnnotation]
+	switch {
+	case s.cluster == nil:
+		return "the Cluster is gone"
+	case !s.cluster.DeletionTimestamp.IsZero():
+		return "the Cluster is being deleted"
+	case isMoved:
+		return "clusterctl has moved it"
+	case !ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false):
+		return nothingInstalled
+	case s.release.Spec.DeletionPolicy == addonv1.DeletionOrphan:
+		return "its deletionPolicy is Orphan"
+	case isForced:
+		return "it has the annotation " + addonv1.ForceDeleteAnnotation
+	case r.untilLeftBehind(s) <= 0:
+		return "it could not be uninstalled in time: " + s.lastProblem()
+	}
+
+	return ""
+}
+
+// deadline is until when it is tried to uninstall it.
+func (s *releaseScope) deadline() time.Time {
+	allowed := max(addonv1.DefaultRemovalTimeoutSeconds, ptr.Deref(s.release.Spec.TimeoutSeconds, 0))
+
+	return s.release.Status.RemovalStartedAt.Add(time.Duration(allowed) * time.Second)
+}
+
+func (r *ReleaseReconciler) untilLeftBehind(s *releaseScope) time.Duration {
+	return s.deadline().Sub(r.Clock.Now())
+}
+
+func (s *releaseScope) lastProblem() string {
+	if message := s.release.Status.Failure.Message; message != "" {
+		return message
+	}
+
+	return "the API server of the Cluster does not answer"
+}
+
+// uninstall starts the job that uninstalls the release, if it is this add-on's.
+func (r *ReleaseReconciler) uninstall(ctx context.Context, s *releaseScope) error {
+	until := s.deadline().UTC().Format(time.RFC3339)
+	s.deleting = condition.True(addonv1.UninstallingReason, "until "+until)
+	if s.release.Status.Failure.Digest == uninstallDigest {
+		s.deleting = condition.True(addonv1.UninstallFailedReason, fmt.Sprintf("it is tried again until %s: %s", until, s.release.Status.Failure.Message))
+	}
+	if hold := r.holds.left(s.key(), uninstallDigest); hold > 0 {
+		s.again(hold)
+		return nil
+	}
+	connection, err := r.Connect(ctx, types.NamespacedName{Namespace: s.cluster.Namespace, Name: s.cluster.Name}, nil)
+	if errors.Is(err, clustercache.ErrClusterNotConnected) {
+		s.reachable = condition.Unknown(addonv1.ClusterUnreachableReason, "there is no connection to the API server of the Cluster")
+		s.deleting = condition.True(addonv1.UninstallFailedReason, fmt.Sprintf("the API server of the Cluster does not answer; it is waited for until %s, or for the annotation %s", until, addonv1.ForceDeleteAnnotation))
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("connecting to the Cluster: %w", err)
+	}
+	removal := r.removalOf(s)
+	runner := release.Runner{Helm: connection.Helm, Objects: connection.Objects, Clock: r.Clock}
+	if !r.Jobs.Start(r.jobKey(s), func(ctx context.Context, progress func(addonv1.ReleaseAction)) release.Result {
+		return runner.Remove(ctx, removal, progress)
+	}) {
+		s.again(busyInterval)
+	}
+
+	return nil
+}
+
+// removalOf is the job that uninstalls a release.
+func (r *ReleaseReconciler) removalOf(s *releaseScope) release.Removal {
+	return release.Removal{
+		Target: targetOf(s.release), Owner: naming.Owner(s.release.Namespace, s.release.Spec.ClusterName, s.release.Spec.AddonName),
+		Options: release.Options{Timeout: time.Duration(ptr.Deref(s.release.Spec.TimeoutSeconds, addonv1.DefaultTimeoutSeconds)) * time.Second, Wait: addonv1.WaitResources},
+		Digest:  uninstallDigest,
+	}
+}
+
+func (r *ReleaseReconciler) letGo(ctx context.Context, s *releaseScope) error {
+	before := s.release.DeepCopy()
+	s.release.Finalizers = withoutText(s.release.Finalizers, addonv1.ReleaseFinalizer)
+	s.gone = true
+
+	return client.IgnoreNotFound(r.Client.Patch(ctx, s.release, client.MergeFrom(before)))
+}

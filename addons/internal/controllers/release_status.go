@@ -1,0 +1,124 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/cluster-api/util/patch"
+
+	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+)
+
+// reconcileStatus derives the conditions from what was found, and writes the status.
+func (r *ReleaseReconciler) reconcileStatus(ctx context.Context, s *releaseScope, helper *patch.Helper) error {
+	if s.released.Status == "" {
+		s.released = s.releasedFound()
+	}
+	condition.Set(s.release, addonv1.ClusterReachableCondition, s.reachable)
+	condition.Set(s.release, addonv1.ReleasedCondition, s.released)
+	if found := s.driftedFound(); found.Status != "" {
+		condition.Set(s.release, addonv1.DriftedCondition, found)
+	} else {
+		conditions.Delete(s.release, addonv1.DriftedCondition)
+	}
+	condition.Set(s.release, addonv1.ReleaseDeletingCondition, s.deleting)
+	condition.Set(s.release, addonv1.ReleaseReadyCondition, releaseReady(s.release))
+	s.release.Status.ObservedGeneration = s.release.Generation
+	if err := helper.Patch(ctx, s.release, patch.WithOwnedConditions{Conditions: []string{
+		clusterv1.PausedCondition, addonv1.ReleaseReadyCondition, addonv1.ClusterReachableCondition, addonv1.ReleasedCondition,
+		addonv1.DriftedCondition, addonv1.ReleaseDeletingCondition,
+	}}); err != nil {
+		return fmt.Errorf("writing the TalosClusterAddonRelease: %w", err)
+	}
+
+	return nil
+}
+
+// releasedFound is what condition Released says when nothing is waited for before an
+// action.
+func (s *releaseScope) releasedFound() condition.Finding {
+	status := &s.release.Status
+	if s.digest == "" {
+		return condition.Finding{}
+	}
+	isDeployed := status.Deployed.Digest == s.digest && (status.State == addonv1.StateInSync || status.State == addonv1.StateDrifted)
+	switch {
+	case isDeployed:
+		return s.deployedFound()
+	case status.Failure.Digest == s.digest && status.Failure.Count > s.retries():
+		return condition.Falsef(stalledReason(status.Failure.Reason), "%s has failed %d times, and is not tried again before something changes, or the annotation %s does: %s",
+			status.Failure.Action, status.Failure.Count, addonv1.ForceAnnotation, status.Failure.Message)
+	case status.Failure.Digest == s.digest:
+		return condition.Falsef(status.Failure.Reason, "%s has failed, and is tried again (%d of %d): %s",
+			status.Failure.Action, status.Failure.Count, s.retries(), status.Failure.Message)
+	}
+
+	// What the last job has said stays.
+	return s.decided
+}
+
+// stalledReason is the reason of a release that was given up: why, where that is known.
+func stalledReason(reason string) string {
+	if reason == "" || reason == addonv1.ActionFailedReason {
+		return addonv1.StalledReason
+	}
+
+	return reason
+}
+
+func (s *releaseScope) retries() int32 {
+	return ptr.Deref(s.addon.Spec.Failure.Retries, addonv1.DefaultRetries)
+}
+
+// deployedFound says whether a release that is deployed works. Of an add-on of phase
+// Network that is looked for after it is deployed.
+func (s *releaseScope) deployedFound() condition.Finding {
+	before := conditions.Get(s.release, addonv1.ReleasedCondition)
+	switch {
+	case s.readiness != nil && *s.readiness != "":
+		return condition.False(addonv1.WaitingForResourcesReason, *s.readiness)
+	case s.readiness == nil && before != nil && before.Reason == addonv1.WaitingForResourcesReason:
+		return condition.Finding{}
+	}
+
+	return condition.True(addonv1.ReleasedReason, fmt.Sprintf("revision %d: %s %s", s.release.Status.Deployed.Revision, s.release.Status.Deployed.Chart, s.release.Status.Deployed.Version))
+}
+
+// driftedFound is what condition Drifted says; nothing where drift is not looked for.
+func (s *releaseScope) driftedFound() condition.Finding {
+	if s.addon == nil || s.addon.Spec.Drift.Mode == "" || s.addon.Spec.Drift.Mode == addonv1.DriftIgnore {
+		return condition.Finding{}
+	}
+	status := &s.release.Status
+	switch {
+	case len(status.Drift) > 0:
+		return condition.True(addonv1.DriftedReason, fmt.Sprintf("%d objects were changed: %s (%s)", len(status.Drift), status.Drift[0].Object, status.Drift[0].Change))
+	case status.DriftCheckedAt.IsZero():
+		return condition.Unknown(addonv1.NotYetKnownReason, "it was not looked for yet")
+	}
+
+	return condition.False(addonv1.NotDriftedReason, "")
+}
+
+// releaseReady is the summary of a release: the first condition that is not True.
+func releaseReady(release *addonv1.TalosClusterAddonRelease) condition.Finding {
+	if !release.DeletionTimestamp.IsZero() {
+		return condition.False(clusterv1.DeletingReason, "the release is being removed")
+	}
+	for _, part := range []string{addonv1.ClusterReachableCondition, addonv1.ReleasedCondition} {
+		found := conditions.Get(release, part)
+		if found == nil {
+			return condition.Unknown(addonv1.NotYetKnownReason, part+" is not known yet")
+		}
+		if found.Status != metav1.ConditionTrue {
+			return condition.Finding{Status: found.Status, Reason: found.Reason, Message: found.Message}
+		}
+	}
+
+	return condition.True(addonv1.ReadyReason, "")
+}

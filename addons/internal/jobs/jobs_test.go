@@ -1,0 +1,102 @@
+package jobs
+
+import (
+	"context"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/types"
+
+	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/addons/internal/release"
+)
+
+// hanging is work that hangs until it is let go.
+func hanging(letGo <-chan struct{}) Work {
+	return func(ctx context.Context, progress func(addonv1.ReleaseAction)) release.Result {
+		progress(addonv1.ActionInstall)
+		select {
+		case <-letGo:
+		case <-ctx.Done():
+		}
+		return release.Result{Failures: 7}
+	}
+}
+
+func key(namespace, cluster, name string) Key {
+	return Key{Namespace: namespace, Cluster: cluster, Name: name}
+}
+
+func nameOf(key Key) types.NamespacedName {
+	return types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
+}
+
+func told(g *WithT, jobs *Jobs) string {
+	var name string
+	g.Eventually(jobs.Events()).Should(Receive(HaveField("Object", Satisfy(func(object any) bool {
+		made, is := object.(*addonv1.TalosClusterAddonRelease)
+		name = made.Name
+		return is
+	}))))
+
+	return name
+}
+
+func TestTheLifeOfAJob(t *testing.T) {
+	g, letGo := NewWithT(t), make(chan struct{})
+	jobs, one := New(t.Context(), Limits{Total: 10, PerCluster: 2}), key("a", "blue", "one")
+	_, running := jobs.Running(nameOf(one))
+	g.Expect(running).To(BeFalse())
+	g.Expect(jobs.Result(nameOf(one))).To(BeNil())
+
+	g.Expect(jobs.Start(one, hanging(letGo))).To(BeTrue())
+	g.Expect(told(g, jobs)).To(Equal("one"))
+	action, running := jobs.Running(nameOf(one))
+	g.Expect(running).To(BeTrue())
+	g.Expect(action).To(Equal(addonv1.ActionInstall))
+	jobs.Forget(nameOf(one))
+	_, running = jobs.Running(nameOf(one))
+	g.Expect(running).To(BeTrue(), "what runs is not forgotten")
+
+	close(letGo)
+	g.Expect(told(g, jobs)).To(Equal("one"))
+	_, running = jobs.Running(nameOf(one))
+	g.Expect(running).To(BeFalse())
+	g.Expect(jobs.Result(nameOf(one))).To(HaveField("Failures", int32(7)))
+	jobs.Forget(nameOf(one))
+	g.Expect(jobs.Result(nameOf(one))).To(BeNil())
+}
+
+// TestNobodyTakesAllJobs: neither a cluster nor a namespace keeps the others waiting, and
+// whoever was refused is told when there is room.
+func TestNobodyTakesAllJobs(t *testing.T) {
+	g, letGo := NewWithT(t), make(chan struct{})
+	jobs := New(t.Context(), Limits{Total: 8, PerCluster: 2})
+	start := func(key Key) bool {
+		started := jobs.Start(key, hanging(letGo))
+		if started {
+			g.Expect(told(g, jobs)).To(Equal(key.Name))
+		}
+		return started
+	}
+	g.Expect(start(key("a", "blue", "a1"))).To(BeTrue())
+	g.Expect(start(key("a", "blue", "a2"))).To(BeTrue())
+	g.Expect(start(key("a", "blue", "a3"))).To(BeFalse(), "the cluster has its share")
+	g.Expect(start(key("a", "red", "a4"))).To(BeTrue())
+	g.Expect(start(key("a", "red", "a5"))).To(BeTrue())
+	g.Expect(start(key("a", "green", "a6"))).To(BeFalse(), "the namespace has its share")
+	g.Expect(start(key("b", "blue", "b1"))).To(BeTrue())
+	g.Expect(start(key("b", "blue", "b2"))).To(BeTrue())
+	g.Expect(start(key("b", "red", "b3"))).To(BeFalse())
+	g.Expect(start(key("c", "blue", "c1"))).To(BeTrue())
+
+	letGo <- struct{}{}
+	ended := told(g, jobs)
+	g.Expect([]string{"a1", "a2", "a4", "a5", "b1", "b2", "c1"}).To(ContainElement(ended))
+	close(letGo)
+	var woken []string
+	for range 6 + 3 {
+		woken = append(woken, told(g, jobs))
+	}
+	g.Expect(woken).To(ContainElements("a3", "a6", "b3"))
+}

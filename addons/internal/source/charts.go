@@ -1,0 +1,156 @@
+package source
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
+)
+
+// maxKept is how many bytes of archives are kept in memory.
+const maxKept = 64 << 20
+
+// Metadata is what a chart says of itself.
+type Metadata struct {
+	Name, Version, AppVersion string
+}
+
+// Finder finds charts. Network is one.
+type Finder interface {
+	Find(ctx context.Context, source addonv1.AddonSource, access Access) (Found, error)
+}
+
+// Charts are the charts of sources. An archive is fetched once, and not once for each
+// cluster; the last ones are kept.
+type Charts struct {
+	finder Finder
+	// inspect reads what an archive says of itself, and refuses what is no chart.
+	inspect func(archive []byte) (Metadata, error)
+
+	mu   sync.Mutex
+	kept []archive
+	// fetching are the digests that are being fetched, for others to wait for.
+	fetching map[string]*sync.Mutex
+}
+
+// archive is the archive of a chart.
+type archive struct {
+	digest  string
+	content []byte
+}
+
+// NewCharts returns charts that are found by finder.
+func NewCharts(finder Finder, inspect func(archive []byte) (Metadata, error)) *Charts {
+	return &Charts{finder: finder, inspect: inspect, fetching: map[string]*sync.Mutex{}}
+}
+
+// Resolve finds the newest chart that a source allows. An archive whose digest is that of
+// known is not fetched again.
+func (c *Charts) Resolve(ctx context.Context, source addonv1.AddonSource, access Access, known addonv1.ChartStatus) (addonv1.ChartStatus, error) {
+	found, err := c.finder.Find(ctx, source, access)
+	if err != nil {
+		return addonv1.ChartStatus{}, err
+	}
+	if found.Digest != "" && found.Digest == known.Digest && found.Version == known.Version {
+		return known, nil
+	}
+	content, err := found.Fetch(ctx)
+	if err != nil {
+		return addonv1.ChartStatus{}, err
+	}
+
+	return c.Take(content)
+}
+
+// Take keeps an archive, and says what it is.
+func (c *Charts) Take(content []byte) (addonv1.ChartStatus, error) {
+	if len(content) > maxArchive {
+		return addonv1.ChartStatus{}, failf(addonv1.ChartInvalidReason, "the archive is larger than %d MiB", maxArchive>>20)
+	}
+	said, err := c.inspect(content)
+	if err != nil {
+		return addonv1.ChartStatus{}, failf(addonv1.ChartInvalidReason, "%v", err)
+	}
+	made := addonv1.ChartStatus{Name: said.Name, Version: said.Version, AppVersion: said.AppVersion, Digest: DigestOf(content)}
+	c.keep(archive{made.Digest, content})
+
+	return made, nil
+}
+
+// Archive returns the archive of a chart that a source was resolved to.
+func (c *Charts) Archive(ctx context.Context, source addonv1.AddonSource, access Access, chart addonv1.ChartStatus) ([]byte, error) {
+	unlock := c.lock(chart.Digest)
+	defer unlock()
+	if content := c.find(chart.Digest); content != nil {
+		return content, nil
+	}
+	exact := *source.DeepCopy()
+	exact.Repository.Version, exact.Registry.Version = versionOf(source.Repository != addonv1.RepositorySource{}, chart), versionOf(source.Registry != addonv1.RegistrySource{}, chart)
+	found, err := c.finder.Find(ctx, exact, access)
+	if err != nil {
+		return nil, err
+	}
+	content, err := found.Fetch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if digest := DigestOf(content); digest != chart.Digest {
+		return nil, failf(addonv1.ChartInvalidReason, "the source has another archive of version %s by now, with the digest %s and not %s", chart.Version, digest, chart.Digest)
+	}
+	c.keep(archive{chart.Digest, content})
+
+	return content, nil
+}
+
+func versionOf(isSource bool, chart addonv1.ChartStatus) string {
+	if !isSource {
+		return ""
+	}
+
+	return chart.Version
+}
+
+// lock has others wait that want the same archive.
+func (c *Charts) lock(digest string) (unlock func()) {
+	c.mu.Lock()
+	one := c.fetching[digest]
+	if one == nil {
+		one = &sync.Mutex{}
+		c.fetching[digest] = one
+	}
+	c.mu.Unlock()
+	one.Lock()
+
+	return one.Unlock
+}
+
+func (c *Charts) find(digest string) []byte {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := slices.IndexFunc(c.kept, func(kept archive) bool { return kept.digest == digest })
+	if i < 0 {
+		return nil
+	}
+	found := c.kept[i]
+	c.kept = append(slices.Delete(c.kept, i, i+1), found)
+
+	return found.content
+}
+
+// keep keeps an archive, and lets those go that were not used for the longest time.
+func (c *Charts) keep(made archive) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kept = append(slices.DeleteFunc(c.kept, func(kept archive) bool { return kept.digest == made.digest }), made)
+	total := 0
+	for i, one := range slices.Backward(c.kept) {
+		if total += len(one.content); total > maxKept && i < len(c.kept)-1 {
+			for _, gone := range c.kept[:i+1] {
+				delete(c.fetching, gone.digest)
+			}
+			c.kept = slices.Clone(c.kept[i+1:])
+			return
+		}
+	}
+}

@@ -1,0 +1,107 @@
+package source
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"sigs.k8s.io/yaml"
+
+	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
+)
+
+// maxIndex is how large the index of a repository may be, in bytes. The largest public
+// ones have some 20 MiB.
+const maxIndex = 48 << 20
+
+// index is what is read of the index of a repository.
+type index struct {
+	Entries map[string][]struct {
+		Version string   `json:"version"`
+		URLs    []string `json:"urls"`
+		Digest  string   `json:"digest"`
+	} `json:"entries"`
+}
+
+func (n Network) findInRepository(ctx context.Context, source addonv1.RepositorySource, access Access) (Found, error) {
+	base, err := url.Parse(source.URL)
+	if err != nil {
+		return Found{}, failf(addonv1.SourceNotFoundReason, "url is no URL")
+	}
+	server := repository{base: base, access: access}
+	if server.client, err = n.client(access.CA, source.Insecure == addonv1.AllowHTTP); err != nil {
+		return Found{}, failf(addonv1.SecretInvalidReason, "Secret %s, key ca.crt: %v", source.CASecretName, err)
+	}
+	content, err := server.get(ctx, base.JoinPath("index.yaml"), maxIndex)
+	if err != nil {
+		return Found{}, err
+	}
+	read := index{}
+	if err := yaml.Unmarshal(content, &read); err != nil {
+		return Found{}, failf(addonv1.SourceNotFoundReason, "%s has no index of a repository: %v", source.URL, err)
+	}
+	var versions []string
+	for _, entry := range read.Entries[source.Chart] {
+		versions = append(versions, entry.Version)
+	}
+	if len(versions) == 0 {
+		return Found{}, failf(addonv1.SourceNotFoundReason, "%s has no chart %s", source.URL, source.Chart)
+	}
+	version, err := newest(versions, source.Version)
+	if err != nil {
+		return Found{}, err
+	}
+	for _, entry := range read.Entries[source.Chart] {
+		if entry.Version == version && len(entry.URLs) > 0 {
+			return server.found(version, entry.URLs[0], entry.Digest)
+		}
+	}
+
+	return Found{}, failf(addonv1.SourceNotFoundReason, "%s has no archive of chart %s in version %s", source.URL, source.Chart, version)
+}
+
+// repository is the server of a Helm repository.
+type repository struct {
+	base   *url.URL
+	client *http.Client
+	access Access
+}
+
+func (r repository) found(version, location, digest string) (Found, error) {
+	// A folder is relative to itself only with a slash at its end.
+	folder := *r.base
+	folder.Path = strings.TrimSuffix(folder.Path, "/") + "/"
+	archive, err := folder.Parse(location)
+	if err != nil || (archive.Scheme != "https" && archive.Scheme != "http") {
+		return Found{}, failf(addonv1.SourceNotFoundReason, "the archive of version %s is at %q, which is no https:// URL", version, location)
+	}
+	found := Found{Version: version, fetch: func(ctx context.Context) ([]byte, error) { return r.get(ctx, archive, maxArchive) }}
+	if digest = strings.TrimPrefix(digest, "sha256:"); digest != "" {
+		found.Digest = "sha256:" + strings.ToLower(digest)
+	}
+
+	return found, nil
+}
+
+// get gets a file. The password is for the repository's own server alone.
+func (r repository) get(ctx context.Context, location *url.URL, limit int64) ([]byte, error) {
+	what := "getting " + location.Redacted()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, location.String(), nil)
+	if err != nil {
+		return nil, failure(err, what)
+	}
+	if r.access.Username != "" && location.Host == r.base.Host && location.Scheme == r.base.Scheme {
+		request.SetBasicAuth(r.access.Username, r.access.Password)
+	}
+	response, err := r.client.Do(request)
+	if err != nil {
+		return nil, failure(err, what)
+	}
+	defer func() { _ = response.Body.Close() }()
+	if err := statusError(response.StatusCode, what); err != nil {
+		return nil, err
+	}
+
+	return read(response.Body, limit, what)
+}

@@ -1,0 +1,233 @@
+package setup
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/go-logr/logr"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/provider"
+	"github.com/capi-talos/capi-talos/test/support/apiserver"
+	"github.com/capi-talos/capi-talos/test/support/charts"
+)
+
+// patience is for how long something is waited for: the machine may be busy.
+const patience = 2 * time.Minute
+
+const namespace = "fleet"
+
+// management and workload are the API servers of a management cluster, with the manager of
+// the provider, and of a workload cluster.
+var management, workload client.Client
+
+func TestMain(m *testing.M) {
+	ctrl.SetLogger(logr.Discard())
+	kinds, err := clusterKinds()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	options := apiserver.Options{CRDs: []string{"config/addons/crd/bases", kinds}, Webhooks: []string{"config/addons/webhook/manifests.yaml"}}
+	os.Exit(apiserver.Run(options, func(own *apiserver.Server) int {
+		return apiserver.Run(apiserver.Options{}, func(others *apiserver.Server) int {
+			ctx, stop := context.WithCancel(context.Background())
+			ended := make(chan error, 1)
+			err := start(ctx, own, others, ended)
+			if err != nil {
+				stop()
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
+			code := m.Run()
+			stop()
+			if err := <-ended; err != nil {
+				fmt.Fprintln(os.Stderr, err)
+				return 1
+			}
+			return code
+		})
+	}))
+}
+
+// clusterKinds is the folder of the kinds of Cluster API's core.
+func clusterKinds() (string, error) {
+	folder, err := exec.CommandContext(context.Background(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api").Output()
+	if err != nil {
+		return "", fmt.Errorf("looking for the sources of Cluster API: %w", err)
+	}
+
+	return filepath.Join(strings.TrimSpace(string(folder)), "core", "config", "crd", "bases"), nil
+}
+
+// start starts the manager, and makes the Cluster.
+func start(ctx context.Context, own, others *apiserver.Server, ended chan<- error) error {
+	scheme := runtime.NewScheme()
+	kinds := runtime.NewSchemeBuilder(clientgoscheme.AddToScheme, AddToScheme)
+	if err := kinds.AddToScheme(scheme); err != nil {
+		return err
+	}
+	mgr, err := ctrl.NewManager(own.Config, ctrl.Options{
+		Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}, WebhookServer: webhook.NewServer(webhook.Options{
+			Host: own.Webhooks.LocalServingHost, Port: own.Webhooks.LocalServingPort, CertDir: own.Webhooks.LocalServingCertDir,
+		}),
+	})
+	if err != nil {
+		return err
+	}
+	connections, err := clustercache.SetupWithManager(ctx, mgr, clustercache.Options{SecretClient: mgr.GetAPIReader(), Client: clustercache.ClientOptions{UserAgent: "test"}}, controller.Options{})
+	if err != nil {
+		return err
+	}
+	if err := SetupWithManager(ctx, mgr, Options{Options: provider.Options{SecretCachingClient: mgr.GetClient(), ClusterCache: connections}}); err != nil {
+		return err
+	}
+	go func() { ended <- mgr.Start(ctx) }()
+	if management, err = client.New(own.Config, client.Options{Scheme: scheme}); err != nil {
+		return err
+	}
+	if workload, err = client.New(others.Config, client.Options{Scheme: scheme}); err != nil {
+		return err
+	}
+
+	return makeCluster(ctx, others.Config)
+}
+
+func makeCluster(ctx context.Context, config *rest.Config) error {
+	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: config.Host, CertificateAuthorityData: config.CAData}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": {ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}},
+		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
+		CurrentContext: "x",
+	})
+	if err != nil {
+		return err
+	}
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "blue"}}
+	cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "127.0.0.1", Port: 6443}
+	for _, object := range []client.Object{
+		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
+		&corev1.Secret{
+			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "blue-kubeconfig", Labels: map[string]string{clusterv1.ClusterNameLabel: "blue"}},
+			Type:       clusterv1.ClusterSecretType, Data: map[string][]byte{"value": kubeconfig},
+		}, cluster,
+	} {
+		if err := management.Create(ctx, object); err != nil {
+			return err
+		}
+	}
+	cluster.Status.Initialization.InfrastructureProvisioned, cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(true), ptr.To(true)
+
+	return management.Status().Update(ctx, cluster)
+}
+
+// data is that of the ConfigMap that the chart makes; nil when it is not there.
+func data(g Gomega, ctx context.Context) map[string]string {
+	found := &corev1.ConfigMap{}
+	err := workload.Get(ctx, client.ObjectKey{Namespace: "apps", Name: "demo"}, found)
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	g.Expect(err).NotTo(HaveOccurred())
+
+	return found.Data
+}
+
+// TestAnAddonFollowsTheLabelsOfACluster: through a manager as it is shipped, from the
+// admission of the add-on to the objects in the workload cluster.
+func TestAnAddonFollowsTheLabelsOfACluster(t *testing.T) {
+	g, ctx := NewWithT(t), t.Context()
+	g.SetDefaultEventuallyTimeout(patience)
+	chart := charts.Chart{"values.yaml": "greeting: hello\n", "templates/a.yaml": `apiVersion: v1
+kind: ConfigMap
+metadata: {name: demo}
+data:
+  greeting: {{ .Values.greeting | quote }}
+  token: {{ .Values.token | quote }}
+  cluster: {{ .Values.cluster | quote }}
+  chart: {{ .Chart.Version | quote }}
+  size: {{ if gt .Values.size 2.0 }}large{{ else }}small{{ end }}
+`}
+	packed := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "chart"}, BinaryData: map[string][]byte{"chart.tgz": chart.Pack("1.0.0")}}
+	tokens := &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "tokens"}, StringData: map[string]string{"values.yaml": "token: first"}}
+	addon := &addonv1.TalosClusterAddon{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "demo"}, Spec: addonv1.TalosClusterAddonSpec{
+		ClusterSelector: metav1.LabelSelector{MatchLabels: map[string]string{"demo": "on"}},
+		Source:          addonv1.AddonSource{ConfigMap: addonv1.ConfigMapSource{Name: "chart"}},
+		Release:         addonv1.ReleaseSpec{Namespace: "apps"},
+		Values:          &apiextensionsv1.JSON{Raw: []byte(`{"greeting":"hi","size":3}`)},
+		ValuesTemplate:  "cluster: {{ .Cluster.metadata.name }}",
+		ValuesFrom:      []addonv1.ValuesReference{{Kind: addonv1.SecretValues, Name: "tokens"}},
+		Drift:           addonv1.DriftSpec{Mode: addonv1.DriftCorrect, IntervalSeconds: ptr.To(int32(10))},
+	}}
+	refused := addon.DeepCopy()
+	refused.Spec.ValuesTemplate = `{{ env "HOME" }}`
+	g.Eventually(func() error { return management.Create(ctx, refused) }).Should(MatchError(ContainSubstring(`function "env" not defined`)))
+	for _, object := range []client.Object{packed, tokens, addon} {
+		g.Expect(management.Create(ctx, object)).To(Succeed())
+	}
+	label := func(labels map[string]string) {
+		cluster := &clusterv1.Cluster{}
+		g.Expect(management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "blue"}, cluster)).To(Succeed())
+		before := cluster.DeepCopy()
+		cluster.Labels = labels
+		g.Expect(management.Patch(ctx, cluster, client.MergeFrom(before))).To(Succeed())
+	}
+	is := func(want map[string]string) {
+		t.Helper()
+		g.Eventually(func(g Gomega) { g.Expect(data(g, ctx)).To(Equal(want)) }).Should(Succeed())
+	}
+
+	label(map[string]string{"demo": "on"})
+	is(map[string]string{"greeting": "hi", "token": "first", "cluster": "blue", "chart": "1.0.0", "size": "large"})
+	g.Eventually(func(g Gomega) {
+		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(addon), addon)).To(Succeed())
+		g.Expect(conditions.IsTrue(addon, addonv1.AddonReadyCondition)).To(BeTrue())
+	}).Should(Succeed())
+
+	g.Expect(management.Get(ctx, client.ObjectKeyFromObject(tokens), tokens)).To(Succeed())
+	tokens.StringData = map[string]string{"values.yaml": "token: second"}
+	g.Expect(management.Update(ctx, tokens)).To(Succeed())
+	is(map[string]string{"greeting": "hi", "token": "second", "cluster": "blue", "chart": "1.0.0", "size": "large"})
+
+	packed.BinaryData["chart.tgz"] = chart.Pack("1.1.0")
+	g.Expect(management.Update(ctx, packed)).To(Succeed())
+	is(map[string]string{"greeting": "hi", "token": "second", "cluster": "blue", "chart": "1.1.0", "size": "large"})
+
+	g.Expect(workload.Delete(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "apps", Name: "demo"}})).To(Succeed())
+	is(map[string]string{"greeting": "hi", "token": "second", "cluster": "blue", "chart": "1.1.0", "size": "large"})
+
+	label(nil)
+	is(nil)
+	g.Eventually(func(g Gomega) {
+		releases := &addonv1.TalosClusterAddonReleaseList{}
+		g.Expect(management.List(ctx, releases)).To(Succeed())
+		g.Expect(releases.Items).To(BeEmpty())
+	}).Should(Succeed())
+	g.Expect(management.Delete(ctx, addon)).To(Succeed())
+	g.Eventually(func() error { return management.Get(ctx, client.ObjectKeyFromObject(addon), addon) }).Should(Satisfy(apierrors.IsNotFound))
+}

@@ -1,0 +1,114 @@
+// Package apiserver starts a real kube-apiserver on a real etcd for the tests of a package.
+// Both are built by the test bed the first time.
+package apiserver
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+)
+
+// startTimeout is how long the programs may take to start and to stop: the machine may be
+// busy.
+const startTimeout = 2 * time.Minute
+
+// Options say what an API server has beside the kinds of Kubernetes.
+type Options struct {
+	// CRDs are files and folders with CustomResourceDefinitions: of the repository, or
+	// absolute paths.
+	CRDs []string
+	// Webhooks are files with configurations of webhooks, of the repository. They are
+	// served by this process, where Server.Webhooks says.
+	Webhooks []string
+}
+
+// Server is an API server that runs.
+type Server struct {
+	// Config is how it is reached as administrator.
+	Config *rest.Config
+	// Webhooks is where it asks webhooks, and with which certificate.
+	Webhooks envtest.WebhookInstallOptions
+	// Stop stops it and its etcd.
+	Stop func() error
+}
+
+// Start starts an API server and its etcd.
+func Start(ctx context.Context, options Options) (*Server, error) {
+	root := repository()
+	folders, err := build(ctx, root, "kube-apiserver", "etcd")
+	if err != nil {
+		return nil, err
+	}
+	environment := &envtest.Environment{ControlPlaneStartTimeout: startTimeout, ControlPlaneStopTimeout: startTimeout, ErrorIfCRDPathMissing: true}
+	environment.CRDDirectoryPaths = below(root, options.CRDs)
+	environment.WebhookInstallOptions.Paths = below(root, options.Webhooks)
+	environment.ControlPlane.GetAPIServer().Path = filepath.Join(folders["kube-apiserver"], "kube-apiserver")
+	environment.ControlPlane.Etcd = &envtest.Etcd{Path: filepath.Join(folders["etcd"], "etcd")}
+	config, err := environment.Start()
+	if err != nil {
+		return nil, fmt.Errorf("starting the API server: %w", err)
+	}
+
+	return &Server{Config: config, Webhooks: environment.WebhookInstallOptions, Stop: environment.Stop}, nil
+}
+
+// Run runs the tests of a package beside an API server, and returns the exit code.
+func Run(options Options, tests func(*Server) int) int {
+	server, err := Start(context.Background(), options)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	code := tests(server)
+	if err := server.Stop(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+
+	return code
+}
+
+func below(root string, paths []string) []string {
+	var all []string
+	for _, path := range paths {
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(root, path)
+		}
+		all = append(all, path)
+	}
+
+	return all
+}
+
+// repository is the folder of the repository that this program was built from.
+func repository() string {
+	_, file, _, _ := runtime.Caller(0)
+
+	return filepath.Join(filepath.Dir(file), "..", "..", "..")
+}
+
+// build has the test bed build programs that are missing, and returns the folders where
+// they are.
+func build(ctx context.Context, root string, names ...string) (map[string]string, error) {
+	command := exec.CommandContext(ctx, "go", append([]string{"run", "./cmd/stack", "parts"}, names...)...) //nolint:gosec // G204: the names are constants.
+	command.Dir, command.Stderr = filepath.Join(root, "test", "stack"), os.Stderr
+	told, err := command.Output()
+	if err != nil {
+		return nil, fmt.Errorf("building %s: %w", strings.Join(names, " and "), err)
+	}
+	folders := map[string]string{}
+	for line := range strings.Lines(string(told)) {
+		name, folder, _ := strings.Cut(strings.TrimSpace(line), "\t")
+		folders[name] = folder
+	}
+
+	return folders, nil
+}
