@@ -219,9 +219,7 @@ func (r *run) compare(ctx context.Context, step Step, want error, led bool, via 
 	unclear := false
 	return eventually(ctx, func() error {
 		got := r.real.change(ctx, step, via)
-		if step.Kind == Join && want != nil && got != nil && isUnclear(got) && !slices.Contains(r.announced, step.Node) {
-			r.announced = append(r.announced, step.Node)
-		}
+		r.noteAnnounced(step, want, got)
 		switch {
 		case want == nil && got == nil:
 			return nil
@@ -243,6 +241,13 @@ func (r *run) compare(ctx context.Context, step Step, want error, led bool, via 
 		}
 		return fmt.Errorf("the model refuses with %w, etcd at n%d with %s", want, via, words(got))
 	})
+}
+
+// noteAnnounced notes a node whose addition may be carried out though it has failed.
+func (r *run) noteAnnounced(step Step, want, got error) {
+	if step.Kind == Join && want != nil && got != nil && isUnclear(got) && !slices.Contains(r.announced, step.Node) {
+		r.announced = append(r.announced, step.Node)
+	}
 }
 
 // final is an error that no waiting mends.
