@@ -23,7 +23,7 @@ type manager struct {
 }
 
 func managers(g Gomega) []manager {
-	ours, err := providers.ReadAll("..")
+	ours, err := providers.Read("..")
 	g.Expect(err).NotTo(HaveOccurred())
 	all := make([]manager, 0, len(ours))
 	for _, provider := range ours {
