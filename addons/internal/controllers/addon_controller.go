@@ -20,6 +20,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
@@ -175,7 +176,7 @@ func (r *AddonReconciler) reconcileDelete(ctx context.Context, s *addonScope) er
 		return kerrors.NewAggregate(errs)
 	}
 	before := s.addon.DeepCopy()
-	s.addon.Finalizers = withoutText(s.addon.Finalizers, addonv1.AddonFinalizer)
+	controllerutil.RemoveFinalizer(s.addon, addonv1.AddonFinalizer)
 
 	return client.IgnoreNotFound(r.Client.Patch(ctx, s.addon, client.MergeFrom(before)))
 }

@@ -10,7 +10,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	kerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -25,12 +24,6 @@ import (
 
 // maxNamed is how many objects a message names.
 const maxNamed = 3
-
-func clientKey(object client.Object) types.NamespacedName { return client.ObjectKeyFromObject(object) }
-
-func withoutText(texts []string, text string) []string {
-	return slices.DeleteFunc(slices.Clone(texts), func(other string) bool { return other == text })
-}
 
 // reconcileReleases makes a release for each Cluster that is selected, deletes those of
 // others, and lets changes go to so many clusters at a time.

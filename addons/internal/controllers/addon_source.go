@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/addons/internal/content"
@@ -55,7 +56,7 @@ func (r *AddonReconciler) reconcileSource(ctx context.Context, s *addonScope) er
 			r.resolved(s, found, digest)
 			s.again(interval(from))
 		}
-		r.tries.note(clientKey(s.addon), try, err != nil)
+		r.tries.note(client.ObjectKeyFromObject(s.addon), try, err != nil)
 	}
 
 	return r.unresolved(s, err)
@@ -90,7 +91,7 @@ func available(chart addonv1.ChartStatus) condition.Finding {
 
 // lastFinding is what was found when the source was asked last.
 func (r *AddonReconciler) lastFinding(s *addonScope, digest string) condition.Finding {
-	if s.chart.SourceDigest == digest && !r.tries.failed(clientKey(s.addon)) {
+	if s.chart.SourceDigest == digest && !r.tries.failed(client.ObjectKeyFromObject(s.addon)) {
 		return available(s.chart)
 	}
 
@@ -100,7 +101,7 @@ func (r *AddonReconciler) lastFinding(s *addonScope, digest string) condition.Fi
 // due reports whether a source is to be asked, or how long to wait. It is when it was not
 // asked yet, is another one, can be used by others, or has not been asked for its interval.
 func (r *AddonReconciler) due(s *addonScope, now try) (bool, time.Duration) {
-	last, known := r.tries.last(clientKey(s.addon))
+	last, known := r.tries.last(client.ObjectKeyFromObject(s.addon))
 	if known && last.try == now && last.isFailed {
 		wait := last.at.Add(sourceRetryInterval).Sub(r.Clock.Now())
 		return wait <= 0, wait

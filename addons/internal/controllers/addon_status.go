@@ -15,10 +15,6 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 )
 
-func isTrue(object conditions.Getter, conditionType string) bool {
-	return conditions.IsTrue(object, conditionType)
-}
-
 // reconcileStatus derives the status from what was found, and writes it. reconcileErr is
 // how the reconcile ended.
 func (r *AddonReconciler) reconcileStatus(ctx context.Context, s *addonScope, helper *patch.Helper, reconcileErr error) error {
@@ -58,7 +54,7 @@ func (s *addonScope) count(status *addonv1.TalosClusterAddonStatus) {
 		if order.HasFailed(release) {
 			failed++
 		}
-		if isTrue(release, addonv1.DriftedCondition) {
+		if conditions.IsTrue(release, addonv1.DriftedCondition) {
 			drifted++
 		}
 	}

@@ -122,6 +122,8 @@ type shelf struct {
 	versions map[string]string
 	err      error
 	asked    int
+	// noArchive is why archives cannot be fetched; nil when they can.
+	noArchive error
 }
 
 func (s *shelf) Resolve(_ context.Context, from addonv1.AddonSource, _ source.Access, _ addonv1.ChartStatus) (addonv1.ChartStatus, error) {
@@ -144,7 +146,7 @@ func (s *shelf) Take(archive []byte) (addonv1.ChartStatus, error) {
 }
 
 func (s *shelf) Archive(_ context.Context, _ addonv1.AddonSource, _ source.Access, chart addonv1.ChartStatus) ([]byte, error) {
-	return []byte(chart.Version), nil
+	return []byte(chart.Version), s.noArchive
 }
 
 // bed is a management cluster with the controllers of the provider.

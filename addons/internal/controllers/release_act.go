@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
@@ -127,7 +129,7 @@ func (r *ReleaseReconciler) due(s *releaseScope) (time.Duration, bool) {
 	}
 	if settled {
 		drift := r.driftIsDue(s)
-		if drift == 0 || (s.addon.Spec.Phase == addonv1.PhaseNetwork && !isTrue(s.release, addonv1.ReleasedCondition)) {
+		if drift == 0 || (s.addon.Spec.Phase == addonv1.PhaseNetwork && !conditions.IsTrue(s.release, addonv1.ReleasedCondition)) {
 			return 0, true
 		}
 		return max(drift, 0), false
@@ -152,13 +154,8 @@ func (r *ReleaseReconciler) takeResult(ctx context.Context, s *releaseScope) {
 		s.release.Status.Plan = *result.Plan
 		return
 	}
-	switch result.State {
-	case addonv1.StateUnmanaged:
-		s.decided = condition.False(result.Reason, result.Message)
-	case addonv1.StateLocked:
-		s.decided = condition.Unknown(addonv1.LockedReason, result.Message)
-	default:
-	}
+	s.decided = decidedBy(result)
+	s.removed = result.Digest == uninstallDigest && result.Err == nil && result.State == addonv1.StateAbsent
 	status := &s.release.Status
 	status.Action = ""
 	for _, done := range result.Done {
@@ -182,6 +179,29 @@ func (r *ReleaseReconciler) takeResult(ctx context.Context, s *releaseScope) {
 	if result.Err != nil {
 		ctrl.LoggerFrom(ctx).Info("A job has ended without a result", "reason", result.Err.Error())
 	}
+}
+
+// decidedBy is what a job has said that could do nothing.
+func decidedBy(result *release.Result) condition.Finding {
+	switch {
+	case result.Err != nil:
+		return condition.Unknown(reasonOf(result.Err, addonv1.ClusterUnreachableReason), cut(result.Err.Error()))
+	case result.State == addonv1.StateUnmanaged:
+		return condition.False(result.Reason, result.Message)
+	case result.State == addonv1.StateLocked:
+		return condition.Unknown(addonv1.LockedReason, result.Message)
+	}
+
+	return condition.Finding{}
+}
+
+// reasonOf is the reason that an error has, or another one.
+func reasonOf(err error, other string) string {
+	if refused := (*release.RefusedError)(nil); errors.As(err, &refused) {
+		return refused.Reason
+	}
+
+	return other
 }
 
 func (r *ReleaseReconciler) takeDeployed(status *addonv1.TalosClusterAddonReleaseStatus, result *release.Result) {
@@ -220,7 +240,7 @@ func cut(text string) string {
 		return text
 	}
 
-	return text[:maxMessage-len("...")] + "..."
+	return strings.ToValidUTF8(text[:maxMessage-len("...")], "") + "..."
 }
 
 // holdOf is how long to leave a release alone after a job.
@@ -244,12 +264,7 @@ func holdOf(result *release.Result) time.Duration {
 // tell records an action as an event.
 func (r *ReleaseReconciler) tell(s *releaseScope, done release.Done) {
 	if done.Err != nil {
-		said := (*release.RefusedError)(nil)
-		reason := addonv1.ActionFailedReason
-		if errors.As(done.Err, &said) {
-			reason = said.Reason
-		}
-		r.Recorder.Eventf(s.release, nil, corev1.EventTypeWarning, reason, string(done.Action), "%s has failed: %s", done.Action, done.Err.Error())
+		r.Recorder.Eventf(s.release, nil, corev1.EventTypeWarning, reasonOf(done.Err, addonv1.ActionFailedReason), string(done.Action), "%s has failed: %s", done.Action, done.Err.Error())
 		return
 	}
 	r.Recorder.Eventf(s.release, nil, corev1.EventTypeNormal, string(done.Action), string(done.Action), "%s has taken %s", done.Action, done.Took.Round(time.Second/10))

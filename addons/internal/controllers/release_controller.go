@@ -138,6 +138,8 @@ type releaseScope struct {
 	readiness *string
 	// decided is what a job has said that could do nothing.
 	decided condition.Finding
+	// removed reports whether the release was uninstalled, or there was none.
+	removed bool
 	// gone reports whether the object was let go.
 	gone bool
 	// ended reports whether the result of a job was taken in.
@@ -244,8 +246,7 @@ func (r *ReleaseReconciler) gatherOwners(ctx context.Context, s *releaseScope) e
 	return nil
 }
 
-// addonToReleases maps an add-on to its releases, and to those of the add-ons that wait
-// for it.
+// addonToReleases maps an add-on to its releases.
 func (r *ReleaseReconciler) addonToReleases(ctx context.Context, object client.Object) []ctrl.Request {
 	return r.releasesThat(ctx, object.GetNamespace(), func(release *addonv1.TalosClusterAddonRelease) bool {
 		return release.Spec.AddonName == object.GetName()

@@ -13,6 +13,7 @@ import (
 	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/addons/internal/naming"
@@ -41,7 +42,7 @@ func (r *ReleaseReconciler) reconcileDelete(ctx context.Context, s *releaseScope
 		}
 		return r.letGo(ctx, s)
 	}
-	if s.ended && s.release.Status.State == addonv1.StateAbsent {
+	if s.removed {
 		r.Recorder.Eventf(s.release, nil, corev1.EventTypeNormal, string(addonv1.ActionUninstall), "Delete", "Release %s/%s is uninstalled from Cluster %s",
 			s.release.Spec.ReleaseNamespace, s.release.Spec.ReleaseName, s.release.Spec.ClusterName)
 		return r.letGo(ctx, s)
@@ -139,7 +140,7 @@ func (r *ReleaseReconciler) removalOf(s *releaseScope) release.Removal {
 
 func (r *ReleaseReconciler) letGo(ctx context.Context, s *releaseScope) error {
 	before := s.release.DeepCopy()
-	s.release.Finalizers = withoutText(s.release.Finalizers, addonv1.ReleaseFinalizer)
+	controllerutil.RemoveFinalizer(s.release, addonv1.ReleaseFinalizer)
 	s.gone = true
 
 	return client.IgnoreNotFound(r.Client.Patch(ctx, s.release, client.MergeFrom(before)))

@@ -6,7 +6,6 @@ import (
 
 	"helm.sh/helm/v3/pkg/chart"
 	"helm.sh/helm/v3/pkg/chart/loader"
-	"helm.sh/helm/v3/pkg/chartutil"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/addons/internal/release"
@@ -55,22 +54,4 @@ func load(archive []byte) (*chart.Chart, error) {
 	}
 
 	return loaded, nil
-}
-
-// CheckValues reports why the schema of a chart refuses values; nil when it does not, or
-// the chart has none.
-func CheckValues(archive []byte, values map[string]any) error {
-	loaded, err := load(archive)
-	if err != nil {
-		return err
-	}
-	merged, err := chartutil.CoalesceValues(loaded, clone(values))
-	if err == nil {
-		err = chartutil.ValidateAgainstSchema(loaded, merged)
-	}
-	if err != nil {
-		return &release.RefusedError{Reason: addonv1.ValuesInvalidReason, Message: "the chart refuses the values: " + err.Error()}
-	}
-
-	return nil
 }

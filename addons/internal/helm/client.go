@@ -20,6 +20,7 @@ import (
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/addons/internal/release"
+	"github.com/capi-talos/capi-talos/addons/internal/values"
 )
 
 // keptLines is how many of the last lines that Helm logs are kept: some of its errors
@@ -117,6 +118,8 @@ func (c *Client) Install(ctx context.Context, request release.Request) (release.
 	install := action.NewInstall(config)
 	install.ReleaseName, install.Namespace = request.Name, request.Namespace
 	install.CreateNamespace = request.Options.CreateNamespace
+	// There may be the history of a release that was uninstalled with helm uninstall --keep-history.
+	install.Replace = true
 	install.SkipCRDs, install.Labels = true, labelsOf(request)
 	install.Timeout, install.Wait, install.WaitForJobs = request.Options.Timeout, waits(request.Options), waitsForJobs(request.Options)
 	if request.DryRun {
@@ -208,6 +211,7 @@ func (c *Client) Rollback(ctx context.Context, target release.Target, revision i
 	if err != nil {
 		return classify(err)
 	}
+	hidden := hiddenOf(config, target.Name)
 	err = rollback.Run(target.Name)
 	if err != nil && lostByFailure.MatchString(err.Error()) {
 		// It has made a failed revision, which has the objects of the former one.
@@ -217,7 +221,7 @@ func (c *Client) Rollback(ctx context.Context, target release.Target, revision i
 		err = c.prune(ctx, config, target, failed)
 	}
 	if err != nil {
-		return classify(fmt.Errorf("rolling back to revision %d: %w", revision, err))
+		return release.Redact(classify(fmt.Errorf("rolling back to revision %d: %w", revision, err)), hidden.In)
 	}
 
 	return nil
@@ -232,11 +236,28 @@ func (c *Client) Uninstall(_ context.Context, target release.Target, options rel
 	uninstall := action.NewUninstall(config)
 	uninstall.IgnoreNotFound, uninstall.Timeout = true, options.Timeout
 	uninstall.Wait = options.Wait != addonv1.WaitNone
+	hidden := hiddenOf(config, target.Name)
 	if _, err := uninstall.Run(target.Name); err != nil && !errors.Is(err, driver.ErrReleaseNotFound) {
-		return classify(fmt.Errorf("uninstalling: %w (%q)", err, logged.last))
+		return release.Redact(classify(fmt.Errorf("uninstalling: %w (%q)", err, logged.last)), hidden.In)
 	}
 
 	return nil
+}
+
+// hiddenOf are the values of all revisions of a release: what is undone or removed was made
+// of values that whoever asks for it does not know. A release that cannot be read has none
+// to show.
+func hiddenOf(config *action.Configuration, name string) *values.Hidden {
+	hidden := &values.Hidden{}
+	history, err := config.Releases.History(name)
+	if err != nil {
+		return hidden
+	}
+	for _, revision := range history {
+		hidden.HideSecret(revision.Config)
+	}
+
+	return hidden
 }
 
 // Test implements release.Helm.

@@ -14,6 +14,7 @@ import (
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/addons/internal/release"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 )
 
 // buffered is how many ends of jobs may be told before somebody listens.
@@ -95,9 +96,9 @@ func (j *Jobs) admits(key Key) bool {
 			ofCluster++
 		}
 	}
-	left := j.limits.Total - (len(j.running) - ofNamespace)
+	share := reconciliation.Share(j.limits.Total, len(j.running)-ofNamespace)
 
-	return ofCluster < j.limits.PerCluster && ofNamespace < max((left+1)/2, 1) && len(j.running) < j.limits.Total
+	return ofCluster < j.limits.PerCluster && ofNamespace < share && len(j.running) < j.limits.Total
 }
 
 func without(keys []Key, key Key) []Key {

@@ -154,3 +154,30 @@ type RefusedError struct {
 
 // Error implements error.
 func (e *RefusedError) Error() string { return e.Message }
+
+// Redact is an error whose message a function has changed, so that no values are in it. It
+// is still ErrUnreachable or a *RefusedError when it was.
+func Redact(err error, change func(string) string) error {
+	if err == nil {
+		return nil
+	}
+	message := change(err.Error())
+	if refused := (*RefusedError)(nil); errors.As(err, &refused) {
+		return &RefusedError{Reason: refused.Reason, Message: message}
+	}
+	if errors.Is(err, ErrUnreachable) {
+		return &unreachableError{message}
+	}
+
+	return errors.New(message)
+}
+
+// unreachableError is ErrUnreachable with a message that begins with it, or with what was
+// left of that.
+type unreachableError struct{ message string }
+
+// Error implements error.
+func (e *unreachableError) Error() string { return e.message }
+
+// Unwrap makes it ErrUnreachable.
+func (e *unreachableError) Unwrap() error { return ErrUnreachable }

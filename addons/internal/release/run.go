@@ -60,7 +60,7 @@ type Result struct {
 	Plan *addonv1.ReleasePlan
 	// Done are the actions that were carried out, and how long they took.
 	Done []Done
-	// Err is why nothing more is known. It counts as no failure.
+	// Err is why nothing more is known, or could be tried. It counts as no failure.
 	Err error
 }
 
@@ -78,22 +78,11 @@ func (r Result) Redacted(change func(string) string) Result {
 	}
 	r.Done = slices.Clone(r.Done)
 	for i := range r.Done {
-		r.Done[i].Err = redacted(r.Done[i].Err, change)
+		r.Done[i].Err = Redact(r.Done[i].Err, change)
 	}
-	r.Err = redacted(r.Err, change)
+	r.Err = Redact(r.Err, change)
 
 	return r
-}
-
-func redacted(err error, change func(string) string) error {
-	if err == nil {
-		return nil
-	}
-	if refused := (*RefusedError)(nil); errors.As(err, &refused) {
-		return &RefusedError{Reason: refused.Reason, Message: change(err.Error())}
-	}
-
-	return errors.New(change(err.Error()))
 }
 
 // Failure is an action that has failed.
@@ -149,8 +138,18 @@ func (r *run) step(ctx context.Context, progress func(addonv1.ReleaseAction)) bo
 	}
 	r.done[action] = true
 	progress(action)
+	request := r.task.Request
+	if action == addonv1.ActionInstall || action == addonv1.ActionUpgrade {
+		archive, err := r.task.Fetch(ctx)
+		if err != nil {
+			// Nothing was tried: whoever serves charts is waited for.
+			r.result.Err = &RefusedError{Reason: addonv1.WaitingForChartReason, Message: err.Error()}
+			return false
+		}
+		request.Chart = archive
+	}
 	began := r.Clock.Now()
-	err := r.act(ctx, action)
+	err := r.act(ctx, action, request)
 	r.result.Done = append(r.result.Done, Done{Action: action, Revision: r.number(), Took: r.Clock.Since(began), Err: err})
 	if err != nil {
 		return r.fail(ctx, action, err)
@@ -226,15 +225,7 @@ func (r *run) number() int32 {
 	return r.result.Last.Number
 }
 
-func (r *run) act(ctx context.Context, action addonv1.ReleaseAction) error {
-	request := r.task.Request
-	if action == addonv1.ActionInstall || action == addonv1.ActionUpgrade {
-		archive, err := r.task.Fetch(ctx)
-		if err != nil {
-			return err
-		}
-		request.Chart = archive
-	}
+func (r *run) act(ctx context.Context, action addonv1.ReleaseAction, request Request) error {
 	var err error
 	switch action {
 	case addonv1.ActionInstall:

@@ -167,9 +167,9 @@ func TestAnAPIServerThatIsGoneIsNoFailureOfTheRelease(t *testing.T) {
 
 func TestAChartThatCannotBeFetchedIsTold(t *testing.T) {
 	g, b := NewWithT(t), newBed()
-	b.task.Fetch = func(context.Context) ([]byte, error) { return nil, errAPI }
+	b.task.Fetch = func(context.Context) ([]byte, error) { return nil, errOwn }
 	result := b.run(t.Context())
-	g.Expect(result.Err).To(MatchError(errAPI))
+	g.Expect(result.Err).To(MatchError(&release.RefusedError{Reason: addonv1.WaitingForChartReason, Message: errOwn.Error()}))
 	g.Expect(result.Failures).To(BeZero())
 	g.Expect(b.helm.Calls()).NotTo(ContainElement(fake.Install))
 }

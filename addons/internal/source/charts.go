@@ -5,6 +5,8 @@ import (
 	"slices"
 	"sync"
 
+	"golang.org/x/sync/singleflight"
+
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 )
 
@@ -28,10 +30,11 @@ type Charts struct {
 	// inspect reads what an archive says of itself, and refuses what is no chart.
 	inspect func(archive []byte) (Metadata, error)
 
+	// fetching has others wait that want the same archive.
+	fetching singleflight.Group
+
 	mu   sync.Mutex
 	kept []archive
-	// fetching are the digests that are being fetched, for others to wait for.
-	fetching map[string]*sync.Mutex
 }
 
 // archive is the archive of a chart.
@@ -42,7 +45,7 @@ type archive struct {
 
 // NewCharts returns charts that are found by finder.
 func NewCharts(finder Finder, inspect func(archive []byte) (Metadata, error)) *Charts {
-	return &Charts{finder: finder, inspect: inspect, fetching: map[string]*sync.Mutex{}}
+	return &Charts{finder: finder, inspect: inspect}
 }
 
 // Resolve finds the newest chart that a source allows. An archive whose digest is that of
@@ -80,11 +83,21 @@ func (c *Charts) Take(content []byte) (addonv1.ChartStatus, error) {
 
 // Archive returns the archive of a chart that a source was resolved to.
 func (c *Charts) Archive(ctx context.Context, source addonv1.AddonSource, access Access, chart addonv1.ChartStatus) ([]byte, error) {
-	unlock := c.lock(chart.Digest)
-	defer unlock()
-	if content := c.find(chart.Digest); content != nil {
-		return content, nil
+	content, err, _ := c.fetching.Do(chart.Digest, func() (any, error) {
+		if kept := c.find(chart.Digest); kept != nil {
+			return kept, nil
+		}
+		return c.fetch(ctx, source, access, chart)
+	})
+	if err != nil {
+		return nil, err
 	}
+
+	return content.([]byte), nil //nolint:forcetypeassert // Both are.
+}
+
+// fetch fetches that archive, and no newer one.
+func (c *Charts) fetch(ctx context.Context, source addonv1.AddonSource, access Access, chart addonv1.ChartStatus) ([]byte, error) {
 	exact := *source.DeepCopy()
 	exact.Repository.Version, exact.Registry.Version = versionOf(source.Repository != addonv1.RepositorySource{}, chart), versionOf(source.Registry != addonv1.RegistrySource{}, chart)
 	found, err := c.finder.Find(ctx, exact, access)
@@ -111,20 +124,6 @@ func versionOf(isSource bool, chart addonv1.ChartStatus) string {
 	return chart.Version
 }
 
-// lock has others wait that want the same archive.
-func (c *Charts) lock(digest string) (unlock func()) {
-	c.mu.Lock()
-	one := c.fetching[digest]
-	if one == nil {
-		one = &sync.Mutex{}
-		c.fetching[digest] = one
-	}
-	c.mu.Unlock()
-	one.Lock()
-
-	return one.Unlock
-}
-
 func (c *Charts) find(digest string) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -146,9 +145,6 @@ func (c *Charts) keep(made archive) {
 	total := 0
 	for i, one := range slices.Backward(c.kept) {
 		if total += len(one.content); total > maxKept && i < len(c.kept)-1 {
-			for _, gone := range c.kept[:i+1] {
-				delete(c.fetching, gone.digest)
-			}
 			c.kept = slices.Clone(c.kept[i+1:])
 			return
 		}

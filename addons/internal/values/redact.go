@@ -1,6 +1,7 @@
 package values
 
 import (
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"slices"
@@ -30,9 +31,16 @@ func (h *Hidden) Hide(part Part, isSecret bool) {
 	if isSecret {
 		least = minSecret
 	}
-	h.add(made, least)
+	h.hide(made, least)
+}
+
+// HideSecret adds values any of which may have come from a Secret.
+func (h *Hidden) HideSecret(values map[string]any) { h.hide(values, minSecret) }
+
+func (h *Hidden) hide(values map[string]any, least int) {
+	h.add(values, least)
 	// Longer ones go first: they may contain others.
-	slices.SortFunc(h.texts, func(a, b string) int { return len(b) - len(a) })
+	slices.SortFunc(h.texts, func(a, b string) int { return cmp.Or(len(b)-len(a), cmp.Compare(a, b)) })
 	h.texts = slices.Compact(h.texts)
 }
 

@@ -25,6 +25,10 @@ func Fairly(reconciler reconcile.Reconciler, workers int) reconcile.Reconciler {
 	return &fair{inner: reconciler, workers: max(workers, 1), running: map[string]int{}}
 }
 
+// Share is how many of some workers a namespace may take, while others have so many: half
+// of those that are left, and at least one.
+func Share(workers, others int) int { return max((workers-others+1)/2, 1) }
+
 type fair struct {
 	inner   reconcile.Reconciler
 	workers int
@@ -49,8 +53,7 @@ func (f *fair) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.
 func (f *fair) begin(namespace string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	left := f.workers - (f.total - f.running[namespace])
-	if share := max((left+1)/2, 1); f.running[namespace] >= share {
+	if f.running[namespace] >= Share(f.workers, f.total-f.running[namespace]) {
 		return false
 	}
 	f.running[namespace]++

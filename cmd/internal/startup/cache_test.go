@@ -1,6 +1,7 @@
 package startup
 
 import (
+	"fmt"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -40,5 +41,19 @@ func TestCachesKeepTheSecretsThatTheirManagerReads(t *testing.T) {
 			}
 			g.Expect(kept).To(ConsistOf(c.kept))
 		})
+	}
+}
+
+// TestAManagerThatFollowsSecretsKnowsThemAll: and the others only those of clusters.
+func TestAManagerThatFollowsSecretsKnowsThemAll(t *testing.T) {
+	for _, watches := range []bool{false, true} {
+		g, scheme := NewWithT(t), runtime.NewScheme()
+		g.Expect(clientgoscheme.AddToScheme(scheme)).To(Succeed())
+		program := Program{Name: fmt.Sprint("follows ", watches), WatchesSecrets: watches}
+		for object, byObject := range cacheOptions(scheme, program, &options{}).ByObject {
+			if _, isSecret := object.(*corev1.Secret); isSecret {
+				g.Expect(byObject.Label == nil).To(Equal(watches))
+			}
+		}
 	}
 }

@@ -14,10 +14,8 @@ import (
 type Chart map[string]string
 
 // Pack packs a chart of the name demo into an archive, which is the same each time.
-func (c Chart) Pack(version string) []byte { return c.PackAs("demo", version) }
-
-// PackAs packs a chart of some name.
-func (c Chart) PackAs(name, version string) []byte {
+func (c Chart) Pack(version string) []byte {
+	const name = "demo"
 	files := maps.Clone(c)
 	if files == nil {
 		files = Chart{}

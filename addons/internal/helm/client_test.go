@@ -1,14 +1,10 @@
 package helm_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
-	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,12 +14,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
-	clocktesting "k8s.io/utils/clock/testing"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/addons/internal/drift"
 	"github.com/capi-talos/capi-talos/addons/internal/helm"
 	"github.com/capi-talos/capi-talos/addons/internal/release"
 	"github.com/capi-talos/capi-talos/test/support/apiserver"
@@ -206,6 +200,40 @@ metadata: {name: NOT-A-NAME}
 	}
 }
 
+// TestErrorsHaveNoValuesOfFormerRevisions: what is undone or removed was made of values
+// that nobody may ask for any more.
+func TestErrorsHaveNoValuesOfFormerRevisions(t *testing.T) {
+	b, ctx := newBed(t), t.Context()
+	hook := charts.Chart{"templates/hook.yaml": `apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {{ .Values.token | quote }}
+  annotations: {helm.sh/hook: "pre-delete,pre-rollback"}
+`}
+	_, err := b.helm.Install(ctx, b.request(hook.Pack("1.0.0"), map[string]any{"token": "Hunter2_x"}))
+	b.Expect(err).NotTo(HaveOccurred())
+	_, err = b.helm.Upgrade(ctx, b.request(demo.Pack("1.1.0"), nil))
+	b.Expect(err).NotTo(HaveOccurred())
+	err = b.helm.Rollback(ctx, b.target, 1, release.Options{Timeout: time.Minute})
+	b.Expect(err).To(MatchError(And(ContainSubstring(`Invalid value: "***"`), Not(ContainSubstring("Hunter2_x")))))
+	err = b.helm.Uninstall(ctx, b.target, release.Options{Timeout: time.Minute})
+	b.Expect(err).To(MatchError(And(ContainSubstring(`Invalid value: "***"`), Not(ContainSubstring("Hunter2_x")))))
+}
+
+// TestAKeptHistoryIsNoObstacle: somebody may have uninstalled the release by hand, and
+// kept its history.
+func TestAKeptHistoryIsNoObstacle(t *testing.T) {
+	b, ctx := newBed(t), t.Context()
+	_, err := b.helm.Install(ctx, b.request(demo.Pack("1.0.0"), nil))
+	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(b.helm.UninstallKeepingHistory(b.target)).To(Succeed())
+	b.Expect(b.history()[0].Status).To(Equal(release.Uninstalled))
+	_, err = b.helm.Install(ctx, b.request(demo.Pack("1.1.0"), nil))
+	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(b.history()[0].Status).To(Equal(release.Deployed))
+	b.Expect(b.data()).To(HaveKeyWithValue("chart", "1.1.0"))
+}
+
 func TestADryRunWritesNothing(t *testing.T) {
 	b, ctx := newBed(t), t.Context()
 	b.Expect(b.live.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: b.target.Namespace}})).To(Succeed())
@@ -304,56 +332,6 @@ spec:
 	b.Expect(err).To(MatchError(ContainSubstring("larger than the maximum file size")))
 }
 
-// TestCustomResourceDefinitionsFollowTheirPolicy, at upgrades as well, and none is lost.
-func TestCustomResourceDefinitionsFollowTheirPolicy(t *testing.T) {
-	b, ctx := newBed(t), t.Context()
-	crd := func(kind, description string) string {
-		return fmt.Sprintf(`apiVersion: apiextensions.k8s.io/v1
-kind: CustomResourceDefinition
-metadata: {name: %[1]ss.policy.example.com}
-spec:
-  group: policy.example.com
-  names: {kind: %[1]s, plural: %[1]ss}
-  scope: Namespaced
-  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object, description: %[2]s}}}]
-`, kind, description)
-	}
-	described := func(kind string) string {
-		found := &metav1.PartialObjectMetadata{TypeMeta: metav1.TypeMeta{APIVersion: "apiextensions.k8s.io/v1", Kind: "CustomResourceDefinition"}}
-		err := b.live.Get(ctx, client.ObjectKey{Name: kind + "s.policy.example.com"}, found)
-		if apierrors.IsNotFound(err) {
-			return "missing"
-		}
-		b.Expect(err).NotTo(HaveOccurred())
-		return fmt.Sprint("generation ", found.Generation)
-	}
-	custom := "apiVersion: policy.example.com/v1\nkind: one\nmetadata: {name: demo}\n"
-	request := b.request(charts.Chart{"crds/one.yaml": crd("one", "first"), "templates/one.yaml": custom}.Pack("1.0.0"), nil)
-	_, err := b.helm.Install(ctx, request)
-	b.Expect(err).NotTo(HaveOccurred())
-	b.Expect(described("one")).To(Equal("generation 1"))
-
-	request.Chart = charts.Chart{"crds/one.yaml": crd("one", "second"), "crds/two.yaml": crd("two", "first"), "templates/one.yaml": custom}.Pack("2.0.0")
-	request.Options.CRDs = addonv1.CRDSkip
-	_, err = b.helm.Upgrade(ctx, request)
-	b.Expect(err).NotTo(HaveOccurred())
-	b.Expect(described("two")).To(Equal("missing"))
-
-	request.Options.CRDs = addonv1.CRDCreate
-	_, err = b.helm.Upgrade(ctx, request)
-	b.Expect(err).NotTo(HaveOccurred())
-	b.Expect(described("two")).To(Equal("generation 1"))
-	b.Expect(described("one")).To(Equal("generation 1"))
-
-	request.Options.CRDs = addonv1.CRDCreateReplace
-	_, err = b.helm.Upgrade(ctx, request)
-	b.Expect(err).NotTo(HaveOccurred())
-	b.Expect(described("one")).To(Equal("generation 2"))
-
-	b.Expect(b.helm.Uninstall(ctx, b.target, request.Options)).To(Succeed())
-	b.Expect(described("one")).To(Equal("generation 2"))
-}
-
 func TestAnAPIServerThatDoesNotAnswerIsToldApart(t *testing.T) {
 	b := newBed(t)
 	gone := rest.CopyConfig(server)
@@ -374,172 +352,4 @@ func TestAnAPIServerThatDoesNotAnswerIsToldApart(t *testing.T) {
 	b.Expect(lost.Uninstall(t.Context(), b.target, request.Options)).To(MatchError(release.ErrUnreachable))
 	b.Expect(lost.Unlock(t.Context(), b.target, 1)).To(MatchError(release.ErrUnreachable))
 	b.Expect(lost.Test(t.Context(), b.target, request.Options)).To(MatchError(release.ErrUnreachable))
-}
-
-func TestDriftIsSeenAndCorrected(t *testing.T) {
-	b, ctx := newBed(t), t.Context()
-	_, err := b.helm.Install(ctx, b.request(demo.Pack("1.0.0"), nil))
-	b.Expect(err).NotTo(HaveOccurred())
-	content, err := b.helm.Get(ctx, b.target)
-	b.Expect(err).NotTo(HaveOccurred())
-	of := drift.Objects{Client: b.live}
-	drifted := func() []addonv1.DriftedObject {
-		found, err := of.Drift(ctx, content)
-		b.Expect(err).NotTo(HaveOccurred())
-		return found
-	}
-	b.Expect(drifted()).To(BeEmpty())
-	edit := func(change func(*corev1.ConfigMap)) {
-		found := &corev1.ConfigMap{}
-		b.Expect(b.live.Get(ctx, client.ObjectKey{Namespace: b.target.Namespace, Name: "demo"}, found)).To(Succeed())
-		change(found)
-		b.Expect(b.live.Update(ctx, found)).To(Succeed())
-	}
-	name := "ConfigMap/" + b.target.Namespace + "/demo"
-
-	edit(func(c *corev1.ConfigMap) { c.Data["extra"], c.Labels["team"] = "theirs", "x" })
-	b.Expect(drifted()).To(BeEmpty(), "what others have added is no drift")
-
-	edit(func(c *corev1.ConfigMap) { c.Data["greeting"] = "changed"; delete(c.Labels, release.ManagedByLabel) })
-	b.Expect(drifted()).To(Equal([]addonv1.DriftedObject{{Object: name, Change: "/data/greeting, /metadata/labels/app.kubernetes.io~1managed-by"}}))
-	b.Expect(of.Correct(ctx, content, nil)).To(Succeed())
-	b.Expect(drifted()).To(HaveLen(1), "only what is named is corrected")
-	b.Expect(of.Correct(ctx, content, drifted())).To(Succeed())
-	b.Expect(b.data()).To(Equal(map[string]string{"greeting": "hello", "chart": "1.0.0", "extra": "theirs"}))
-	b.Expect(drifted()).To(BeEmpty())
-
-	of.Ignore = []addonv1.DriftIgnoreRule{{Kind: "ConfigMap", Paths: []string{"/data/greeting"}}}
-	edit(func(c *corev1.ConfigMap) { c.Data["greeting"], c.Data["chart"] = "changed", "changed" })
-	b.Expect(drifted()).To(Equal([]addonv1.DriftedObject{{Object: name, Change: "/data/chart"}}))
-	of.Ignore = []addonv1.DriftIgnoreRule{{Name: "demo", Paths: []string{""}}}
-	b.Expect(drifted()).To(BeEmpty())
-	of.Ignore = []addonv1.DriftIgnoreRule{{Kind: "Secret", Paths: []string{""}}, {Name: "other", Paths: []string{""}}}
-	b.Expect(drifted()).To(HaveLen(1))
-
-	of.Ignore = nil
-	b.Expect(b.live.Delete(ctx, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: b.target.Namespace, Name: "demo"}})).To(Succeed())
-	b.Expect(drifted()).To(Equal([]addonv1.DriftedObject{{Object: name, Change: "Missing"}}))
-	b.Expect(of.Correct(ctx, content, drifted())).To(Succeed())
-	b.Expect(b.data()).To(Equal(map[string]string{"greeting": "hello", "chart": "1.0.0"}))
-
-	// What was corrected is Helm's as before.
-	_, err = b.helm.Upgrade(ctx, b.request(demo.Pack("1.1.0"), nil))
-	b.Expect(err).NotTo(HaveOccurred())
-	b.Expect(b.data()).To(HaveKeyWithValue("chart", "1.1.0"))
-	b.Expect(b.helm.Uninstall(ctx, b.target, release.Options{Timeout: time.Minute})).To(Succeed())
-	b.Expect(b.data()).To(BeNil())
-}
-
-// objects are those of a release; nobody waits for them.
-type objects struct{ drift.Objects }
-
-func (objects) Waiting(context.Context, release.Content) (string, error) { return "", nil }
-
-// dying is a connection of a manager that dies before it writes so many times to Helm's
-// storage: nothing reaches the API server from then on.
-type dying struct {
-	http.RoundTripper
-
-	left *atomic.Int32
-}
-
-func (d dying) RoundTrip(request *http.Request) (*http.Response, error) {
-	if isStorage(request) {
-		d.left.Add(-1)
-	}
-	if d.left.Load() < 0 {
-		return nil, errors.New("the manager is dead")
-	}
-
-	return d.RoundTripper.RoundTrip(request)
-}
-
-// isStorage reports whether a request writes a Secret of Helm's.
-func isStorage(request *http.Request) bool {
-	return request.Method != http.MethodGet && strings.Contains(request.URL.Path, "/secrets")
-}
-
-// TestAManagerThatDiesAtAnyWriteLeavesNothingStuck: whichever write to Helm's storage is
-// its last, the next manager ends with one release as it is asked for, or with none.
-func TestAManagerThatDiesAtAnyWriteLeavesNothingStuck(t *testing.T) {
-	hook := "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: hook\n  annotations: {helm.sh/hook: \"pre-install,post-upgrade,pre-rollback,post-delete\"}\n"
-	withHook := charts.Chart{"values.yaml": demo["values.yaml"], "templates/a.yaml": demo["templates/a.yaml"], "templates/hook.yaml": hook}
-	broken := charts.Chart{"values.yaml": demo["values.yaml"], "templates/a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: NOT-A-NAME}\n"}
-	for name, tt := range map[string]struct {
-		before  []charts.Chart // Installed and upgraded to before.
-		act     func(ctx context.Context, h *helm.Client, b *bed) error
-		present bool
-	}{
-		"install": {act: func(ctx context.Context, h *helm.Client, b *bed) error {
-			_, err := h.Install(ctx, b.request(withHook.Pack("1.0.0"), nil))
-			return err
-		}, present: true},
-		"upgrade": {before: []charts.Chart{demo}, act: func(ctx context.Context, h *helm.Client, b *bed) error {
-			_, err := h.Upgrade(ctx, b.request(withHook.Pack("1.0.0"), nil))
-			return err
-		}, present: true},
-		"an upgrade that fails": {before: []charts.Chart{demo}, act: func(ctx context.Context, h *helm.Client, b *bed) error {
-			_, err := h.Upgrade(ctx, b.request(broken.Pack("1.0.0"), nil))
-			return err
-		}, present: true},
-		"rollback": {before: []charts.Chart{demo, withHook}, act: func(ctx context.Context, h *helm.Client, b *bed) error {
-			return h.Rollback(ctx, b.target, 1, release.Options{Timeout: time.Minute})
-		}, present: true},
-		"uninstall": {before: []charts.Chart{demo, withHook}, act: func(ctx context.Context, h *helm.Client, b *bed) error {
-			return h.Uninstall(ctx, b.target, release.Options{Timeout: time.Minute})
-		}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for writes := int32(0); ; writes++ {
-				b := newBed(t)
-				b.target.Namespace += fmt.Sprint("-", writes)
-				for i, chart := range tt.before {
-					request, act := b.request(chart.Pack("0.9.0"), nil), b.helm.Upgrade
-					request.Digest = "before"
-					if i == 0 {
-						act = b.helm.Install
-					}
-					_, err := act(t.Context(), request)
-					b.Expect(err).NotTo(HaveOccurred())
-				}
-				left := &atomic.Int32{}
-				left.Store(writes)
-				config := rest.CopyConfig(server)
-				config.Wrap(func(inner http.RoundTripper) http.RoundTripper { return dying{inner, left} })
-				live, err := client.New(config, client.Options{})
-				b.Expect(err).NotTo(HaveOccurred())
-				_ = tt.act(t.Context(), helm.New(config, live), b)
-
-				b.recover(withHook.Pack("1.0.0"), tt.present)
-				if left.Load() >= 0 {
-					t.Logf("%s writes %d times", name, writes-left.Load())
-					return
-				}
-			}
-		})
-	}
-}
-
-// recover is what the next manager does, after the time of what may be at work is over.
-func (b *bed) recover(chart []byte, present bool) {
-	b.t.Helper()
-	runner := release.Runner{Helm: b.helm, Objects: objects{Objects: drift.Objects{Client: b.live}}, Clock: clocktesting.NewFakePassiveClock(time.Now().Add(time.Hour))}
-	if !present {
-		b.Expect(b.helm.Uninstall(b.t.Context(), b.target, release.Options{Timeout: time.Minute})).To(Succeed())
-		b.Expect(b.history()).To(BeEmpty())
-		b.Expect(b.data()).To(BeNil())
-		return
-	}
-	request := b.request(nil, nil)
-	result := runner.Run(b.t.Context(), release.Task{
-		Facts:   release.Facts{Owner: request.Owner, Digest: request.Digest, Timeout: time.Minute, Retries: 3},
-		Request: request, Fetch: func(context.Context) ([]byte, error) { return chart, nil },
-	}, func(addonv1.ReleaseAction) {})
-	b.Expect(result.Err).NotTo(HaveOccurred())
-	b.Expect(result.Failure).To(BeNil())
-	b.Expect(result.State).To(Equal(addonv1.StateInSync))
-	history := b.history()
-	b.Expect(history[0]).To(And(HaveField("Status", release.Deployed), HaveField("Digest", "d1"), HaveField("Version", "1.0.0")))
-	b.Expect(slices.ContainsFunc(history, func(r release.Revision) bool { return r.Status == release.Pending })).To(BeFalse(), fmt.Sprint(statuses(history)))
-	b.Expect(b.data()).To(HaveKeyWithValue("chart", "1.0.0"))
 }

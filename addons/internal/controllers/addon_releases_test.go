@@ -1,0 +1,128 @@
+package controllers
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
+	helmfake "github.com/capi-talos/capi-talos/addons/internal/release/fake"
+)
+
+func TestClustersGetTheAddonByTheirLabels(t *testing.T) {
+	b := newBed(t, clusterOf("blue", on), clusterOf("red", nil), addonOf("demo"))
+	b.settle()
+	b.Expect(b.deployed("demo", "blue")).To(Equal("1 1.0.0"))
+	b.Expect(b.deployed("demo", "red")).To(BeEmpty())
+	b.Expect(reason(b.addon("demo"), addonv1.AddonReadyCondition)).To(Equal("True Ready"))
+	status := b.addon("demo").Status
+	b.Expect([]*int32{status.SelectedClusters, status.ReadyReleases, status.FailedReleases}).To(Equal([]*int32{ptr.To(int32(1)), ptr.To(int32(1)), ptr.To(int32(0))}))
+	b.Expect(b.release("demo", "blue").Status.Deployed).To(And(HaveField("Version", "1.0.0"), HaveField("Revision", int32(1))))
+
+	edit(b, clusterOf("red", nil), func(c *clusterv1.Cluster) { c.Labels = on })
+	b.settle()
+	b.Expect(b.deployed("demo", "red")).To(Equal("1 1.0.0"))
+	edit(b, clusterOf("blue", nil), func(c *clusterv1.Cluster) { c.Labels = nil })
+	b.settle()
+	b.Expect(b.deployed("demo", "blue")).To(BeEmpty(), "it is uninstalled")
+	b.Expect(b.release("demo", "blue")).To(BeNil())
+	b.Expect(b.deployed("demo", "red")).To(Equal("1 1.0.0"))
+
+	b.Expect(b.client.Delete(t.Context(), b.addon("demo"))).To(Succeed())
+	b.settle()
+	b.Expect(b.deployed("demo", "red")).To(BeEmpty())
+	b.Expect(b.allAddons()).To(BeEmpty())
+	b.Expect(b.allReleases()).To(BeEmpty())
+}
+
+func TestAllClustersOfTheNamespaceAndNoOther(t *testing.T) {
+	elsewhere := clusterOf("green", on)
+	elsewhere.Namespace = "other"
+	b := newBed(t, clusterOf("blue", nil), elsewhere, addonOf("demo", func(a *addonv1.TalosClusterAddon) {
+		a.Spec.ClusterSelector, a.Spec.MatchAll = metav1.LabelSelector{}, ptr.To(true)
+	}))
+	b.settle()
+	b.Expect(b.deployed("demo", "blue")).To(Equal("1 1.0.0"))
+	b.Expect(b.allReleases()).To(HaveLen(1))
+}
+
+func TestAChangeGoesToSoManyClustersAtATime(t *testing.T) {
+	var objects []client.Object
+	for i := range 6 {
+		objects = append(objects, clusterOf(fmt.Sprint("c", i), on))
+	}
+	b := newBed(t, append(objects, addonOf("demo", func(a *addonv1.TalosClusterAddon) {
+		a.Spec.Rollout = addonv1.RolloutSpec{MaxConcurrent: ptr.To(int32(2)), MaxFailures: ptr.To(int32(1))}
+		a.Spec.Failure.Retries = ptr.To(int32(0))
+	}))...)
+	changed := func(version string) int {
+		count := 0
+		for i := range 6 {
+			history := b.clusters.of(fmt.Sprint("c", i)).Revisions(demoTarget)
+			if len(history) > 0 && history[0].Version == version {
+				count++
+			}
+		}
+		return count
+	}
+	before := 0
+	for range 40 {
+		b.round()
+		now := changed("1.0.0")
+		b.Expect(now - before).To(BeNumerically("<=", 2))
+		before = now
+	}
+	b.Expect(before).To(Equal(6))
+
+	for _, name := range []string{"c0", "c1"} {
+		b.clusters.of(name).Fail(helmfake.Upgrade, helmfake.Fault{Err: errors.New("it is broken"), Midway: true})
+	}
+	edit(b, b.addon("demo"), func(a *addonv1.TalosClusterAddon) { a.Spec.Source.Repository.Version = "2.0.0" })
+	b.settle()
+	b.Expect(changed("2.0.0")).To(Equal(2), "two have failed, and one may")
+	b.Expect(reason(b.addon("demo"), addonv1.ReleasesReadyCondition)).To(Equal("False RolloutStopped"))
+	b.Expect(reason(b.release("demo", "c5"), addonv1.ReleasedCondition)).To(Equal("Unknown WaitingForRollout"))
+	edit(b, b.addon("demo"), func(a *addonv1.TalosClusterAddon) { a.Spec.Source.Repository.Version = "2.0.1" })
+	b.settle()
+	b.Expect(changed("2.0.1")).To(Equal(6))
+}
+
+func TestACacheThatDoesNotKnowTheClusterYetRemovesNothing(t *testing.T) {
+	b := newBed(t, clusterOf("blue", on), addonOf("demo"))
+	b.settle()
+	// The cache of a manager that has just started has no Clusters.
+	empty := newBed(t, b.addon("demo"), b.release("demo", "blue"))
+	b.addons.Client = empty.client
+	edit(empty, empty.addon("demo"), func(a *addonv1.TalosClusterAddon) { a.UID = b.addon("demo").UID })
+	_, err := b.addons.Reconcile(t.Context(), requestFor(empty.addon("demo")))
+	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(empty.release("demo", "blue").DeletionTimestamp).To(BeNil())
+}
+
+func TestNothingIsDoneWhilePaused(t *testing.T) {
+	pause := map[string]string{clusterv1.PausedAnnotation: ""}
+	b := newBed(t, clusterOf("blue", on), addonOf("demo"))
+	b.settle()
+	b.clusters.of("blue").Calls()
+	edit(b, b.addon("demo"), func(a *addonv1.TalosClusterAddon) { a.Annotations, a.Spec.Source.Repository.Version = pause, "2.0.0" })
+	b.settle()
+	b.Expect(reason(b.addon("demo"), clusterv1.PausedCondition)).To(Equal("True Paused"))
+	b.Expect(b.clusters.of("blue").Calls()).To(BeEmpty())
+	edit(b, b.addon("demo"), func(a *addonv1.TalosClusterAddon) { a.Annotations = nil })
+	edit(b, clusterOf("blue", nil), func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
+	b.settle()
+	b.Expect(b.clusters.of("blue").Calls()).To(BeEmpty())
+	b.Expect(reason(b.release("demo", "blue"), clusterv1.PausedCondition)).To(Equal("True Paused"))
+	edit(b, clusterOf("blue", nil), func(c *clusterv1.Cluster) { c.Labels = nil })
+	b.settle()
+	b.Expect(b.release("demo", "blue")).NotTo(BeNil(), "a paused Cluster loses nothing")
+	edit(b, clusterOf("blue", nil), func(c *clusterv1.Cluster) { c.Labels, c.Spec.Paused = on, nil })
+	b.settle()
+	b.Expect(b.deployed("demo", "blue")).To(Equal("2 2.0.0"))
+}

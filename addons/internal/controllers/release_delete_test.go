@@ -1,0 +1,85 @@
+package controllers
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/addons/internal/release"
+	helmfake "github.com/capi-talos/capi-talos/addons/internal/release/fake"
+)
+
+func TestRemoval(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change  func(b *bed)
+		stays   bool
+		waits   bool
+		elapsed time.Duration
+	}{
+		"it is uninstalled": {},
+		"it stays with Orphan": {change: func(b *bed) {
+			edit(b, b.addon("demo"), func(a *addonv1.TalosClusterAddon) { a.Spec.DeletionPolicy = addonv1.DeletionOrphan })
+		}, stays: true},
+		"a cluster that is silent is waited for": {change: func(b *bed) { b.clusters.setReachable("blue", false) }, stays: true, waits: true},
+		"but not for ever":                       {change: func(b *bed) { b.clusters.setReachable("blue", false) }, stays: true, elapsed: 16 * time.Minute},
+		"nor when a person says so": {change: func(b *bed) {
+			b.clusters.setReachable("blue", false)
+			edit(b, b.release("demo", "blue"), func(r *addonv1.TalosClusterAddonRelease) {
+				r.Annotations = map[string]string{addonv1.ForceDeleteAnnotation: ""}
+			})
+		}, stays: true},
+		"an uninstallation that fails is tried again": {change: func(b *bed) { b.clusters.of("blue").Fail(helmfake.Uninstall, helmfake.Fault{Err: errors.New("no")}) }, elapsed: time.Minute},
+		"but not for ever, either": {change: func(b *bed) {
+			for range 1000 {
+				b.clusters.of("blue").Fail(helmfake.Uninstall, helmfake.Fault{Err: errors.New("no")})
+			}
+		}, stays: true, elapsed: 16 * time.Minute},
+		"a Cluster that is gone blocks nothing": {change: func(b *bed) { b.Expect(b.client.Delete(b.t.Context(), clusterOf("blue", nil))).To(Succeed()) }, stays: true},
+		"a Cluster that is going away blocks nothing": {change: func(b *bed) {
+			edit(b, clusterOf("blue", nil), func(c *clusterv1.Cluster) { c.Finalizers = []string{"example.com/kept"} })
+			b.Expect(b.client.Delete(b.t.Context(), clusterOf("blue", nil))).To(Succeed())
+		}, stays: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, clusterOf("blue", on), addonOf("demo"))
+			b.settle()
+			if tt.change != nil {
+				tt.change(b)
+				b.round()
+			}
+			b.Expect(b.client.Delete(t.Context(), b.addon("demo"))).To(Succeed())
+			b.settle()
+			for elapsed := time.Duration(0); elapsed < tt.elapsed; elapsed += time.Minute {
+				b.clock.Step(time.Minute)
+				b.settle()
+			}
+			b.Expect(b.deployed("demo", "blue") != "").To(Equal(tt.stays))
+			b.Expect(len(b.allAddons()) > 0).To(Equal(tt.waits))
+			if tt.waits {
+				b.Expect(reason(b.addon("demo"), addonv1.AddonDeletingCondition)).To(Equal("True WaitingForReleases"))
+				b.Expect(reason(b.release("demo", "blue"), addonv1.ReleaseDeletingCondition)).To(Equal("True UninstallFailed"))
+			}
+		})
+	}
+}
+
+// TestWhatWasInstalledUnseenIsUninstalled: the API server was lost in the middle of an
+// installation, and the add-on is deleted before anybody looks again.
+func TestWhatWasInstalledUnseenIsUninstalled(t *testing.T) {
+	b := newBed(t, clusterOf("blue", on), addonOf("demo"))
+	lost := fmt.Errorf("%w: no connection", release.ErrUnreachable)
+	b.clusters.of("blue").Fail(helmfake.Install, helmfake.Fault{Err: lost, Midway: true, Dies: true})
+	b.clusters.of("blue").Fail(helmfake.History, helmfake.Fault{}, helmfake.Fault{Err: lost})
+	for b.deployed("demo", "blue") == "" {
+		b.round()
+	}
+	b.Expect(b.client.Delete(t.Context(), b.addon("demo"))).To(Succeed())
+	b.settle()
+	b.Expect(b.deployed("demo", "blue")).To(BeEmpty())
+	b.Expect(b.allAddons()).To(BeEmpty())
+}
