@@ -18,8 +18,10 @@ import (
 	bed "github.com/capi-talos/capi-talos/test/suites/integration/world"
 )
 
-// timeout is how long the tests wait for what takes seconds on an idle machine.
-const timeout = 3 * time.Minute
+// timeout is how long the tests wait for what takes seconds on an idle machine. It is
+// generous, because only a failure lasts that long: with a dozen clusters beside each
+// other on two slow cores, one that does come up has been seen to take four minutes.
+const timeout = 10 * time.Minute
 
 // world is the management cluster that the tests share, each in namespaces and
 // with a fleet of its own, several at a time: most of what they do is wait. Those

@@ -11,8 +11,10 @@ import (
 	bed "github.com/capi-talos/capi-talos/test/suites/integration/world"
 )
 
-// timeout is how long the tests wait for what takes seconds on an idle machine.
-const timeout = 4 * time.Minute
+// timeout is how long the tests wait for what takes seconds on an idle machine. It is
+// generous, because only a failure lasts that long: with a dozen clusters beside each
+// other on two slow cores, one that does come up has been seen to take four minutes.
+const timeout = 10 * time.Minute
 
 // world is the management cluster that the tests share, each in a namespace of its
 // own, several at a time. TestManagersAreKilled… comes first, alone.
