@@ -13,7 +13,7 @@ import (
 // TestTheMakefileReadsTheListOfProviders: with the tools of a bare machine.
 func TestTheMakefileReadsTheListOfProviders(t *testing.T) {
 	g := NewWithT(t)
-	ours, err := providers.ReadAll("..")
+	ours, err := providers.Read("..")
 	g.Expect(err).NotTo(HaveOccurred())
 	names := ""
 	for _, provider := range ours {
@@ -27,7 +27,7 @@ func TestTheMakefileReadsTheListOfProviders(t *testing.T) {
 // TestImportRulesKnowAllProviders: a new one is allowed what the others are.
 func TestImportRulesKnowAllProviders(t *testing.T) {
 	g := NewWithT(t)
-	ours, err := providers.ReadAll("..")
+	ours, err := providers.Read("..")
 	g.Expect(err).NotTo(HaveOccurred())
 	var linter struct {
 		Linters struct {

@@ -43,7 +43,7 @@ func namedTests(t *testing.T, page string) []string {
 // TestPagesNameTestsThatExist: what a page says is shown is shown.
 func TestPagesNameTestsThatExist(t *testing.T) {
 	declared := declaredTests(t)
-	for _, page := range []string{"bad-input.md", "control-plane-tests.md", "tenants.md"} {
+	for _, page := range []string{"addons-compared.md", "bad-input.md", "control-plane-tests.md", "tenants.md"} {
 		named := namedTests(t, page)
 		NewWithT(t).Expect(named).NotTo(BeEmpty())
 		for _, name := range named {

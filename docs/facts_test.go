@@ -122,7 +122,7 @@ func TestPagesNameWhatIsInstalled(t *testing.T) {
 
 // providerFolders are the folders of our providers.
 func providerFolders(g Gomega) []string {
-	ours, err := providers.ReadAll("..")
+	ours, err := providers.Read("..")
 	g.Expect(err).NotTo(HaveOccurred())
 	folders := make([]string, 0, len(ours))
 	for _, provider := range ours {

@@ -55,7 +55,7 @@ type TalosClusterAddonSpec struct {
 	Values *apiextensionsv1.JSON `json:"values,omitempty"`
 
 	// valuesTemplate is a Go template that renders to values of the chart, as YAML. It
-	// is given .Cluster, .InfrastructureCluster and .ControlPlane, as the management
+	// is given .Cluster, .InfraCluster and .ControlPlane, as the management
 	// cluster has them, and the functions of sprig but for those that read the
 	// environment, the network or the clock, or give another result each time. What it
 	// says goes before values. By default there is none.

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/capi-talos/capi-talos/test/stack/parts"
+	"github.com/capi-talos/capi-talos/test/support/providers"
 )
 
 // ReleaseVersion is the version of our providers in the local repository that
@@ -56,7 +57,8 @@ type Tool struct {
 	// Env is the environment that it needs, as KEY=value.
 	Env []string
 
-	ours bool
+	// ours are the providers that the repository has.
+	ours []providers.Provider
 }
 
 // New lays out the core provider's part of the repository and writes the
@@ -81,7 +83,6 @@ func New(options Options) (*Tool, error) {
 			"CLUSTERCTL_DISABLE_VERSIONCHECK=true",
 			"NO_PROXY=*",
 		},
-		ours: options.Repository != "",
 	}
 	content, err := tool.configuration(options, core)
 	if err != nil {
@@ -106,22 +107,17 @@ func (t *Tool) configuration(options Options, core string) ([]byte, error) {
 		URL     string `json:"url"`
 		Version string `json:"version"`
 	}
-	providers := []entry{{Name: "cluster-api", Type: "CoreProvider", URL: filepath.Join(core, "core-components.yaml")}}
+	entries := []entry{{Name: "cluster-api", Type: "CoreProvider", URL: filepath.Join(core, "core-components.yaml")}}
 	if options.Repository != "" {
 		repository, err := filepath.Abs(options.Repository)
 		if err != nil {
 			return nil, fmt.Errorf("finding the local repository: %w", err)
 		}
-		ours, err := parts.Providers()
-		if err != nil {
+		if t.ours, err = offered(repository); err != nil {
 			return nil, err
 		}
-		for _, provider := range ours {
-			url := filepath.Join(repository, provider.Label, ReleaseVersion, provider.ComponentsFile)
-			if _, err := os.Stat(url); err != nil {
-				return nil, fmt.Errorf("looking into the local repository (make local-repository): %w", err)
-			}
-			providers = append(providers, entry{Name: "talos", Type: provider.Kind(), URL: url})
+		for _, provider := range t.ours {
+			entries = append(entries, entry{Name: "talos", Type: provider.Kind(), URL: components(repository, provider)})
 		}
 	}
 	manifest, err := t.certManager(options)
@@ -131,7 +127,7 @@ func (t *Tool) configuration(options Options, core string) ([]byte, error) {
 	content, err := yaml.Marshal(struct {
 		Providers   []entry     `json:"providers"`
 		CertManager certManager `json:"cert-manager"`
-	}{providers, certManager{URL: manifest, Version: parts.CertManagerVersion}})
+	}{entries, certManager{URL: manifest, Version: parts.CertManagerVersion}})
 	if err != nil {
 		return nil, fmt.Errorf("encoding the configuration of clusterctl: %w", err)
 	}
@@ -160,15 +156,45 @@ func (t *Tool) certManager(options Options) (string, error) {
 	return path, nil
 }
 
+// offered are those of our providers that the repository has. That of an older release
+// has fewer of them.
+func offered(repository string) ([]providers.Provider, error) {
+	ours, err := parts.Providers()
+	if err != nil {
+		return nil, err
+	}
+	ours = slices.DeleteFunc(ours, func(provider providers.Provider) bool {
+		_, err := os.Stat(components(repository, provider))
+		return err != nil
+	})
+	if len(ours) == 0 {
+		return nil, fmt.Errorf("looking into the local repository %s (make local-repository): it has no provider of %s", repository, ReleaseVersion)
+	}
+	return ours, nil
+}
+
+// components is the component file of a provider in the repository.
+func components(repository string, provider providers.Provider) string {
+	return filepath.Join(repository, provider.Label, ReleaseVersion, provider.ComponentsFile)
+}
+
 // ProviderArgs are the arguments that name the providers of the repository, as
-// "init" and "init list-images" take them.
+// "init" and "init list-images" take them. Without "-" clusterctl installs the bootstrap
+// and the control plane provider of kubeadm.
 func (t *Tool) ProviderArgs() []string {
 	args := []string{"--core", "cluster-api:" + parts.ClusterAPIVersion}
-	version := "talos:" + ReleaseVersion
-	if !t.ours {
-		version = "-"
+	if len(t.ours) == 0 {
+		return append(args, "--bootstrap", "-", "--control-plane", "-", "--infrastructure", "-")
 	}
-	return append(args, "--bootstrap", version, "--control-plane", version, "--infrastructure", version)
+	for _, provider := range t.ours {
+		args = append(args, "--"+provider.Name, "talos:"+ReleaseVersion)
+	}
+	return args
+}
+
+// Offers reports whether the repository has one of our providers: addon.
+func (t *Tool) Offers(name string) bool {
+	return slices.ContainsFunc(t.ours, func(provider providers.Provider) bool { return provider.Name == name })
 }
 
 // Init installs the providers of the repository.

@@ -53,6 +53,7 @@ func (s *Scenario) steps() []step {
 		}})
 	}
 	steps = append(steps, step{"workload", "a Deployment to run in the cluster", s.runWorkload})
+	steps = append(steps, s.addonSteps()...)
 	for _, count := range s.ControlPlanes[most:] {
 		steps = append(steps, s.controlPlaneStep(count))
 	}

@@ -22,17 +22,9 @@ func (s *Scenario) runWorkload(ctx context.Context) (string, error) {
 	if !s.Fleet.RunsWorkloads() {
 		return "not applicable", nil
 	}
-	kubeconfig := &corev1.Secret{}
-	if err := s.client.Get(ctx, client.ObjectKey{Namespace: s.Cluster, Name: s.Cluster + "-kubeconfig"}, kubeconfig); err != nil {
-		return "", fmt.Errorf("reading the kubeconfig of the cluster: %w", err)
-	}
-	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig.Data["value"])
+	workload, err := s.workloadClient(ctx)
 	if err != nil {
-		return "", fmt.Errorf("reading the kubeconfig of the cluster: %w", err)
-	}
-	workload, err := client.New(config, client.Options{})
-	if err != nil {
-		return "", fmt.Errorf("making a client of the cluster: %w", err)
+		return "", err
 	}
 	deployment := &appsv1.Deployment{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "demo"},
@@ -57,4 +49,21 @@ func (s *Scenario) runWorkload(ctx context.Context) (string, error) {
 		}
 		return nil
 	})
+}
+
+// workloadClient is a client of the cluster with the rights of its administrator.
+func (s *Scenario) workloadClient(ctx context.Context) (client.Client, error) {
+	kubeconfig := &corev1.Secret{}
+	if err := s.client.Get(ctx, client.ObjectKey{Namespace: s.Cluster, Name: s.Cluster + "-kubeconfig"}, kubeconfig); err != nil {
+		return nil, fmt.Errorf("reading the kubeconfig of the cluster: %w", err)
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig.Data["value"])
+	if err != nil {
+		return nil, fmt.Errorf("reading the kubeconfig of the cluster: %w", err)
+	}
+	workload, err := client.New(config, client.Options{})
+	if err != nil {
+		return nil, fmt.Errorf("making a client of the cluster: %w", err)
+	}
+	return workload, nil
 }

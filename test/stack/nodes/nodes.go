@@ -151,6 +151,19 @@ func (n *Nodes) OfferPrevious(ctx context.Context, built parts.Built) error {
 	return n.registry.Push(ctx, all)
 }
 
+// OfferProgram makes an image of a static program, and puts it where the nodes pull from.
+func (n *Nodes) OfferProgram(ctx context.Context, binary, name string) error {
+	folder := filepath.Join(n.options.Dir, "images", filepath.Base(binary))
+	if err := parts.WriteProgramImage(binary, filepath.Join(folder, "root"), folder, name); err != nil {
+		return err
+	}
+	image, err := images.Open(folder)
+	if err != nil {
+		return err
+	}
+	return n.registry.Push(ctx, []*images.Image{image})
+}
+
 // AddWithStorage boots machines with a second link, in a network for storage that all
 // such machines share, and returns the subnet of that network.
 func (n *Nodes) AddWithStorage(ctx context.Context, count int) ([]fleet.Host, netip.Prefix, error) {
@@ -161,7 +174,7 @@ func (n *Nodes) AddWithStorage(ctx context.Context, count int) ([]fleet.Host, ne
 			return nil, netip.Prefix{}, err
 		}
 	}
-	hosts, err := n.Fleet.AddWithLink(ctx, count, dockerfleet.Link{Network: n.storage.Name, Subnet: n.storage.Subnet})
+	hosts, err := n.Fleet.AddWired(ctx, count, dockerfleet.Wiring{Second: dockerfleet.Link{Network: n.storage.Name, Subnet: n.storage.Subnet}})
 	return hosts, n.storage.Subnet, err
 }
 

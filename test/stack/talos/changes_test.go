@@ -15,11 +15,13 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/sim/fleet"
 	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/stack/parts"
+	"github.com/capi-talos/capi-talos/test/support/charts"
 )
 
 // maxWriteGap is for how long no write may be acknowledged while Machines are
@@ -108,6 +110,13 @@ var _ = Describe("A cluster of three control plane machines", Ordered, func() {
 
 	It("is moved to another management cluster and back, and nobody notices", func(ctx SpecContext) {
 		here, there := place{world.stack, world.client}, newPlace(ctx)
+		a := addons{namespace: name}
+		for _, addon := range []string{"one", "two"} {
+			a.offer(ctx, addon, charts.Chart{"templates/a.yaml": "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: {{ .Release.Name }}}\n"}.Pack("1.0.0"))
+			a.create(ctx, addon, func(*addonv1.TalosClusterAddonSpec) {})
+			kubectl(ctx, name, "label", "cluster", name, addon+"=on")
+			a.await(ctx, addon, 1)
+		}
 		for _, move := range []struct{ from, to place }{{here, there}, {there, here}} {
 			expectMoved(ctx, name, move.from, move.to, hosts)
 		}

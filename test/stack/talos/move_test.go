@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
+	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -50,6 +51,7 @@ func newPlace(ctx context.Context) place {
 func expectMoved(ctx context.Context, name string, from, to place, hosts []fleet.Host) {
 	GinkgoHelper()
 	before, access, started := from.identities(ctx, name), from.kubeconfig(ctx, name), startedAt(ctx, hosts)
+	installed := helmRecords(ctx, clientOf(access))
 	_, err := from.stack.Clusterctl.Run(ctx, nil, "move", "--namespace", name, "--to-kubeconfig", to.stack.Kubeconfig)
 	Expect(err).NotTo(HaveOccurred())
 	Expect(from.identities(ctx, name)).To(BeEmpty(), "nothing is left behind")
@@ -65,6 +67,7 @@ func expectMoved(ctx context.Context, name string, from, to place, hosts []fleet
 		g.Expect(startedAt(ctx, hosts)).To(Equal(started), "no machine was released or booted")
 		g.Expect(to.kubeconfig(ctx, name)).To(Equal(access))
 		g.Expect(clientOf(access).List(ctx, &corev1.NodeList{})).To(Succeed(), "the kubeconfig still works")
+		g.Expect(helmRecords(ctx, clientOf(access))).To(Equal(installed), "no chart is installed again")
 	}).WithTimeout(watched).WithPolling(time.Second).Should(Succeed())
 }
 
@@ -75,7 +78,7 @@ func (p place) identities(ctx context.Context, namespace string) map[string]stri
 	for _, list := range []ctrlclient.ObjectList{
 		&clusterv1.ClusterList{}, &clusterv1.MachineDeploymentList{}, &clusterv1.MachineSetList{}, &clusterv1.MachineList{},
 		&bootstrapv1.TalosConfigList{}, &controlplanev1.TalosControlPlaneList{}, &infrav1.TalosClusterList{}, &infrav1.TalosMachineList{}, &infrav1.TalosHostList{},
-		&corev1.SecretList{},
+		&addonv1.TalosClusterAddonList{}, &addonv1.TalosClusterAddonReleaseList{}, &corev1.SecretList{},
 	} {
 		Expect(p.client.List(ctx, list, ctrlclient.InNamespace(namespace))).To(Succeed())
 		items, err := meta.ExtractList(list)
@@ -105,6 +108,11 @@ func (p place) expectAvailable(ctx context.Context, g Gomega, name string) {
 	g.Expect(p.client.Get(ctx, ctrlclient.ObjectKey{Namespace: name, Name: name + "-control-plane"}, controlPlane)).To(Succeed())
 	g.Expect(controlPlane.Status.UpToDateReplicas).To(Equal(controlPlane.Spec.Replicas))
 	g.Expect(controlPlane.Status.AvailableReplicas).To(Equal(controlPlane.Spec.Replicas))
+	releases := &addonv1.TalosClusterAddonReleaseList{}
+	g.Expect(p.client.List(ctx, releases, ctrlclient.InNamespace(name))).To(Succeed())
+	for i := range releases.Items {
+		g.Expect(conditions.IsTrue(&releases.Items[i], addonv1.ReleaseReadyCondition)).To(BeTrue(), conditions.GetMessage(&releases.Items[i], addonv1.ReleaseReadyCondition))
+	}
 }
 
 // startedAt tells of each machine which one it is and when it was switched on.

@@ -21,7 +21,7 @@ func podsSpecs() {
 	const name = "pods"
 	describeFailure(name)
 	leaveNothing(name, writerNamespace)
-	It("grows, is brought to another version while a client writes, heals, outlives all of its sandboxes, and leaves nothing", Label("pods"), func(ctx SpecContext) {
+	It("grows, is brought to another version while a client writes, heals, outlives all of its sandboxes, gets an add-on, and leaves nothing", Label("pods"), func(ctx SpecContext) {
 		step(ctx, "pods: create", func(ctx context.Context) string {
 			generate(ctx, name, "container", parts.PreviousKubernetesVersion, 1, 1, nil)
 			awaitWhole(ctx, name, 1, 1)
@@ -32,6 +32,7 @@ func podsSpecs() {
 		rollInPods(ctx, name)
 		healInPods(ctx, name)
 		outliveSandboxes(ctx, name)
+		installAddon(ctx, name)
 		Expect(endpointOf(ctx, name)).To(Equal(endpoint), "the endpoint stays over all of it")
 		step(ctx, "pods: delete", func(ctx context.Context) string {
 			deleteCluster(ctx, name)

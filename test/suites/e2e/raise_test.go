@@ -244,13 +244,17 @@ func newTool(dir, repository string) *stackctl.Tool {
 func initProviders(ctx context.Context, tool *stackctl.Tool) {
 	GinkgoHelper()
 	ours := []string{"talos:" + stackctl.ReleaseVersion}
+	var addons []string
+	if tool.Offers("addon") {
+		addons = ours
+	}
 	newProxy()
 	// Logs are followed for longer than the spec that installs.
 	var logs context.Context
 	logs, world.stopLogs = context.WithCancel(context.WithoutCancel(ctx))
 	clusterctl.InitManagementClusterAndWatchControllerLogs(logs, clusterctl.InitManagementClusterAndWatchControllerLogsInput{
 		ClusterProxy: world.proxy, ClusterctlConfigPath: tool.Config, LogFolder: filepath.Join(world.artifacts, "managers"),
-		CoreProvider: "cluster-api:" + parts.ClusterAPIVersion, BootstrapProviders: ours, ControlPlaneProviders: ours, InfrastructureProviders: ours,
+		CoreProvider: "cluster-api:" + parts.ClusterAPIVersion, BootstrapProviders: ours, ControlPlaneProviders: ours, InfrastructureProviders: ours, AddonProviders: addons,
 		// It knows managers that serve metrics without authentication only.
 		DisableMetricsCollection: true,
 	}, world.config.GetIntervals("default", "wait-controllers")...)
@@ -276,7 +280,7 @@ func startAudit(ctx context.Context) string {
 	}
 	world.rights, err = audit.ReadRights(manifests...)
 	Expect(err).NotTo(HaveOccurred())
-	Expect(world.rights.Managers).To(HaveLen(3))
+	Expect(world.rights.Managers).To(HaveLen(len(namespaces())))
 
 	const apiServer = "/etc/kubernetes/manifests/kube-apiserver.yaml"
 	manifest, err := kindNode(ctx, "cat", apiServer)

@@ -161,7 +161,7 @@ func declareSeries(repository string) {
 	GinkgoHelper()
 	files, err := filepath.Glob(filepath.Join(repository, "*", newRelease, "metadata.yaml"))
 	Expect(err).NotTo(HaveOccurred())
-	Expect(files).To(HaveLen(3))
+	Expect(files).NotTo(BeEmpty())
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		Expect(err).NotTo(HaveOccurred())
@@ -232,7 +232,7 @@ func expectConditionsOfThisRelease(ctx context.Context, name string) {
 func awaitRelease(ctx context.Context, version string) {
 	GinkgoHelper()
 	Eventually(ctx, func(g Gomega) {
-		for _, namespace := range namespaces() {
+		for _, namespace := range namespacesOfOlderReleases() {
 			pods := &corev1.PodList{}
 			g.Expect(world.client.List(ctx, pods, client.InNamespace(namespace))).To(Succeed())
 			g.Expect(pods.Items).To(HaveLen(1), namespace)

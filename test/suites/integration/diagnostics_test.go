@@ -43,7 +43,7 @@ func TestDiagnosticsAreForThoseWhoMaySeeThem(t *testing.T) {
 			}
 			code, metrics := ask(t, http.MethodGet, at+"/metrics", scraper, "")
 			g.Expect(code).To(Equal(http.StatusOK))
-			g.Expect(metrics).To(ContainSubstring("controller_runtime_reconcile_total"))
+			g.Expect(metrics).To(ContainSubstring("rest_client_requests_total"))
 			code, _ = ask(t, http.MethodGet, at+"/debug/pprof/", scraper, "")
 			g.Expect(code).To(Equal(http.StatusForbidden), "metrics are no profiles")
 

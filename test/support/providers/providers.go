@@ -9,7 +9,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 )
 
@@ -26,8 +25,6 @@ type Provider struct {
 	ComponentsFile string
 	// Imports are the folders of other providers that its manager is made of besides.
 	Imports []string
-	// Unfinished reports whether it is not installed with the others yet.
-	Unfinished bool
 }
 
 // Kind is what clusterctl calls a provider of this kind: ControlPlaneProvider.
@@ -57,20 +54,12 @@ type settings struct {
 			ComponentsFile string `json:"componentsFile"`
 			ConfigFolder   string `json:"configFolder"`
 		} `json:"config"`
-		Imports    []string `json:"imports"`
-		Unfinished bool     `json:"unfinished"`
+		Imports []string `json:"imports"`
 	} `json:"providers"`
 }
 
-// Read reads the list in the folder of the repository, without those that are not finished.
+// Read reads the list in the folder of the repository.
 func Read(repository string) ([]Provider, error) {
-	all, err := ReadAll(repository)
-
-	return slices.DeleteFunc(all, func(provider Provider) bool { return provider.Unfinished }), err
-}
-
-// ReadAll reads the list in the folder of the repository.
-func ReadAll(repository string) ([]Provider, error) {
 	file := filepath.Join(repository, "clusterctl-settings.json")
 	raw, err := os.ReadFile(file)
 	if err != nil {
@@ -105,7 +94,7 @@ func parse(raw []byte) ([]Provider, error) {
 			return nil, fmt.Errorf("componentsFile %q of %s is not %s-components.yaml", entry.Config.ComponentsFile, entry.Name, name)
 		}
 		list = append(list, Provider{
-			Name: name, Label: entry.Name, Folder: folder, ComponentsFile: entry.Config.ComponentsFile, Imports: entry.Imports, Unfinished: entry.Unfinished,
+			Name: name, Label: entry.Name, Folder: folder, ComponentsFile: entry.Config.ComponentsFile, Imports: entry.Imports,
 		})
 	}
 

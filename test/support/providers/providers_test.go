@@ -14,13 +14,7 @@ func TestTheListIsThatOfTheRepository(t *testing.T) {
 		Name: "control-plane", Label: "control-plane-talos", Folder: "controlplane", ComponentsFile: "control-plane-components.yaml",
 		Imports: []string{"bootstrap/api", "bootstrap/pkg", "infrastructure/api"},
 	}))
-	all, err := ReadAll("../../..")
-	g.Expect(err).NotTo(HaveOccurred())
 	for _, provider := range list {
-		g.Expect(all).To(ContainElement(provider))
-		g.Expect(provider.Unfinished).To(BeFalse(), provider.Name)
-	}
-	for _, provider := range all {
 		g.Expect("../../../"+provider.Folder).To(BeADirectory(), provider.Name)
 		g.Expect("../../../cmd/"+provider.Folder).To(BeADirectory(), provider.Name)
 		g.Expect("../../../config/"+provider.Folder).To(BeADirectory(), provider.Name)

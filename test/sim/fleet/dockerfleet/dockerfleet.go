@@ -126,13 +126,22 @@ type Link struct {
 	Subnet  netip.Prefix
 }
 
-// Add implements fleet.Fleet.
-func (f *Fleet) Add(ctx context.Context, count int) ([]fleet.Host, error) {
-	return f.AddWithLink(ctx, count, Link{})
+// Wiring is what networks machines have besides the one of the fleet.
+type Wiring struct {
+	// Second is a second link; there is none where its network is empty.
+	Second Link
+	// NoPods leaves the network of Pods to what the cluster brings: without that its
+	// nodes are not ready.
+	NoPods bool
 }
 
-// AddWithLink is Add for machines with a second link, unless its network is empty.
-func (f *Fleet) AddWithLink(ctx context.Context, count int, second Link) ([]fleet.Host, error) {
+// Add implements fleet.Fleet.
+func (f *Fleet) Add(ctx context.Context, count int) ([]fleet.Host, error) {
+	return f.AddWired(ctx, count, Wiring{})
+}
+
+// AddWired is Add for machines with other networks.
+func (f *Fleet) AddWired(ctx context.Context, count int, wiring Wiring) ([]fleet.Host, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	var added []fleet.Host
@@ -142,7 +151,7 @@ func (f *Fleet) AddWithLink(ctx context.Context, count int, second Link) ([]flee
 			return nil, fmt.Errorf("adding machines: a fleet has at most %d", lastHost-firstHost+1)
 		}
 		m := newMachine(f, number)
-		m.second = second
+		m.wiring = wiring
 		if err := m.create(ctx); err != nil {
 			return nil, err
 		}

@@ -98,7 +98,7 @@ func TestAMachineHasASecondLink(t *testing.T) {
 	g, docker := NewWithT(t), newFakeDocker()
 	f := newTestFleet(t, docker)
 	m := newMachine(f, 3)
-	m.second = Link{Network: "storage", Subnet: netip.MustParsePrefix("172.30.8.0/24")}
+	m.wiring.Second = Link{Network: "storage", Subnet: netip.MustParsePrefix("172.30.8.0/24")}
 	g.Expect(m.create(t.Context())).To(Succeed())
 	f.take(m)
 	docker.exits <- exitPowerOff
@@ -108,6 +108,17 @@ func TestAMachineHasASecondLink(t *testing.T) {
 		defer docker.mu.Unlock()
 		return strings.Count(strings.Join(docker.calls, "\n"), connect)
 	}).WithTimeout(patience).Should(Equal(2))
+}
+
+// TestAMachineWithoutANetworkOfPods: the cluster brings one, with a CNI of its own.
+func TestAMachineWithoutANetworkOfPods(t *testing.T) {
+	g, docker := NewWithT(t), newFakeDocker()
+	f := newTestFleet(t, docker)
+	m := newMachine(f, 1)
+	m.wiring.NoPods = true
+	g.Expect(m.create(t.Context())).To(Succeed())
+	f.take(m)
+	g.Expect(docker.verbs()).To(And(ContainElements("create", "start"), Not(ContainElement("cp"))))
 }
 
 func TestAMachineKeepsItsIdentity(t *testing.T) {

@@ -37,8 +37,7 @@ type machine struct {
 	number int
 	// container is its name in Docker.
 	container string
-	// second is its second link; it has none where the network is empty.
-	second Link
+	wiring    Wiring
 	// abandon ends the watch over it.
 	abandon context.CancelFunc
 
@@ -87,14 +86,16 @@ func (m *machine) create(ctx context.Context) error {
 	if _, err := m.docker(ctx, append(args, o.Image)...); err != nil {
 		return fmt.Errorf("making machine %s: %w", m.host.Name, err)
 	}
-	if m.second.Network != "" {
-		address := addressIn(m.second.Subnet, firstHost+m.number-1)
-		if _, err := m.docker(ctx, "network", "connect", "--ip", address, m.second.Network, m.container); err != nil {
+	if m.wiring.Second.Network != "" {
+		address := addressIn(m.wiring.Second.Subnet, firstHost+m.number-1)
+		if _, err := m.docker(ctx, "network", "connect", "--ip", address, m.wiring.Second.Network, m.container); err != nil {
 			return fmt.Errorf("giving machine %s a second link: %w", m.host.Name, err)
 		}
 	}
-	if err := m.giveNetwork(ctx); err != nil {
-		return err
+	if !m.wiring.NoPods {
+		if err := m.giveNetwork(ctx); err != nil {
+			return err
+		}
 	}
 	return m.switchOn(ctx)
 }

@@ -129,7 +129,7 @@ func TestOurReleaseIsRead(t *testing.T) {
 	}
 	read, err := ReadRights(components...)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(read.Managers).To(HaveLen(3))
+	g.Expect(read.Managers).To(HaveLen(len(ours)))
 	g.Expect(read.Grants).To(ContainElements(
 		And(HaveField("Manager", "infrastructure-talos"), HaveField("Resource", "taloshosts")),
 		And(HaveField("Manager", "control-plane-talos"), HaveField("Group", "infrastructure.cluster.x-k8s.io"), HaveField("Resource", "*")),
