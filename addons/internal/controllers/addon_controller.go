@@ -70,7 +70,7 @@ type AddonReconciler struct {
 	tries *tries
 }
 
-// +kubebuilder:rbac:groups=addons.cluster.x-k8s.io,resources=talosclusteraddons,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=addons.cluster.x-k8s.io,resources=talosclusteraddons,verbs=list;watch;patch
 // +kubebuilder:rbac:groups=addons.cluster.x-k8s.io,resources=talosclusteraddons/status,verbs=patch
 // +kubebuilder:rbac:groups=addons.cluster.x-k8s.io,resources=talosclusteraddons/finalizers,verbs=update
 // +kubebuilder:rbac:groups=addons.cluster.x-k8s.io,resources=talosclusteraddonreleases,verbs=get;list;watch;create;patch;delete

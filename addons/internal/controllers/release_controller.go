@@ -85,7 +85,6 @@ type ReleaseReconciler struct {
 }
 
 // +kubebuilder:rbac:groups=addons.cluster.x-k8s.io,resources=talosclusteraddonreleases/status,verbs=patch
-// +kubebuilder:rbac:groups=addons.cluster.x-k8s.io,resources=talosclusteraddonreleases/finalizers,verbs=update
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io;controlplane.cluster.x-k8s.io,resources=*,verbs=get
 // +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,verbs=get;list;watch
 

@@ -143,6 +143,7 @@ func TestOurReleaseIsRead(t *testing.T) {
 // ownersWhoseDeletionIsBlocked are the rights on the owners that our managers set with
 // blockOwnerDeletion.
 var ownersWhoseDeletionIsBlocked = []Grant{
+	{Manager: "addon-talos", Group: "addons.cluster.x-k8s.io", Resource: "talosclusteraddons/finalizers", Verb: "update"},
 	{Manager: "bootstrap-talos", Group: "bootstrap.cluster.x-k8s.io", Resource: "talosconfigs/finalizers", Verb: "update"},
 	{Manager: "control-plane-talos", Group: "controlplane.cluster.x-k8s.io", Resource: "taloscontrolplanes/finalizers", Verb: "update"},
 	{Manager: "control-plane-talos", Group: "cluster.x-k8s.io", Resource: "machines/finalizers", Verb: "update"},

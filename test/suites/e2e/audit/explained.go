@@ -53,10 +53,14 @@ func ofRequests() []Explanation {
 // no scenario of the suite.
 func ofRareMoments() []Explanation {
 	const (
-		bootstrap, controlPlane, infrastructure = "bootstrap-talos", "control-plane-talos", "infrastructure-talos"
-		infraGroup                              = "infrastructure.cluster.x-k8s.io"
+		addon, bootstrap, controlPlane, infrastructure = "addon-talos", "bootstrap-talos", "control-plane-talos", "infrastructure-talos"
+		infraGroup                                     = "infrastructure.cluster.x-k8s.io"
 	)
 	return []Explanation{
+		{
+			Manager: addon, Group: "addons.cluster.x-k8s.io", Resource: "talosclusteraddonreleases", Verb: "get",
+			Reason: "read live when one of the name is there, and not in the cache or somebody else's",
+		},
 		{
 			Manager: bootstrap, Resource: "secrets", Verb: "patch",
 			Reason: "owners and labels of a cluster's Secrets are mended, for example after a move",
