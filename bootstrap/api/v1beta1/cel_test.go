@@ -97,3 +97,17 @@ func TestBadInputTalosVersionMissingOrUnsupportedIsRefusedByTheSchema(t *testing
 		})
 	}
 }
+
+func TestBadInputCNIThatIsNoneOfBoth(t *testing.T) {
+	for name, tc := range map[string]struct{ spec, want string }{
+		"the default":                 {"{generateType: controlplane, talosVersion: v1.14, cni: flannel}", ""},
+		"what somebody else brings":   {"{generateType: controlplane, talosVersion: v1.14, cni: none}", ""},
+		"of the role that is default": {"{talosVersion: v1.13, cni: none}", ""},
+		"the name of a CNI":           {"{generateType: controlplane, talosVersion: v1.13, cni: cilium}", `cni: Unsupported value: "cilium": supported values: "flannel", "none"`},
+		"the empty":                   {"{generateType: controlplane, talosVersion: v1.13, cni: ''}", "cni: Unsupported value"},
+		"of a worker":                 {"{generateType: worker, talosVersion: v1.13, cni: flannel}", "cni is for generateType controlplane alone"},
+		"beside data":                 {"{generateType: none, talosVersion: v1.13, data: a, cni: none}", "cni is for generateType controlplane alone"},
+	} {
+		t.Run(name, func(t *testing.T) { expectSchema(t, tc.spec, tc.want) })
+	}
+}

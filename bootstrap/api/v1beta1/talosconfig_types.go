@@ -33,6 +33,17 @@ const (
 	HostnameSourceInfrastructureName HostnameSource = "InfrastructureName"
 )
 
+// CNI says who brings the network of Pods.
+// +kubebuilder:validation:Enum=flannel;none
+type CNI string
+
+const (
+	// CNIFlannel leaves it to Talos, which installs Flannel.
+	CNIFlannel CNI = "flannel"
+	// CNINone leaves Flannel out: somebody else brings it, for instance an add-on.
+	CNINone CNI = "none"
+)
+
 // HostnameSpec says how a machine gets its host name.
 // +kubebuilder:validation:MinProperties=1
 type HostnameSpec struct {
@@ -72,6 +83,7 @@ type ConfigPatch struct {
 
 // TalosConfigSpec says how the machine configuration of a machine is made.
 // +kubebuilder:validation:XValidation:rule="(has(self.generateType) && self.generateType == 'none') == has(self.data)",message="data must be set when generateType is none, and only then"
+// +kubebuilder:validation:XValidation:rule="!has(self.cni) || !has(self.generateType) || self.generateType == 'controlplane'",message="cni is for generateType controlplane alone: only control plane machines install a CNI"
 type TalosConfigSpec struct {
 	// generateType is the role for which the configuration is generated:
 	// controlplane, worker, or none to pass data through. In a
@@ -115,6 +127,14 @@ type TalosConfigSpec struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=262144
 	StrategicPatches []string `json:"strategicPatches,omitempty"`
+
+	// cni says who brings the network of Pods (CNI): flannel, which Talos installs, or
+	// none, where an add-on or somebody else does. What it stands for is the same in
+	// each contract, and it is stated before the patches. Only control plane machines
+	// make these manifests, so it is for generateType controlplane alone. Defaults to
+	// flannel.
+	// +optional
+	CNI CNI `json:"cni,omitempty"`
 
 	// hostname says how the machine gets its host name. By default a control plane
 	// machine has that of its Machine, and a worker that of its platform.

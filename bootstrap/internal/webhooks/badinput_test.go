@@ -82,6 +82,21 @@ func TestBadInputBrokenStrategicPatchIsRefused(t *testing.T) {
 	})
 }
 
+func TestBadInputCNIOfWhatInstallsNoneIsRefused(t *testing.T) {
+	with := func(spec bootstrapv1.TalosConfigSpec, cni bootstrapv1.CNI) bootstrapv1.TalosConfigSpec {
+		spec.CNI = cni
+		return spec
+	}
+	const refusal = "spec.cni: Forbidden: is for generateType controlplane alone"
+	expectRefusals(t, map[string]admissionCase{
+		"of a worker":              {with(worker("v1.13"), bootstrapv1.CNINone), []string{refusal}},
+		"of a worker, the default": {with(worker("v1.13"), bootstrapv1.CNIFlannel), []string{refusal}},
+		"beside data":              {with(data(t, configgen.RoleControlPlane, ""), bootstrapv1.CNINone), []string{refusal}},
+		"Flannel configured where it is left out": {with(controlPlane("v1.13", "cluster: {network: {cni: {flannel: {kubeNetworkPoliciesEnabled: true}}}}"), bootstrapv1.CNINone), []string{
+			"spec.strategicPatches[0]", `should not be enabled for "none" CNI`}},
+	})
+}
+
 func TestBadInputJSONPatchWithAWrongPathIsRefused(t *testing.T) {
 	fine := withJSON(worker("v1.13"), "add", "/machine/sysctls", `{"a":"b"}`)
 	expectRefusals(t, map[string]admissionCase{

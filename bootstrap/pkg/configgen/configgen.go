@@ -49,6 +49,9 @@ type Input struct {
 	PodCIDRs, ServiceCIDRs []string
 	// ServiceDomain is the DNS domain of the cluster; empty means cluster.local.
 	ServiceDomain string
+	// WithoutFlannel leaves out the CNI that Talos installs by default. Of workers and
+	// of Data it means nothing.
+	WithoutFlannel bool
 	// Secrets is the key material of the cluster.
 	Secrets *secrets.Bundle
 
@@ -141,11 +144,14 @@ func generated(in Input) (coreconfig.Provider, error) {
 	if len(in.ServiceCIDRs) > 0 {
 		input.ServiceNet = in.ServiceCIDRs
 	}
-	role := machine.TypeWorker
-	if in.Role == RoleControlPlane {
-		role = machine.TypeControlPlane
+	if in.Role != RoleControlPlane {
+		return input.Config(machine.TypeWorker)
 	}
-	return input.Config(role)
+	cfg, err := input.Config(machine.TypeControlPlane)
+	if err != nil || !in.WithoutFlannel {
+		return cfg, err
+	}
+	return withoutFlannel(cfg)
 }
 
 func trimV(version string) string {

@@ -106,7 +106,7 @@ var overlays = []struct {
 }
 
 // TestMatrixIsWhatTheLoadersOfTalosJudge renders every combination of contract,
-// role, user patch and host, and compares it with what the modules of
+// role, user patch and host, and a control plane without Flannel on each host, and compares it with what the modules of
 // test/suites/machinery show to the loaders of the Talos releases.
 func TestMatrixIsWhatTheLoadersOfTalosJudge(t *testing.T) {
 	g := NewWithT(t)
@@ -119,21 +119,27 @@ func TestMatrixIsWhatTheLoadersOfTalosJudge(t *testing.T) {
 		t.Run(contract, func(t *testing.T) {
 			g := NewWithT(t)
 			m := &matrix{words: wordsOf(keys), numbers: map[string]int{}}
+			of := func(role configgen.Role, patches []string) configgen.Input {
+				in := configgen.Input{
+					Role: role, Contract: contract, ClusterName: "demo", Endpoint: "https://10.0.0.1:6443", KubernetesVersion: "v1.36.3",
+					Secrets: bundle.Machinery(), StrategicPatches: patches,
+				}
+				if role == configgen.RoleControlPlane {
+					in.Hostname = "demo-abcde"
+				}
+				return in
+			}
 			for _, role := range []configgen.Role{configgen.RoleControlPlane, configgen.RoleWorker} {
 				for _, user := range userPatches {
 					if role == configgen.RoleWorker && slices.ContainsFunc(controlPlanesOnly, func(part string) bool { return strings.Contains(user.name, part) }) {
 						continue
 					}
-					in := configgen.Input{
-						Role: role, Contract: contract, ClusterName: "demo", Endpoint: "https://10.0.0.1:6443", KubernetesVersion: "v1.36.3",
-						Secrets: bundle.Machinery(), StrategicPatches: user.patches,
-					}
-					if role == configgen.RoleControlPlane {
-						in.Hostname = "demo-abcde"
-					}
-					m.addAll(contract, string(role)+" with "+user.name, in)
+					m.addAll(contract, string(role)+" with "+user.name, of(role, user.patches))
 				}
 			}
+			without := of(configgen.RoleControlPlane, nil)
+			without.WithoutFlannel = true
+			m.addAll(contract, string(without.Role)+" without Flannel", without)
 			path := filepath.Join(judged, "rendered", contract+".txt")
 			if *update {
 				g.Expect(os.WriteFile(path, m.file.Bytes(), 0o600)).To(Succeed())

@@ -23,6 +23,7 @@ func FromSpec(spec *bootstrapv1.TalosConfigSpec) (Input, error) {
 	input := Input{
 		Contract:         spec.TalosVersion,
 		StrategicPatches: spec.StrategicPatches,
+		WithoutFlannel:   spec.CNI == bootstrapv1.CNINone,
 	}
 	switch spec.GenerateType {
 	case bootstrapv1.GenerateTypeControlPlane:
@@ -141,6 +142,9 @@ func fieldErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path) field.Erro
 		errs = append(errs, field.Required(path.Child("data"), "must be a complete machine configuration when generateType is none"))
 	case spec.GenerateType != bootstrapv1.GenerateTypeNone && spec.Data != "":
 		errs = append(errs, field.Forbidden(path.Child("data"), "is for generateType none alone"))
+	}
+	if spec.CNI != "" && spec.GenerateType != bootstrapv1.GenerateTypeControlPlane {
+		errs = append(errs, field.Forbidden(path.Child("cni"), "is for generateType controlplane alone: only control plane machines install a CNI"))
 	}
 	if spec.GenerateType == bootstrapv1.GenerateTypeControlPlane && spec.Hostname.Source == bootstrapv1.HostnameSourceInfrastructureName {
 		errs = append(errs, field.Invalid(path.Child("hostname", "source"), spec.Hostname.Source,

@@ -187,12 +187,13 @@ func meaning(spec any) (map[string]any, error) {
 	return fields, nil
 }
 
-// configDefaults are what admission fills in: a TalosConfig that was made before a
-// default existed means the same.
+// configDefaults are what admission fills in, and what a field means that is left open:
+// a TalosConfig that was made before a default existed means the same.
 func configDefaults() map[string]any {
 	return map[string]any{
 		"generateType": string(bootstrapv1.GenerateTypeControlPlane),
 		"hostname":     map[string]any{"source": string(bootstrapv1.HostnameSourceMachineName)},
+		"cni":          string(bootstrapv1.CNIFlannel),
 	}
 }
 

@@ -27,6 +27,8 @@ func TestSameConfig(t *testing.T) {
 		"a patch that is no text":             {config{"strategicPatches": []any{1, "a: 1"}}, config{"strategicPatches": []string{"a: 1"}}, true},
 		"a field more":                        {config{"data": "version: v1alpha1"}, config{}, false},
 		"a field that has its default":        {config{"hostname": config{"source": "MachineName"}, "generateType": "controlplane"}, config{}, true},
+		"the CNI that is the default":         {config{"cni": "flannel"}, config{}, true},
+		"another CNI":                         {config{"cni": "none"}, config{}, false},
 		"patches with comments":               {config{"strategicPatches": []string{"# why\na: 1\n"}}, config{"strategicPatches": []string{"a: 1"}}, true},
 		"patches with another order of keys":  {config{"strategicPatches": []string{"a: 1\nb: 2"}}, config{"strategicPatches": []string{"b: 2\na: 1"}}, true},
 		"patches in JSON":                     {config{"strategicPatches": []string{`{"a": 1}`}}, config{"strategicPatches": []string{"a: 1"}}, true},
