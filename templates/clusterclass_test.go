@@ -235,23 +235,13 @@ func TestTheClassMakesWhatTalosAccepts(t *testing.T) {
 					worker := as[bootstrapv1.TalosConfigTemplate](g, made[3]).Spec.Template.Spec
 					for role, spec := range map[configgen.Role]bootstrapv1.TalosConfigSpec{configgen.RoleControlPlane: controlPlane, configgen.RoleWorker: worker} {
 						g.Expect(spec.TalosVersion).To(Equal(contract))
-						g.Expect(strings.Contains(rendered(g, bundle, role, topology, spec), "vm.swappiness")).To(Equal(len(added) > 0))
+						g.Expect(spec.GenerateType).To(BeEquivalentTo(role))
+						g.Expect(strings.Contains(rendered(g, bundle, topology, topology.Spec.Topology.Version, spec), "vm.swappiness")).To(Equal(len(added) > 0))
 					}
 				})
 			}
 		}
 	}
-}
-
-// rendered is the configuration of a machine of a topology.
-func rendered(g Gomega, bundle *secrets.Bundle, role configgen.Role, topology *clusterv1.Cluster, spec bootstrapv1.TalosConfigSpec) string {
-	out, err := configgen.Render(configgen.Input{
-		Role: role, Contract: spec.TalosVersion, ClusterName: topology.Name, Endpoint: "https://192.0.2.1:6443", KubernetesVersion: topology.Spec.Topology.Version,
-		PodCIDRs: topology.Spec.ClusterNetwork.Pods.CIDRBlocks, ServiceCIDRs: topology.Spec.ClusterNetwork.Services.CIDRBlocks,
-		ServiceDomain: topology.Spec.ClusterNetwork.ServiceDomain, Secrets: bundle.Machinery(), StrategicPatches: spec.StrategicPatches, Hostname: "demo-abcde",
-	})
-	g.Expect(err).NotTo(HaveOccurred())
-	return string(out)
 }
 
 // expectPatchedHosts looks at what the variables become.

@@ -35,7 +35,7 @@ func releases(g Gomega, file, text string, values map[string]string) []string {
 		} `json:"spec"`
 	}
 	// Only objects have the form that is read here.
-	scalar := regexp.MustCompile(`(?m)^    - name: talosVersion\n      value: .*\n`)
+	scalar := regexp.MustCompile(`(?m)^    - name: (?:talosVersion|cni)\n      value: .*\n`)
 	g.Expect(yaml.Unmarshal([]byte(scalar.ReplaceAllString(generate(g, text, values), "")), &cluster)).To(Succeed())
 	for _, variable := range cluster.Spec.Topology.Variables {
 		if variable.Name == "talosRelease" {

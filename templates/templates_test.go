@@ -196,14 +196,23 @@ func expectHosts(g Gomega, made cluster) {
 
 // expectRendered renders the configuration, which ends with Talos' own validation.
 func expectRendered(g Gomega, bundle *secrets.Bundle, role configgen.Role, made cluster, spec bootstrapv1.TalosConfigSpec) {
-	rendered, err := configgen.Render(configgen.Input{
-		Role: role, Contract: spec.TalosVersion, ClusterName: made.cluster.Name, Endpoint: "https://192.0.2.1:6443",
-		KubernetesVersion: made.controlPlane.Spec.Version, PodCIDRs: made.cluster.Spec.ClusterNetwork.Pods.CIDRBlocks,
-		ServiceCIDRs: made.cluster.Spec.ClusterNetwork.Services.CIDRBlocks, ServiceDomain: made.cluster.Spec.ClusterNetwork.ServiceDomain,
-		Secrets: bundle.Machinery(), StrategicPatches: spec.StrategicPatches, Hostname: "demo-abcde",
-	})
-	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(spec.GenerateType).To(BeEquivalentTo(role))
+	rendered := rendered(g, bundle, &made.cluster, made.controlPlane.Spec.Version, spec)
 	if len(spec.StrategicPatches) > 0 {
-		g.Expect(regexp.MustCompile(`"?!192\.0\.2\.1/32`).FindAll(rendered, -1)).To(HaveLen(2), "the virtual IP is kept out of etcd's and the kubelet's subnets")
+		g.Expect(regexp.MustCompile(`"?!192\.0\.2\.1/32`).FindAllString(rendered, -1)).To(HaveLen(2), "the virtual IP is kept out of etcd's and the kubelet's subnets")
 	}
+}
+
+// rendered is the configuration of a machine of a cluster.
+func rendered(g Gomega, bundle *secrets.Bundle, cluster *clusterv1.Cluster, version string, spec bootstrapv1.TalosConfigSpec) string {
+	input, err := configgen.FromSpec(&spec)
+	g.Expect(err).NotTo(HaveOccurred())
+	network := cluster.Spec.ClusterNetwork
+	input.ClusterName, input.Endpoint, input.KubernetesVersion, input.Hostname = cluster.Name, "https://192.0.2.1:6443", version, "demo-abcde"
+	input.PodCIDRs, input.ServiceCIDRs, input.ServiceDomain = network.Pods.CIDRBlocks, network.Services.CIDRBlocks, network.ServiceDomain
+	input.Secrets = bundle.Machinery()
+	out, err := configgen.Render(input)
+	g.Expect(err).NotTo(HaveOccurred())
+
+	return string(out)
 }

@@ -125,9 +125,11 @@ func TestATopologyClusterComesUp(t *testing.T) {
 	})
 	t.Run("a variable that Talos does not know is refused", func(t *testing.T) {
 		g := NewWithT(t)
-		cluster := readCluster(t.Context(), g, name)
-		setVariable(g, cluster, "talosVersion", "v1.2")
-		g.Expect(world.Client.Update(t.Context(), cluster)).To(MatchError(ContainSubstring("talosVersion")))
+		for variable, value := range map[string]string{"talosVersion": "v1.2", "cni": "cilium"} {
+			cluster := readCluster(t.Context(), g, name)
+			setVariable(g, cluster, variable, value)
+			g.Expect(world.Client.Update(t.Context(), cluster)).To(MatchError(And(ContainSubstring(variable), ContainSubstring("supported values"))))
+		}
 	})
 
 	g.Expect(machines.Bootstraps()).To(Equal(1))
