@@ -15,26 +15,56 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/yaml"
 
+	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
+// addonsFolder has the samples of those who have the add-on provider as well.
+const addonsFolder = "addons"
+
 // TestEachKindHasASample: each kind of ours has a sample, with fields of that kind
-// only, no two have the same name, and the kustomization lists them.
+// only, no two have the same name, and the kustomization of their folder lists them.
 func TestEachKindHasASample(t *testing.T) {
 	g, scheme := NewWithT(t), runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme, infrav1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme, infrav1.AddToScheme, addonv1.AddToScheme} {
 		g.Expect(add(scheme)).To(Succeed())
 	}
-	files, err := filepath.Glob("*.yaml")
+	found := map[schema.GroupVersionKind][]string{}
+	for _, folder := range []string{".", addonsFolder} {
+		for kind, names := range samplesIn(g, scheme, folder) {
+			for _, name := range names {
+				g.Expect(found[kind]).NotTo(ContainElement(name), "%s in %s", kind.Kind, folder)
+			}
+			found[kind] = append(found[kind], names...)
+			if kind.Group == addonv1.GroupVersion.Group {
+				g.Expect(folder).To(Equal(addonsFolder), "%s needs the add-on provider", kind.Kind)
+			}
+		}
+	}
+	// Nobody but the add-on provider makes these.
+	generated := addonv1.GroupVersion.WithKind(addonv1.TalosClusterAddonReleaseKind)
+	for _, group := range []schema.GroupVersion{bootstrapv1.GroupVersion, controlplanev1.GroupVersion, infrav1.GroupVersion, addonv1.GroupVersion} {
+		for kind, of := range scheme.KnownTypes(group) {
+			if of.PkgPath() == "k8s.io/apimachinery/pkg/apis/meta/v1" || isList(kind) {
+				continue
+			}
+			g.Expect(len(found[group.WithKind(kind)]) == 0).To(Equal(group.WithKind(kind) == generated), "samples of %s", kind)
+		}
+	}
+}
+
+// samplesIn are the names of the samples in a folder.
+func samplesIn(g Gomega, scheme *runtime.Scheme, folder string) map[schema.GroupVersionKind][]string {
+	files, err := filepath.Glob(filepath.Join(folder, "*.yaml"))
 	g.Expect(err).NotTo(HaveOccurred())
 	found, listed := map[schema.GroupVersionKind][]string{}, []string{}
 	for _, file := range files {
-		if file == "kustomization.yaml" {
+		if filepath.Base(file) == "kustomization.yaml" {
 			continue
 		}
-		listed = append(listed, file)
+		listed = append(listed, filepath.Base(file))
 		text, err := os.ReadFile(file)
 		g.Expect(err).NotTo(HaveOccurred())
 		for document := range bytes.SplitSeq(text, []byte("\n---\n")) {
@@ -49,19 +79,13 @@ func TestEachKindHasASample(t *testing.T) {
 			found[kind.GroupVersionKind()] = append(found[kind.GroupVersionKind()], named.GetName())
 		}
 	}
-	for _, group := range []schema.GroupVersion{bootstrapv1.GroupVersion, controlplanev1.GroupVersion, infrav1.GroupVersion} {
-		for kind, of := range scheme.KnownTypes(group) {
-			if of.PkgPath() == "k8s.io/apimachinery/pkg/apis/meta/v1" || isList(kind) {
-				continue
-			}
-			g.Expect(found[group.WithKind(kind)]).NotTo(BeEmpty(), "samples of %s", kind)
-		}
-	}
 	kustomization := struct{ Resources []string }{}
-	text, err := os.ReadFile("kustomization.yaml")
+	text, err := os.ReadFile(filepath.Join(folder, "kustomization.yaml"))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(yaml.Unmarshal(text, &kustomization)).To(Succeed())
 	g.Expect(kustomization.Resources).To(ConsistOf(listed))
+
+	return found
 }
 
 func isList(kind string) bool { return strings.HasSuffix(kind, "List") }
