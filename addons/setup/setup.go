@@ -22,6 +22,7 @@ import (
 	"github.com/capi-talos/capi-talos/addons/internal/controllers"
 	"github.com/capi-talos/capi-talos/addons/internal/helm"
 	"github.com/capi-talos/capi-talos/addons/internal/jobs"
+	"github.com/capi-talos/capi-talos/addons/internal/metrics"
 	"github.com/capi-talos/capi-talos/addons/internal/source"
 	"github.com/capi-talos/capi-talos/addons/internal/webhooks"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/provider"
@@ -79,15 +80,19 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		return fmt.Errorf("setting up the add-on provider: %w", err)
 	}
 	reader := &content.Reader{Cached: mgr.GetCache(), Live: mgr.GetAPIReader()}
-	charts := source.NewCharts(source.Network{AllowLocal: options.AllowLocalSources, Proxy: options.Proxy}, inspect)
+	work := jobs.New(ctx, jobs.Limits{Total: options.MaxActions, PerCluster: options.MaxActionsPerCluster})
+	counts := metrics.New(options.Clock, work.Count)
+	if err := counts.Register(options.Metrics); err != nil {
+		return err
+	}
+	charts := counts.Charts(source.NewCharts(source.Network{AllowLocal: options.AllowLocalSources, Proxy: options.Proxy}, inspect))
 	addons := &controllers.AddonReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Content: reader, Charts: charts, Clock: options.Clock, Random: options.Random,
 		Recorder: reconciliation.NewEventRecorder(mgr, "talosclusteraddon-controller"), WatchFilterValue: options.WatchFilterValue,
 	}
 	releases := &controllers.ReleaseReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: options.ClusterCache, Connect: controllers.ConnectBy(options.ClusterCache),
-		Content: reader, Charts: charts, Jobs: jobs.New(ctx, jobs.Limits{Total: options.MaxActions, PerCluster: options.MaxActionsPerCluster}),
-		Clock: options.Clock, Random: options.Random,
+		Content: reader, Charts: charts, Jobs: work, Metrics: counts, Clock: options.Clock, Random: options.Random,
 		Recorder: reconciliation.NewEventRecorder(mgr, "talosclusteraddonrelease-controller"), WatchFilterValue: options.WatchFilterValue,
 	}
 	if err := errors.Join(addons.SetupWithManager(ctx, mgr, options.Controller()), releases.SetupWithManager(ctx, mgr, options.Controller())); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -35,6 +36,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/provider"
 	"github.com/capi-talos/capi-talos/test/support/apiserver"
 	"github.com/capi-talos/capi-talos/test/support/charts"
+	"github.com/capi-talos/capi-talos/test/support/series"
 )
 
 // patience is for how long something is waited for: the machine may be busy.
@@ -45,6 +47,9 @@ const namespace = "fleet"
 // management and workload are the API servers of a management cluster, with the manager of
 // the provider, and of a workload cluster.
 var management, workload client.Client
+
+// registry has the metrics of the manager.
+var registry = prometheus.NewRegistry()
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
@@ -104,7 +109,7 @@ func start(ctx context.Context, own, others *apiserver.Server, ended chan<- erro
 	if err != nil {
 		return err
 	}
-	if err := SetupWithManager(ctx, mgr, Options{Options: provider.Options{SecretCachingClient: mgr.GetClient(), ClusterCache: connections}}); err != nil {
+	if err := SetupWithManager(ctx, mgr, Options{Options: provider.Options{SecretCachingClient: mgr.GetClient(), ClusterCache: connections, Metrics: registry}}); err != nil {
 		return err
 	}
 	go func() { ended <- mgr.Start(ctx) }()
@@ -230,4 +235,8 @@ data:
 	}).Should(Succeed())
 	g.Expect(management.Delete(ctx, addon)).To(Succeed())
 	g.Eventually(func() error { return management.Get(ctx, client.ObjectKeyFromObject(addon), addon) }).Should(Satisfy(apierrors.IsNotFound))
+
+	g.Expect(series.NonZero(g, registry, "capi_talos_addon_actions_total")).To(ContainElements("Install succeeded 1", "Upgrade succeeded 2", "CorrectDrift succeeded 1", "Uninstall succeeded 1"))
+	g.Expect(series.NonZero(g, registry, "capi_talos_addon_source_resolutions_total")).To(ContainElement("Available ConfigMap 2"))
+	g.Expect(series.NonZero(g, registry, "capi_talos_addon_jobs")).To(BeEmpty(), "nothing is left to do")
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,11 +30,13 @@ import (
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/addons/internal/content"
 	"github.com/capi-talos/capi-talos/addons/internal/jobs"
+	"github.com/capi-talos/capi-talos/addons/internal/metrics"
 	"github.com/capi-talos/capi-talos/addons/internal/naming"
 	"github.com/capi-talos/capi-talos/addons/internal/release"
 	helmfake "github.com/capi-talos/capi-talos/addons/internal/release/fake"
 	"github.com/capi-talos/capi-talos/addons/internal/source"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
+	"github.com/capi-talos/capi-talos/test/support/series"
 )
 
 const namespace = "fleet"
@@ -161,6 +164,7 @@ type bed struct {
 	events   *events.FakeRecorder
 	addons   *AddonReconciler
 	releases *ReleaseReconciler
+	registry *prometheus.Registry
 }
 
 func newBed(t *testing.T, objects ...client.Object) *bed {
@@ -187,9 +191,13 @@ func (b *bed) start() {
 	reader := &content.Reader{Cached: b.client, Live: b.client}
 	b.addons = &AddonReconciler{Client: b.client, APIReader: b.client, Content: reader, Charts: b.shelf, Clock: b.clock, Random: requeue.SharedRandom{}, Recorder: b.events}
 	b.addons.init()
+	work := jobs.New(b.t.Context(), jobs.Limits{Total: 50, PerCluster: 5})
+	counts := metrics.New(b.clock, work.Count)
+	b.registry = prometheus.NewRegistry()
+	b.Expect(counts.Register(b.registry)).To(Succeed())
 	b.releases = &ReleaseReconciler{
 		Client: b.client, APIReader: b.client, ClusterCache: b.clusters, Connect: b.clusters.connect, Content: reader, Charts: b.shelf,
-		Jobs: jobs.New(b.t.Context(), jobs.Limits{Total: 50, PerCluster: 5}), Clock: b.clock, Random: requeue.SharedRandom{}, Recorder: b.events,
+		Jobs: work, Metrics: counts, Clock: b.clock, Random: requeue.SharedRandom{}, Recorder: b.events,
 	}
 	b.releases.init()
 }
@@ -249,6 +257,9 @@ func (b *bed) allReleases() []addonv1.TalosClusterAddonRelease {
 
 	return list.Items
 }
+
+// counted are the series of a metric that are not 0.
+func (b *bed) counted(metric string) []string { return series.NonZero(b, b.registry, metric) }
 
 func (b *bed) create(objects ...client.Object) {
 	b.t.Helper()

@@ -58,23 +58,30 @@ func (r *ReleaseReconciler) act(ctx context.Context, s *releaseScope) error {
 	task := r.taskOf(s)
 	task.Fetch = r.fetch(s.addon.DeepCopy())
 	runner := release.Runner{Helm: connection.Helm, Objects: connection.Objects, Clock: r.Clock}
-	hidden := s.hidden
-	started := r.Jobs.Start(r.jobKey(s), func(ctx context.Context, progress func(addonv1.ReleaseAction)) release.Result {
-		return runner.Run(ctx, task, progress).Redacted(hidden.In)
+	started := r.start(s, func(ctx context.Context, progress func(addonv1.ReleaseAction)) release.Result {
+		return runner.Run(ctx, task, progress)
 	})
-	if !started {
-		s.again(busyInterval)
-		return nil
-	}
-	if s.release.Status.Deployed.Digest != s.digest {
+	if started && s.release.Status.Deployed.Digest != s.digest {
 		s.released = condition.Unknown(addonv1.ActingReason, "it is looked at")
 	}
 
 	return nil
 }
 
-func (r *ReleaseReconciler) jobKey(s *releaseScope) jobs.Key {
-	return jobs.Key{Namespace: s.release.Namespace, Name: s.release.Name, Cluster: s.release.Spec.ClusterName}
+// start starts a job of the release, whose result is counted and has no values in it. It
+// reports whether it does: not while too many are at work.
+func (r *ReleaseReconciler) start(s *releaseScope, work jobs.Work) bool {
+	key, hidden := jobs.Key{Namespace: s.release.Namespace, Name: s.release.Name, Cluster: s.release.Spec.ClusterName}, s.hidden
+	started := r.Jobs.Start(key, func(ctx context.Context, progress func(addonv1.ReleaseAction)) release.Result {
+		result := work(ctx, progress).Redacted(hidden.In)
+		r.Metrics.Ended(result)
+		return result
+	})
+	if !started {
+		s.again(busyInterval)
+	}
+
+	return started
 }
 
 func actionText(action addonv1.ReleaseAction) string {

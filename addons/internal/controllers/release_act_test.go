@@ -70,6 +70,7 @@ func TestAFailedReleaseIsTriedAgainAndGivenUp(t *testing.T) {
 	b.Expect(reason(found, addonv1.ReleaseReadyCondition)).To(Equal("True Ready"))
 	b.Expect(found.Status.Failure).To(BeZero())
 	b.Expect(found.Status.LastForced).To(Equal("1"))
+	b.Expect(b.counted("capi_talos_addon_actions_total")).To(Equal([]string{"Install failed 1", "Install succeeded 1", "Upgrade failed 3", "Upgrade succeeded 1"}))
 }
 
 func TestWhatIsGivenUpIsUndoneAllTheSame(t *testing.T) {
@@ -153,6 +154,8 @@ func TestDriftIsToldAndCorrected(t *testing.T) {
 	b.Expect(reason(b.release("demo", "blue"), addonv1.DriftedCondition)).To(Equal("False NotDrifted"))
 	b.Expect(b.clusters.of("blue").drifted).To(BeEmpty())
 	b.Expect(b.deployed("demo", "blue")).To(Equal("1 1.0.0"))
+	b.Expect(b.counted("capi_talos_addon_drift_checks_total")).To(Equal([]string{"found 2", "none 1"}))
+	b.Expect(b.counted("capi_talos_addon_actions_total")).To(Equal([]string{"CorrectDrift succeeded 1", "Install succeeded 1"}))
 }
 
 func TestAManagerThatStartsWaitsForWhatMayBeAtWork(t *testing.T) {

@@ -28,6 +28,7 @@ import (
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/addons/internal/content"
 	"github.com/capi-talos/capi-talos/addons/internal/jobs"
+	"github.com/capi-talos/capi-talos/addons/internal/metrics"
 	"github.com/capi-talos/capi-talos/addons/internal/order"
 	"github.com/capi-talos/capi-talos/addons/internal/release"
 	"github.com/capi-talos/capi-talos/addons/internal/values"
@@ -70,6 +71,8 @@ type ReleaseReconciler struct {
 	Charts Charts
 	// Jobs carry out what takes long.
 	Jobs *jobs.Jobs
+	// Metrics count what is done.
+	Metrics *metrics.Metrics
 	// Clock tells the time.
 	Clock clock.PassiveClock
 	// Random spreads what begins together.
@@ -91,7 +94,7 @@ type ReleaseReconciler struct {
 // SetupWithManager registers the controller with mgr.
 func (r *ReleaseReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
 	if r.Client == nil || r.APIReader == nil || r.ClusterCache == nil || r.Connect == nil || r.Content == nil || r.Charts == nil || r.Jobs == nil ||
-		r.Clock == nil || r.Random == nil || r.Recorder == nil {
+		r.Metrics == nil || r.Clock == nil || r.Random == nil || r.Recorder == nil {
 		return errors.New("setting up the TalosClusterAddonRelease controller: a required field is nil")
 	}
 	r.init()
@@ -161,7 +164,7 @@ func (r *ReleaseReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 	s := &releaseScope{release: &addonv1.TalosClusterAddonRelease{}}
 	if err := r.Client.Get(ctx, req.NamespacedName, s.release); err != nil {
 		if apierrors.IsNotFound(err) {
-			r.Jobs.Forget(req.NamespacedName)
+			r.Jobs.Drop(req.NamespacedName)
 			r.holds.forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)

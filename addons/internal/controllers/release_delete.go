@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/addons/internal/metrics"
 	"github.com/capi-talos/capi-talos/addons/internal/naming"
 	"github.com/capi-talos/capi-talos/addons/internal/release"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
@@ -35,12 +36,8 @@ func (r *ReleaseReconciler) reconcileDelete(ctx context.Context, s *releaseScope
 	if s.release.Status.RemovalStartedAt.IsZero() {
 		s.release.Status.RemovalStartedAt = metav1.NewTime(r.Clock.Now())
 	}
-	if reason := r.leftBehind(s); reason != "" {
-		if reason != nothingInstalled {
-			r.Recorder.Eventf(s.release, nil, corev1.EventTypeWarning, "ReleaseLeftBehind", "Delete", "Release %s/%s stays in Cluster %s: %s",
-				s.release.Spec.ReleaseNamespace, s.release.Spec.ReleaseName, s.release.Spec.ClusterName, reason)
-		}
-		return r.letGo(ctx, s)
+	if reason, message := r.leftBehind(s); message != "" {
+		return r.leave(ctx, s, reason, message)
 	}
 	if s.removed {
 		r.Recorder.Eventf(s.release, nil, corev1.EventTypeNormal, string(addonv1.ActionUninstall), "Delete", "Release %s/%s is uninstalled from Cluster %s",
@@ -52,31 +49,44 @@ func (r *ReleaseReconciler) reconcileDelete(ctx context.Context, s *releaseScope
 	return r.uninstall(ctx, s)
 }
 
-// nothingInstalled is why a release is let go of which nothing stays.
-const nothingInstalled = "nothing was installed"
+// leave lets a release go without uninstalling it.
+func (r *ReleaseReconciler) leave(ctx context.Context, s *releaseScope, reason metrics.LeftBehind, message string) error {
+	if reason == "" {
+		return r.letGo(ctx, s)
+	}
+	r.Recorder.Eventf(s.release, nil, corev1.EventTypeWarning, "ReleaseLeftBehind", "Delete", "Release %s/%s stays in Cluster %s: %s",
+		s.release.Spec.ReleaseNamespace, s.release.Spec.ReleaseName, s.release.Spec.ClusterName, message)
+	if err := r.letGo(ctx, s); err != nil {
+		return err
+	}
+	r.Metrics.LeftBehind(reason)
 
-// leftBehind says why a release is let go without being uninstalled; empty when it is not.
-func (r *ReleaseReconciler) leftBehind(s *releaseScope) string {
+	return nil
+}
+
+// leftBehind says why a release is let go without being uninstalled, with an empty reason
+// where nothing stays. Both are empty when it is not.
+func (r *ReleaseReconciler) leftBehind(s *releaseScope) (metrics.LeftBehind, string) {
 	_, isForced := s.release.Annotations[addonv1.ForceDeleteAnnotation]
 	_, isMoved := s.release.Annotations[clusterctlv1.DeleteForMoveAnnotation]
 	switch {
 	case s.cluster == nil:
-		return "the Cluster is gone"
+		return metrics.LeftClusterGone, "the Cluster is gone"
 	case !s.cluster.DeletionTimestamp.IsZero():
-		return "the Cluster is being deleted"
+		return metrics.LeftClusterDeleting, "the Cluster is being deleted"
 	case isMoved:
-		return "clusterctl has moved it"
+		return metrics.LeftMoved, "clusterctl has moved it"
 	case !ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false):
-		return nothingInstalled
+		return "", "nothing was installed"
 	case s.release.Spec.DeletionPolicy == addonv1.DeletionOrphan:
-		return "its deletionPolicy is Orphan"
+		return metrics.LeftOrphaned, "its deletionPolicy is Orphan"
 	case isForced:
-		return "it has the annotation " + addonv1.ForceDeleteAnnotation
+		return metrics.LeftForced, "it has the annotation " + addonv1.ForceDeleteAnnotation
 	case r.untilLeftBehind(s) <= 0:
-		return "it could not be uninstalled in time: " + s.lastProblem()
+		return metrics.LeftTimedOut, "it could not be uninstalled in time: " + s.lastProblem()
 	}
 
-	return ""
+	return "", ""
 }
 
 // deadline is until when it is tried to uninstall it.
@@ -120,11 +130,9 @@ func (r *ReleaseReconciler) uninstall(ctx context.Context, s *releaseScope) erro
 	}
 	removal := r.removalOf(s)
 	runner := release.Runner{Helm: connection.Helm, Objects: connection.Objects, Clock: r.Clock}
-	if !r.Jobs.Start(r.jobKey(s), func(ctx context.Context, progress func(addonv1.ReleaseAction)) release.Result {
+	r.start(s, func(ctx context.Context, progress func(addonv1.ReleaseAction)) release.Result {
 		return runner.Remove(ctx, removal, progress)
-	}) {
-		s.again(busyInterval)
-	}
+	})
 
 	return nil
 }

@@ -3,6 +3,7 @@ package controllers
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -20,30 +21,31 @@ func TestRemoval(t *testing.T) {
 		stays   bool
 		waits   bool
 		elapsed time.Duration
+		left    string
 	}{
 		"it is uninstalled": {},
 		"it stays with Orphan": {change: func(b *bed) {
 			edit(b, b.addon("demo"), func(a *addonv1.TalosClusterAddon) { a.Spec.DeletionPolicy = addonv1.DeletionOrphan })
-		}, stays: true},
+		}, stays: true, left: "orphaned 1"},
 		"a cluster that is silent is waited for": {change: func(b *bed) { b.clusters.setReachable("blue", false) }, stays: true, waits: true},
-		"but not for ever":                       {change: func(b *bed) { b.clusters.setReachable("blue", false) }, stays: true, elapsed: 16 * time.Minute},
+		"but not for ever":                       {change: func(b *bed) { b.clusters.setReachable("blue", false) }, stays: true, elapsed: 16 * time.Minute, left: "timed_out 1"},
 		"nor when a person says so": {change: func(b *bed) {
 			b.clusters.setReachable("blue", false)
 			edit(b, b.release("demo", "blue"), func(r *addonv1.TalosClusterAddonRelease) {
 				r.Annotations = map[string]string{addonv1.ForceDeleteAnnotation: ""}
 			})
-		}, stays: true},
+		}, stays: true, left: "forced 1"},
 		"an uninstallation that fails is tried again": {change: func(b *bed) { b.clusters.of("blue").Fail(helmfake.Uninstall, helmfake.Fault{Err: errors.New("no")}) }, elapsed: time.Minute},
 		"but not for ever, either": {change: func(b *bed) {
 			for range 1000 {
 				b.clusters.of("blue").Fail(helmfake.Uninstall, helmfake.Fault{Err: errors.New("no")})
 			}
-		}, stays: true, elapsed: 16 * time.Minute},
-		"a Cluster that is gone blocks nothing": {change: func(b *bed) { b.Expect(b.client.Delete(b.t.Context(), clusterOf("blue", nil))).To(Succeed()) }, stays: true},
+		}, stays: true, elapsed: 16 * time.Minute, left: "timed_out 1"},
+		"a Cluster that is gone blocks nothing": {change: func(b *bed) { b.Expect(b.client.Delete(b.t.Context(), clusterOf("blue", nil))).To(Succeed()) }, stays: true, left: "cluster_gone 1"},
 		"a Cluster that is going away blocks nothing": {change: func(b *bed) {
 			edit(b, clusterOf("blue", nil), func(c *clusterv1.Cluster) { c.Finalizers = []string{"example.com/kept"} })
 			b.Expect(b.client.Delete(b.t.Context(), clusterOf("blue", nil))).To(Succeed())
-		}, stays: true},
+		}, stays: true, left: "cluster_deleting 1"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBed(t, clusterOf("blue", on), addonOf("demo"))
@@ -60,6 +62,7 @@ func TestRemoval(t *testing.T) {
 			}
 			b.Expect(b.deployed("demo", "blue") != "").To(Equal(tt.stays))
 			b.Expect(len(b.allAddons()) > 0).To(Equal(tt.waits))
+			b.Expect(strings.Join(b.counted("capi_talos_addon_releases_left_behind_total"), ", ")).To(Equal(tt.left))
 			if tt.waits {
 				b.Expect(reason(b.addon("demo"), addonv1.AddonDeletingCondition)).To(Equal("True WaitingForReleases"))
 				b.Expect(reason(b.release("demo", "blue"), addonv1.ReleaseDeletingCondition)).To(Equal("True UninstallFailed"))

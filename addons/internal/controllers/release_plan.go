@@ -43,8 +43,7 @@ func (r *ReleaseReconciler) plan(ctx context.Context, s *releaseScope, connected
 	}
 	runner, task, removal := release.Runner{Helm: connection.Helm, Objects: connection.Objects, Clock: r.Clock}, r.taskOf(s), r.removalOf(s)
 	task.Fetch = r.fetch(s.addon.DeepCopy())
-	hidden := s.hidden
-	if !r.Jobs.Start(r.jobKey(s), func(ctx context.Context, _ func(addonv1.ReleaseAction)) release.Result {
+	r.start(s, func(ctx context.Context, _ func(addonv1.ReleaseAction)) release.Result {
 		result := release.Result{Digest: digest}
 		var plan addonv1.ReleasePlan
 		if selected {
@@ -55,10 +54,8 @@ func (r *ReleaseReconciler) plan(ctx context.Context, s *releaseScope, connected
 		if result.Err == nil {
 			result.Plan = &plan
 		}
-		return result.Redacted(hidden.In)
-	}) {
-		s.again(busyInterval)
-	}
+		return result
+	})
 
 	return nil
 }

@@ -17,6 +17,7 @@ func TestAPlanSaysWhatWouldBeDone(t *testing.T) {
 	b.Expect(b.release("demo", "blue").Status.Plan.Action).To(Equal(addonv1.ActionInstall))
 	b.Expect(reason(b.release("demo", "blue"), addonv1.ReleaseReadyCondition)).To(Equal("Unknown Planned"))
 	b.Expect(b.deployed("demo", "blue")).To(BeEmpty())
+	b.Expect(b.counted("capi_talos_addon_actions_total")).To(BeEmpty(), "a plan is no action")
 	b.clusters.of("blue").Calls()
 	b.clock.Step(time.Hour)
 	b.settle()

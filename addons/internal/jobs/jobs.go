@@ -101,6 +101,14 @@ func (j *Jobs) admits(key Key) bool {
 	return ofCluster < j.limits.PerCluster && ofNamespace < share && len(j.running) < j.limits.Total
 }
 
+// Count returns how many jobs run, and how many releases wait for one.
+func (j *Jobs) Count() (running, waiting int) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+
+	return len(j.running), len(j.waiting)
+}
+
 func without(keys []Key, key Key) []Key {
 	return slices.DeleteFunc(keys, func(other Key) bool { return other == key })
 }
@@ -172,6 +180,18 @@ func (j *Jobs) Result(name types.NamespacedName) *release.Result {
 func (j *Jobs) Forget(name types.NamespacedName) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	j.forget(name)
+}
+
+// Drop forgets a release that is no more: how its job has ended, and that it waits for one.
+func (j *Jobs) Drop(name types.NamespacedName) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.forget(name)
+	j.waiting = slices.DeleteFunc(j.waiting, func(key Key) bool { return key.Namespace == name.Namespace && key.Name == name.Name })
+}
+
+func (j *Jobs) forget(name types.NamespacedName) {
 	if found := j.jobs[name]; found != nil && found.result != nil {
 		delete(j.jobs, name)
 	}

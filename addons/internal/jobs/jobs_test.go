@@ -100,3 +100,32 @@ func TestNobodyTakesAllJobs(t *testing.T) {
 	}
 	g.Expect(woken).To(ContainElements("a3", "a6", "b3"))
 }
+
+func TestAReleaseThatIsNoMoreDoesNotWait(t *testing.T) {
+	g, letGo := NewWithT(t), make(chan struct{})
+	jobs := New(t.Context(), Limits{Total: 1, PerCluster: 1})
+	counted := func() []int {
+		running, waiting := jobs.Count()
+		return []int{running, waiting}
+	}
+	one, two, three := key("a", "blue", "one"), key("a", "blue", "two"), key("a", "blue", "three")
+	g.Expect(counted()).To(Equal([]int{0, 0}))
+	g.Expect(jobs.Start(one, hanging(letGo))).To(BeTrue())
+	g.Expect(told(g, jobs)).To(Equal("one"))
+	for range 2 {
+		g.Expect(jobs.Start(two, hanging(letGo))).To(BeFalse())
+		g.Expect(jobs.Start(three, hanging(letGo))).To(BeFalse())
+	}
+	g.Expect(counted()).To(Equal([]int{1, 2}))
+	jobs.Drop(nameOf(two))
+	g.Expect(counted()).To(Equal([]int{1, 1}))
+	jobs.Drop(nameOf(one))
+	g.Expect(counted()).To(Equal([]int{1, 1}), "what runs is not dropped")
+
+	close(letGo)
+	g.Expect(told(g, jobs)).To(Equal("one"))
+	g.Expect(told(g, jobs)).To(Equal("three"))
+	jobs.Drop(nameOf(one))
+	g.Expect(jobs.Result(nameOf(one))).To(BeNil())
+	g.Expect(counted()).To(Equal([]int{0, 0}))
+}
