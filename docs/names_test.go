@@ -84,7 +84,7 @@ func TestPagesNameOnlyWhatExists(t *testing.T) {
 func TestTroubleshootingNamesWhatNeedsSomebody(t *testing.T) {
 	g := NewWithT(t)
 	page := readAll(g, "troubleshooting.md")
-	for _, kind := range []string{"TalosHost", "TalosMachine", "TalosConfig", "TalosCluster", "TalosControlPlane"} {
+	for _, kind := range []string{"TalosHost", "TalosMachine", "TalosConfig", "TalosCluster", "TalosControlPlane", "TalosClusterAddon", "TalosClusterAddonRelease"} {
 		g.Expect(page).To(ContainSubstring("| "+kind+" |"), "which conditions tell most")
 	}
 	for _, runBook := range []string{"hosts.md#a-host-is-in-error", "hosts.md#a-host-is-not-claimed", "container.md#run-book", "kinds/taloscontrolplane.md#run-book", "metrics.md#alerts", "move.md#a-move-that-was-interrupted", "upgrade.md#it-stands-still"} {

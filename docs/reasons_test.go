@@ -36,6 +36,20 @@ func TestPagesNameEachReason(t *testing.T) {
 	}
 }
 
+// TestTroubleshootingNamesEachReasonOfAddons: whoever meets one that is not good finds its
+// cause and cure.
+func TestTroubleshootingNamesEachReasonOfAddons(t *testing.T) {
+	g := NewWithT(t)
+	reasons := declaredReasons(g, "../addons/api/v1alpha1/conditions.go")
+	g.Expect(reasons).NotTo(BeEmpty())
+	good := []string{"ReleasesReady", "ClusterReachable", "Released", "NotDrifted", "NotYetKnown"}
+	g.Expect(reasons).To(ContainElements(good))
+	page, err := os.ReadFile("troubleshooting.md")
+	g.Expect(err).NotTo(HaveOccurred())
+	section := regexp.MustCompile(`(?s)## An add-on is not ready.*?\n## Certificates`).FindString(string(page))
+	g.Expect(unnamed(section, slices.DeleteFunc(reasons, func(reason string) bool { return slices.Contains(good, reason) }))).To(BeEmpty())
+}
+
 // unnamed are the reasons that a text does not name.
 func unnamed(text string, reasons []string) []string {
 	named := found("`([A-Z]\\w+)`", text)

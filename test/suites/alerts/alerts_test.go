@@ -57,7 +57,7 @@ func metrics(g Gomega) map[string][]string {
 			continue
 		}
 		labels = append(labels, "name", "namespace", "uid", "cluster_name")
-		kinds := []string{"talosconfig", "taloscontrolplane", "taloscluster", "talosmachine", "taloshost"}
+		kinds := []string{"talosconfig", "taloscontrolplane", "taloscluster", "talosmachine", "taloshost", "talosclusteraddon", "talosclusteraddonrelease"}
 		for _, kind := range kinds {
 			known[strings.Replace(match[1], "<kind>", kind, 1)] = labels
 		}
@@ -66,26 +66,35 @@ func metrics(g Gomega) map[string][]string {
 	return known
 }
 
-func TestAlertRules(t *testing.T) {
-	g, read := NewWithT(t), rules{}
+// all are the rules of the file.
+func all(g Gomega) []rule {
+	read := rules{}
 	text, err := os.ReadFile(filepath.Join("..", "..", "..", "config", "metrics", "alerts.yaml"))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(yaml.UnmarshalStrict(text, &read)).To(Succeed())
-	g.Expect(read.Groups).NotTo(BeEmpty())
-	known := metrics(g)
+	var found []rule
 	for _, group := range read.Groups {
-		for _, rule := range group.Rules {
-			t.Run(rule.Alert, func(t *testing.T) {
-				g := NewWithT(t)
-				g.Expect(rule.Labels["severity"]).To(BeElementOf("info", "warning", "critical"))
-				if rule.For != "" {
-					_, err := time.ParseDuration(rule.For)
-					g.Expect(err).NotTo(HaveOccurred())
-				}
-				shown := expectExpression(g, rule.Expr, known)
-				expectSummary(g, rule.Annotations["summary"], shown)
-			})
-		}
+		found = append(found, group.Rules...)
+	}
+	g.Expect(found).NotTo(BeEmpty())
+
+	return found
+}
+
+func TestAlertRules(t *testing.T) {
+	g := NewWithT(t)
+	known := metrics(g)
+	for _, rule := range all(g) {
+		t.Run(rule.Alert, func(t *testing.T) {
+			g := NewWithT(t)
+			g.Expect(rule.Labels["severity"]).To(BeElementOf("info", "warning", "critical"))
+			if rule.For != "" {
+				_, err := time.ParseDuration(rule.For)
+				g.Expect(err).NotTo(HaveOccurred())
+			}
+			shown := expectExpression(g, rule.Expr, known)
+			expectSummary(g, rule.Annotations["summary"], shown)
+		})
 	}
 }
 
