@@ -79,7 +79,7 @@ func New(passiveClock clock.PassiveClock, jobs func() (running, waiting int)) *M
 		actionDurations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "capi_talos_addon_action_duration_seconds",
 			Help: "How long actions on releases took.",
-			// By default an action may take five minutes, and an uninstallation is tried for
+			// By default an action may take ten minutes, and an uninstallation is tried for
 			// fifteen.
 			Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 900},
 		}, []string{"action", "result"}),
