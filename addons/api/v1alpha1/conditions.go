@@ -49,12 +49,13 @@ const (
 	SourceNotFoundReason = "SourceNotFound"
 	// VersionNotFoundReason: no version of the chart is in the range.
 	VersionNotFoundReason = "VersionNotFound"
-	// SourceUnreachableReason: the server of the source does not answer.
+	// SourceUnreachableReason: the server of the source does not answer, or its
+	// certificate is not trusted.
 	SourceUnreachableReason = "SourceUnreachable"
 	// SourceUnauthorizedReason: the server refuses the credentials, or wants some.
 	SourceUnauthorizedReason = "SourceUnauthorized"
 	// SourceRefusedReason: the address may not be asked: it is one of the manager's own
-	// machine or network.
+	// machine or network, or can be asked by HTTP only.
 	SourceRefusedReason = "SourceRefused"
 	// SecretInvalidReason: a Secret of the source is missing, or of another type.
 	SecretInvalidReason = "SecretInvalid"

@@ -84,13 +84,21 @@ func (n Network) client(ca []byte, allowHTTP bool) (*http.Client, error) {
 		transport = onlyHTTPS{transport}
 	}
 
-	return &http.Client{Timeout: fetchTimeout, Transport: transport, CheckRedirect: func(_ *http.Request, via []*http.Request) error {
+	return &http.Client{Timeout: fetchTimeout, Transport: transport, CheckRedirect: func(next *http.Request, via []*http.Request) error {
 		if len(via) > maxRedirects {
 			return errors.New("it redirects too often")
+		}
+		if !isSameServer(next.URL, via[0].URL) {
+			// net/http takes other ports, other schemes and subdomains for the same.
+			next.Header.Del("Authorization")
 		}
 		return nil
 	}}, nil
 }
+
+// isSameServer reports whether two addresses are those of the same server, which may be
+// told the same password.
+func isSameServer(a, b *url.URL) bool { return a.Scheme == b.Scheme && a.Host == b.Host }
 
 // onlyHTTPS refuses requests without TLS, wherever they come from: a redirection, the
 // index of a repository, or a registry that names the server of its tokens.

@@ -32,7 +32,7 @@ func (n Network) findInRegistry(ctx context.Context, source addonv1.RegistrySour
 	if err != nil {
 		return Found{}, err
 	}
-	what := "asking " + source.URL
+	asked := request{what: "asking " + source.URL, login: source.CredentialsSecretName, ca: source.CASecretName}
 	var versions []string
 	err = repository.Tags(ctx, "", func(tags []string) error {
 		for _, tag := range tags {
@@ -40,12 +40,12 @@ func (n Network) findInRegistry(ctx context.Context, source addonv1.RegistrySour
 			versions = append(versions, strings.ReplaceAll(tag, "_", "+"))
 		}
 		if len(versions) > maxTags {
-			return failf(addonv1.SourceRefusedReason, "%s: it has more than %d tags", what, maxTags)
+			return failf(addonv1.SourceRefusedReason, "%s: it has more than %d tags", asked.what, maxTags)
 		}
 		return nil
 	})
 	if err != nil {
-		return Found{}, registryFailure(err, what)
+		return Found{}, asked.registryFailure(err)
 	}
 	version, err := newest(versions, source.Version)
 	if err != nil {
@@ -53,16 +53,16 @@ func (n Network) findInRegistry(ctx context.Context, source addonv1.RegistrySour
 	}
 	layer, err := chartLayer(ctx, repository, version)
 	if err != nil {
-		return Found{}, registryFailure(err, what)
+		return Found{}, asked.registryFailure(err)
 	}
 
 	return Found{Version: version, Digest: layer.Digest.String(), fetch: func(ctx context.Context) ([]byte, error) {
 		blob, err := repository.Blobs().Fetch(ctx, layer)
 		if err != nil {
-			return nil, registryFailure(err, what)
+			return nil, asked.registryFailure(err)
 		}
 		defer func() { _ = blob.Close() }()
-		return read(blob, maxArchive, what)
+		return asked.read(blob, maxArchive)
 	}}, nil
 }
 
@@ -98,17 +98,17 @@ func chartLayer(ctx context.Context, repository *remote.Repository, version stri
 		return ocispec.Descriptor{}, err
 	}
 	defer func() { _ = content.Close() }()
-	what := "the manifest of version " + version
-	text, err := read(content, maxManifest, what)
+	asked := request{what: "reading the manifest of version " + version}
+	text, err := asked.read(content, maxManifest)
 	if err != nil {
 		return ocispec.Descriptor{}, err
 	}
 	if DigestOf(text) != described.Digest.String() {
-		return ocispec.Descriptor{}, failf(addonv1.ChartInvalidReason, "%s has another digest than the registry says", what)
+		return ocispec.Descriptor{}, failf(addonv1.ChartInvalidReason, "%s: it has another digest than the registry says", asked.what)
 	}
 	manifest := ocispec.Manifest{}
 	if err := json.Unmarshal(text, &manifest); err != nil {
-		return ocispec.Descriptor{}, failf(addonv1.ChartInvalidReason, "%s cannot be read: %v", what, err)
+		return ocispec.Descriptor{}, failf(addonv1.ChartInvalidReason, "%s: %v", asked.what, err)
 	}
 	for _, layer := range manifest.Layers {
 		if layer.MediaType == chartMediaType {
@@ -122,16 +122,17 @@ func chartLayer(ctx context.Context, repository *remote.Repository, version stri
 	return ocispec.Descriptor{}, failf(addonv1.ChartInvalidReason, "version %s is no chart: it has no layer of type %s", version, chartMediaType)
 }
 
-func registryFailure(err error, what string) error {
+// registryFailure is why a registry could not be asked.
+func (r request) registryFailure(err error) error {
 	if said := (*errcode.ErrorResponse)(nil); errors.As(err, &said) {
-		return statusError(said.StatusCode, what)
+		return r.status(said.StatusCode)
 	}
 	if errors.Is(err, errdef.ErrNotFound) {
-		return statusError(http.StatusNotFound, what)
+		return r.status(http.StatusNotFound)
 	}
 	if errors.Is(err, auth.ErrBasicCredentialNotFound) {
-		return statusError(http.StatusUnauthorized, what)
+		return r.status(http.StatusUnauthorized)
 	}
 
-	return failure(err, what)
+	return r.failure(err)
 }

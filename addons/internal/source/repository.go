@@ -29,7 +29,7 @@ func (n Network) findInRepository(ctx context.Context, source addonv1.Repository
 	if err != nil {
 		return Found{}, failf(addonv1.SourceNotFoundReason, "url is no URL")
 	}
-	server := repository{base: base, access: access}
+	server := repository{source: source, base: base, access: access}
 	if server.client, err = n.client(access.CA, source.Insecure == addonv1.AllowHTTP); err != nil {
 		return Found{}, failf(addonv1.SecretInvalidReason, "Secret %s, key ca.crt: %v", source.CASecretName, err)
 	}
@@ -63,6 +63,7 @@ func (n Network) findInRepository(ctx context.Context, source addonv1.Repository
 
 // repository is the server of a Helm repository.
 type repository struct {
+	source addonv1.RepositorySource
 	base   *url.URL
 	client *http.Client
 	access Access
@@ -86,22 +87,22 @@ func (r repository) found(version, location, digest string) (Found, error) {
 
 // get gets a file. The password is for the repository's own server alone.
 func (r repository) get(ctx context.Context, location *url.URL, limit int64) ([]byte, error) {
-	what := "getting " + location.Redacted()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, location.String(), nil)
+	asked := request{what: "getting " + location.Redacted(), login: r.source.CredentialsSecretName, ca: r.source.CASecretName}
+	get, err := http.NewRequestWithContext(ctx, http.MethodGet, location.String(), nil)
 	if err != nil {
-		return nil, failure(err, what)
+		return nil, asked.failure(err)
 	}
-	if r.access.Username != "" && location.Host == r.base.Host && location.Scheme == r.base.Scheme {
-		request.SetBasicAuth(r.access.Username, r.access.Password)
+	if r.access.Username != "" && isSameServer(location, r.base) {
+		get.SetBasicAuth(r.access.Username, r.access.Password)
 	}
-	response, err := r.client.Do(request)
+	response, err := r.client.Do(get)
 	if err != nil {
-		return nil, failure(err, what)
+		return nil, asked.failure(err)
 	}
 	defer func() { _ = response.Body.Close() }()
-	if err := statusError(response.StatusCode, what); err != nil {
+	if err := asked.status(response.StatusCode); err != nil {
 		return nil, err
 	}
 
-	return read(response.Body, limit, what)
+	return asked.read(response.Body, limit)
 }

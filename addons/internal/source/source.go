@@ -6,6 +6,7 @@ package source
 import (
 	"context"
 	"crypto/sha256"
+	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -124,47 +125,68 @@ func CheckVersion(text string) error {
 	return err
 }
 
+// request is what a server is asked for, as errors tell it.
+type request struct {
+	// what is being done.
+	what string
+	// login and ca are the names of the Secrets with the credentials and the CA; empty
+	// when there is none.
+	login, ca string
+}
+
 // read reads at most so many bytes.
-func read(from io.Reader, limit int64, what string) ([]byte, error) {
+func (r request) read(from io.Reader, limit int64) ([]byte, error) {
 	content, err := io.ReadAll(io.LimitReader(from, limit+1))
 	if err != nil {
-		return nil, failure(err, what)
+		return nil, r.failure(err)
 	}
 	if int64(len(content)) > limit {
-		return nil, failf(addonv1.ChartInvalidReason, "%s is larger than %d MiB", what, limit>>20)
+		return nil, failf(addonv1.ChartInvalidReason, "%s: it is larger than %d MiB", r.what, limit>>20)
 	}
 
 	return content, nil
 }
 
 // failure is why a server could not be asked.
-func failure(err error, what string) error {
+func (r request) failure(err error) error {
 	if said := (*Error)(nil); errors.As(err, &said) {
 		return err
 	}
 	if errors.Is(err, errForbiddenAddress) {
-		return failf(addonv1.SourceRefusedReason, "%s: %v; the manager allows it with --allow-local-sources", what, errForbiddenAddress)
+		return failf(addonv1.SourceRefusedReason, "%s: %v; the manager allows it with --allow-local-sources", r.what, errForbiddenAddress)
 	}
-	if errors.Is(err, errNotHTTPS) {
-		return failf(addonv1.SourceRefusedReason, "%s: %v; set insecure: AllowHTTP to allow it, where everybody on the way can change the chart", what, err)
+	if errors.Is(err, errNotHTTPS) || errors.Is(err, http.ErrSchemeMismatch) {
+		return failf(addonv1.SourceRefusedReason, "%s: %v; set insecure: AllowHTTP to allow it, where everybody on the way can change the chart", r.what, err)
+	}
+	if untrusted := (*tls.CertificateVerificationError)(nil); errors.As(err, &untrusted) {
+		return failf(addonv1.SourceUnreachableReason, "%s: the certificate of the server is not trusted: %v; %s", r.what, untrusted.Err, advice("the CA under ca.crt", r.ca, "caSecretName"))
 	}
 	if name := (*net.DNSError)(nil); errors.As(err, &name) && name.IsNotFound {
-		return failf(addonv1.SourceNotFoundReason, "%s: there is no host %s", what, name.Name)
+		return failf(addonv1.SourceNotFoundReason, "%s: there is no host %s", r.what, name.Name)
 	}
 
-	return failf(addonv1.SourceUnreachableReason, "%s: %v", what, err)
+	return failf(addonv1.SourceUnreachableReason, "%s: %v", r.what, err)
 }
 
-// statusError is what an answer means that is not OK.
-func statusError(status int, what string) error {
+// status is what an answer means that is not OK.
+func (r request) status(status int) error {
 	switch status {
 	case http.StatusOK:
 		return nil
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return failf(addonv1.SourceUnauthorizedReason, "%s: the server answers %d %s; check the Secret of credentialsSecretName", what, status, http.StatusText(status))
+		return failf(addonv1.SourceUnauthorizedReason, "%s: the server answers %d %s; %s", r.what, status, http.StatusText(status), advice("credentials", r.login, "credentialsSecretName"))
 	case http.StatusNotFound, http.StatusGone:
-		return failf(addonv1.SourceNotFoundReason, "%s: the server answers %d %s", what, status, http.StatusText(status))
+		return failf(addonv1.SourceNotFoundReason, "%s: the server answers %d %s", r.what, status, http.StatusText(status))
 	}
 
-	return failf(addonv1.SourceUnreachableReason, "%s: the server answers %d %s", what, status, http.StatusText(status))
+	return failf(addonv1.SourceUnreachableReason, "%s: the server answers %d %s", r.what, status, http.StatusText(status))
+}
+
+// advice says what to do about content of a Secret that the server does not take, or wants.
+func advice(content, secret, field string) string {
+	if secret == "" {
+		return fmt.Sprintf("name a Secret in %s that has %s", field, content)
+	}
+
+	return fmt.Sprintf("check Secret %s, which has %s", secret, content)
 }

@@ -64,6 +64,12 @@ func inRepository(server *httptest.Server, version string) addonv1.AddonSource {
 	return addonv1.AddonSource{Repository: addonv1.RepositorySource{URL: server.URL + "/charts", Chart: "demo", Version: version}}
 }
 
+func withLogin(source addonv1.AddonSource) addonv1.AddonSource {
+	source.Repository.CredentialsSecretName = "login"
+
+	return source
+}
+
 func TestAChartIsFoundInARepository(t *testing.T) {
 	g := NewWithT(t)
 	index := indexOf(entry("1.2.0", "demo.tgz", hexDigest(packed)), entry("1.10.0", "demo.tgz", ""), entry("2.0.0-rc.1", "demo.tgz", ""), entry("odd", "x", ""))
@@ -94,8 +100,9 @@ func TestWhyARepositoryHasNoChart(t *testing.T) {
 		access          *Access
 		reason, message string
 	}{
-		"a wrong password":   {source: inRepository(server, ""), access: &Access{Username: "u", Password: "x", CA: access.CA}, reason: addonv1.SourceUnauthorizedReason, message: "401"},
-		"another CA":         {source: inRepository(server, ""), access: &Access{Username: "u", Password: "p"}, reason: addonv1.SourceUnreachableReason, message: "certificate"},
+		"nobody logs in":     {source: inRepository(server, ""), access: &Access{CA: access.CA}, reason: addonv1.SourceUnauthorizedReason, message: "401 Unauthorized; name a Secret in credentialsSecretName"},
+		"a wrong password":   {source: withLogin(inRepository(server, "")), access: &Access{Username: "u", Password: "x", CA: access.CA}, reason: addonv1.SourceUnauthorizedReason, message: "401 Unauthorized; check Secret login"},
+		"another CA":         {source: inRepository(server, ""), access: &Access{Username: "u", Password: "p"}, reason: addonv1.SourceUnreachableReason, message: "is not trusted"},
 		"a CA that is none":  {source: inRepository(server, ""), access: &Access{CA: []byte("none")}, reason: addonv1.SecretInvalidReason, message: "no certificate"},
 		"no such chart":      {source: addonv1.AddonSource{Repository: addonv1.RepositorySource{URL: server.URL + "/charts", Chart: "other"}}, reason: addonv1.SourceNotFoundReason, message: "has no chart other"},
 		"no such version":    {source: inRepository(server, "9.x"), reason: addonv1.VersionNotFoundReason, message: "none of its 4 versions is 9.x"},
@@ -153,15 +160,16 @@ func TestThePasswordGoesToItsServerOnly(t *testing.T) {
 	}))
 	t.Cleanup(server.Close)
 	for _, version := range []string{"1.0.0", "2.0.0"} {
-		source := addonv1.AddonSource{Repository: addonv1.RepositorySource{
-			URL: strings.Replace(server.URL, "127.0.0.1", "localhost", 1), Chart: "demo", Version: version, Insecure: addonv1.AllowHTTP,
-		}}
-		found, err := local.Find(t.Context(), source, Access{Username: "u", Password: "p"})
-		g.Expect(err).NotTo(HaveOccurred())
-		_, err = found.Fetch(t.Context())
-		g.Expect(err).NotTo(HaveOccurred())
+		// Of the two addresses one has another host than elsewhere, and one another port.
+		for _, address := range []string{server.URL, strings.Replace(server.URL, "127.0.0.1", "localhost", 1)} {
+			source := addonv1.AddonSource{Repository: addonv1.RepositorySource{URL: address, Chart: "demo", Version: version, Insecure: addonv1.AllowHTTP}}
+			found, err := local.Find(t.Context(), source, Access{Username: "u", Password: "p"})
+			g.Expect(err).NotTo(HaveOccurred())
+			_, err = found.Fetch(t.Context())
+			g.Expect(err).NotTo(HaveOccurred())
+		}
 	}
-	g.Expect(told).To(Equal([]string{"", ""}))
+	g.Expect(told).To(Equal([]string{"", "", "", ""}))
 }
 
 func TestWhatIsTooLargeIsNotRead(t *testing.T) {
@@ -231,11 +239,15 @@ func TestAChartIsFoundInARegistry(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(string(content)).To(Equal(packed))
 
+	plain := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(plain.Close)
 	for name, tt := range map[string]struct {
 		source addonv1.RegistrySource
 		access Access
 		reason string
 	}{
+		"a wrong password":          {source.Registry, Access{CA: access.CA, DockerConfig: []byte(`{"auths":{"` + host + `":{"username":"u","password":"x"}}}`)}, addonv1.SourceUnauthorizedReason},
+		"it is asked by HTTPS":      {addonv1.RegistrySource{URL: "oci://" + strings.TrimPrefix(plain.URL, "http://") + "/charts/demo"}, Access{}, addonv1.SourceRefusedReason},
 		"nobody logs in":            {source.Registry, Access{CA: access.CA}, addonv1.SourceUnauthorizedReason},
 		"credentials of another":    {source.Registry, Access{CA: access.CA, DockerConfig: []byte(`{"auths":{"other":{"username":"u","password":"p"}}}`)}, addonv1.SourceUnauthorizedReason},
 		"credentials of other form": {source.Registry, Access{CA: access.CA, DockerConfig: []byte(`none`)}, addonv1.SecretInvalidReason},
