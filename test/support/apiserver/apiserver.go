@@ -16,9 +16,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
-// startTimeout is how long the programs may take to start and to stop: the machine may be
-// busy.
-const startTimeout = 2 * time.Minute
+// startTimeout is how long the programs may take to start and to stop. On a machine that
+// builds something else meanwhile an API server takes minutes.
+const startTimeout = 10 * time.Minute
 
 // Options say what an API server has beside the kinds of Kubernetes.
 type Options struct {
