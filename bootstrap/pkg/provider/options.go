@@ -2,6 +2,7 @@
 package provider
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -13,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller"
 	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/kubeconfig"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 )
@@ -106,4 +108,16 @@ func SetupWebhooks(mgr ctrl.Manager, webhooks ...Webhook) error {
 	}
 
 	return nil
+}
+
+// SetupClusterCache adds the ClusterCache to a manager. Kubeconfigs that name files or
+// programs are not used: Cluster API refuses programs only, and users may write kubeconfigs.
+func SetupClusterCache(ctx context.Context, mgr ctrl.Manager, options clustercache.Options, controllerOptions controller.Options) (clustercache.ClusterCache, error) {
+	options.SecretClient = kubeconfig.NewReader(options.SecretClient)
+	cache, err := clustercache.SetupWithManager(ctx, mgr, options, controllerOptions)
+	if err != nil {
+		return nil, fmt.Errorf("creating the cluster cache: %w", err)
+	}
+
+	return cache, nil
 }

@@ -188,14 +188,14 @@ func providerOptions(ctx context.Context, program Program, opts *options, mgr ct
 	if !program.NeedsClusterCache {
 		return given, nil
 	}
-	given.ClusterCache, err = clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
+	given.ClusterCache, err = provider.SetupClusterCache(ctx, mgr, clustercache.Options{
 		SecretClient:     secrets,
 		Cache:            setup.ClusterCacheCacheOptions(),
 		Client:           setup.ClusterCacheClientOptions(program.Name, opts.clusterQPS, opts.clusterBurst),
 		WatchFilterValue: opts.watchFilter,
 	}, controller.Options{MaxConcurrentReconciles: opts.clusterConcurrency})
 	if err != nil {
-		return provider.Options{}, fmt.Errorf("creating the cluster cache: %w", err)
+		return provider.Options{}, err
 	}
 	return given, nil
 }

@@ -14,6 +14,8 @@ import (
 
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
+
+	kubeconfigs "github.com/capi-talos/capi-talos/bootstrap/pkg/kubeconfig"
 )
 
 // APIServerState is what answers at the control plane endpoint.
@@ -101,6 +103,9 @@ func (p HTTPProber) Probe(ctx context.Context, kubeconfig []byte) (APIServerStat
 }
 
 func (p HTTPProber) client(kubeconfig []byte) (*http.Client, string, error) {
+	if err := kubeconfigs.Check(kubeconfig); err != nil {
+		return nil, "", err
+	}
 	config, err := clientcmd.RESTConfigFromKubeConfig(kubeconfig)
 	if err != nil {
 		// The error may quote what it could not read, so it stays out.

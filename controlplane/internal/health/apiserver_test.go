@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -79,6 +80,18 @@ func TestProbeWithAKubeconfigThatIsNone(t *testing.T) {
 	g.Expect(state).To(Equal(APIServerUnknown))
 	g.Expect(err).To(HaveOccurred())
 	g.Expect(err.Error()).NotTo(ContainSubstring("secret"))
+}
+
+// TestProbeReadsNoFiles: users may write the kubeconfig of a Cluster.
+func TestProbeReadsNoFiles(t *testing.T) {
+	g, config := NewWithT(t), clientcmdapi.NewConfig()
+	config.Clusters["c"] = &clientcmdapi.Cluster{Server: "https://127.0.0.1:1", CertificateAuthority: os.DevNull}
+	config.Contexts["c"] = &clientcmdapi.Context{Cluster: "c"}
+	config.CurrentContext = "c"
+	data, err := clientcmd.Write(*config)
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = HTTPProber{}.Probe(t.Context(), data)
+	g.Expect(err).To(MatchError(ContainSubstring("certificate-authority")))
 }
 
 // listen accepts connections and closes them at once.
