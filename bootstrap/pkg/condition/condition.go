@@ -4,6 +4,7 @@ package condition
 
 import (
 	"fmt"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -41,11 +42,21 @@ func Unknownf(reason, format string, args ...any) Finding {
 	return Unknown(reason, fmt.Sprintf(format, args...))
 }
 
+// maxMessage is how long the message of a condition may be, in bytes: an API server refuses
+// a status with a longer one (metav1.Condition).
+const maxMessage = 32768
+
+const ellipsis = "..."
+
 // Set sets a condition of an object, or leaves it as it is when nothing was observed. The
-// time of the last transition changes with the status only.
+// time of the last transition changes with the status only. A message is cut where it is too
+// long.
 func Set(object conditions.Setter, conditionType string, found Finding) {
 	if found.Status == "" {
 		return
+	}
+	if len(found.Message) > maxMessage {
+		found.Message = strings.ToValidUTF8(found.Message[:maxMessage-len(ellipsis)], "") + ellipsis
 	}
 	conditions.Set(object, metav1.Condition{Type: conditionType, Status: found.Status, Reason: found.Reason, Message: found.Message})
 }
