@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/url"
 
+	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -85,7 +86,9 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	if err := counts.Register(options.Metrics); err != nil {
 		return err
 	}
-	charts := counts.Charts(source.NewCharts(source.Network{AllowLocal: options.AllowLocalSources, Proxy: options.Proxy}, inspect))
+	charts := counts.Charts(source.NewCharts(source.Network{
+		AllowLocal: options.AllowLocalSources, Proxy: options.Proxy, Reading: semaphore.NewWeighted(1),
+	}, inspect))
 	addons := &controllers.AddonReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Content: reader, Charts: charts, Clock: options.Clock, Random: options.Random,
 		Recorder: reconciliation.NewEventRecorder(mgr, "talosclusteraddon-controller"), WatchFilterValue: options.WatchFilterValue,

@@ -16,8 +16,8 @@ import (
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 )
 
-// maxKept is how many objects are kept.
-const maxKept = 1024
+// maxKept is how many bytes of objects are kept: some users may have very many large ones.
+const maxKept = 64 << 20
 
 // Content is what an object has.
 type Content struct {
@@ -35,6 +35,8 @@ type Reader struct {
 
 	mu   sync.Mutex
 	kept map[key]Content
+	// size is that of all that is kept.
+	size int
 }
 
 type key struct {
@@ -97,14 +99,37 @@ func (r *Reader) find(of key) (Content, bool) {
 func (r *Reader) keep(of key, read Content) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.kept == nil || len(r.kept) >= maxKept {
-		r.kept = map[key]Content{}
+	r.remove(of)
+	size := sizeOf(read)
+	if r.kept == nil || r.size+size > maxKept {
+		r.kept, r.size = map[key]Content{}, 0
 	}
 	r.kept[of] = read
+	r.size += size
 }
 
 func (r *Reader) forget(of key) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.kept, of)
+	r.remove(of)
+}
+
+// remove removes what is kept of an object, if anything is.
+func (r *Reader) remove(of key) {
+	if former, known := r.kept[of]; known {
+		r.size -= sizeOf(former)
+		delete(r.kept, of)
+	}
+}
+
+// perObject is how many bytes an object counts beside its data.
+const perObject = 512
+
+func sizeOf(read Content) int {
+	size := perObject
+	for name, data := range read.Data {
+		size += len(name) + len(data)
+	}
+
+	return size
 }

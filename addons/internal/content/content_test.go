@@ -2,6 +2,7 @@ package content
 
 import (
 	"context"
+	"fmt"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -47,4 +48,22 @@ func TestDataIsReadWhenItHasChanged(t *testing.T) {
 	g.Expect(cached.Delete(t.Context(), secret)).To(Succeed())
 	_, err = reader.Get(t.Context(), addonv1.SecretValues, name)
 	g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
+}
+
+// TestOnlySoMuchIsKept, however many objects users refer to.
+func TestOnlySoMuchIsKept(t *testing.T) {
+	g, reader := NewWithT(t), &Reader{}
+	name := func(i int) key { return key{addonv1.SecretValues, types.NamespacedName{Name: fmt.Sprint(i)}} }
+	large := Content{Data: map[string][]byte{"k": make([]byte, 1<<20)}}
+	for i := range 200 {
+		reader.keep(name(i), large)
+		reader.keep(name(i), large)
+		g.Expect(len(reader.kept)).To(And(BeNumerically(">", 0), BeNumerically("<", 64)))
+		_, known := reader.find(name(i))
+		g.Expect(known).To(BeTrue())
+	}
+	for i := range 200 {
+		reader.forget(name(i))
+	}
+	g.Expect(reader.size).To(BeZero())
 }

@@ -2,6 +2,8 @@ package source
 
 import (
 	"context"
+	"crypto/sha256"
+	"fmt"
 	"slices"
 	"sync"
 
@@ -10,8 +12,13 @@ import (
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 )
 
-// maxKept is how many bytes of archives are kept in memory.
-const maxKept = 64 << 20
+const (
+	// maxKept is how many bytes of archives are kept in memory.
+	maxKept = 64 << 20
+	// maxName and maxVersion are how long the name and the versions of a chart may be: the
+	// status of an add-on takes no more.
+	maxName, maxVersion = 250, 128
+)
 
 // Metadata is what a chart says of itself.
 type Metadata struct {
@@ -75,6 +82,9 @@ func (c *Charts) Take(content []byte) (addonv1.ChartStatus, error) {
 	if err != nil {
 		return addonv1.ChartStatus{}, failf(addonv1.ChartInvalidReason, "%v", err)
 	}
+	if len(said.Name) > maxName || len(said.Version) > maxVersion || len(said.AppVersion) > maxVersion {
+		return addonv1.ChartStatus{}, failf(addonv1.ChartInvalidReason, "its name is longer than %d characters, or a version than %d", maxName, maxVersion)
+	}
 	made := addonv1.ChartStatus{Name: said.Name, Version: said.Version, AppVersion: said.AppVersion, Digest: DigestOf(content)}
 	c.keep(archive{made.Digest, content})
 
@@ -83,7 +93,11 @@ func (c *Charts) Take(content []byte) (addonv1.ChartStatus, error) {
 
 // Archive returns the archive of a chart that a source was resolved to.
 func (c *Charts) Archive(ctx context.Context, source addonv1.AddonSource, access Access, chart addonv1.ChartStatus) ([]byte, error) {
-	content, err, _ := c.fetching.Do(chart.Digest, func() (any, error) {
+	// Those who have the same chart from elsewhere, or by other credentials, do not wait for
+	// each other: one's server may hang, and one's errors are not the other's.
+	source.IntervalSeconds = nil
+	flight := fmt.Sprintf("%s %x", chart.Digest, sha256.Sum256(fmt.Appendf(nil, "%#v %#v", source, access)))
+	content, err, _ := c.fetching.Do(flight, func() (any, error) {
 		if kept := c.find(chart.Digest); kept != nil {
 			return kept, nil
 		}

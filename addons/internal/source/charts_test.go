@@ -72,7 +72,9 @@ func TestAnArchiveIsFetchedOnce(t *testing.T) {
 	charts = NewCharts(s, says)
 	for range 20 {
 		clusters.Go(func() {
-			_, err := charts.Archive(t.Context(), source, Access{}, chart)
+			same := *source.DeepCopy()
+			same.IntervalSeconds = new(int32)
+			_, err := charts.Archive(t.Context(), same, Access{}, chart)
 			g.Expect(err).NotTo(HaveOccurred())
 		})
 	}

@@ -23,8 +23,9 @@ const (
 	chartMediaType = "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
 	// maxManifest is how large the manifest of an artifact may be, in bytes.
 	maxManifest = 4 << 20
-	// maxTags is how many tags of a repository are looked at.
-	maxTags = 20_000
+	// maxTags is how many tags of a repository are looked at, and maxPages on how many pages
+	// they may be.
+	maxTags, maxPages = 20_000, 1000
 )
 
 func (n Network) findInRegistry(ctx context.Context, source addonv1.RegistrySource, access Access) (Found, error) {
@@ -34,13 +35,14 @@ func (n Network) findInRegistry(ctx context.Context, source addonv1.RegistrySour
 	}
 	asked := request{what: "asking " + source.URL, login: source.CredentialsSecretName, ca: source.CASecretName}
 	var versions []string
+	pages := 0
 	err = repository.Tags(ctx, "", func(tags []string) error {
 		for _, tag := range tags {
 			// A tag cannot have the + of a version (pkg/registry/client.go).
 			versions = append(versions, strings.ReplaceAll(tag, "_", "+"))
 		}
-		if len(versions) > maxTags {
-			return failf(addonv1.SourceRefusedReason, "%s: it has more than %d tags", asked.what, maxTags)
+		if pages++; len(versions) > maxTags || pages > maxPages {
+			return failf(addonv1.SourceRefusedReason, "%s: it has more than %d tags, or %d pages of them", asked.what, maxTags, maxPages)
 		}
 		return nil
 	})
@@ -67,7 +69,8 @@ func (n Network) findInRegistry(ctx context.Context, source addonv1.RegistrySour
 }
 
 // openRegistry prepares requests to a repository of a registry. Credentials are sought
-// by the host, so that no other one gets them.
+// by the host. They go to it, and where it has its tokens given out, as the distribution
+// protocol has it.
 func (n Network) openRegistry(source addonv1.RegistrySource, access Access) (*remote.Repository, error) {
 	repository, err := remote.NewRepository(strings.TrimPrefix(source.URL, "oci://"))
 	if err != nil {

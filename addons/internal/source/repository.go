@@ -6,22 +6,28 @@ import (
 	"net/url"
 	"strings"
 
-	"sigs.k8s.io/yaml"
+	"go.yaml.in/yaml/v4"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/addons/internal/yamlsize"
 )
 
-// maxIndex is how large the index of a repository may be, in bytes. The largest public
-// ones have some 20 MiB.
-const maxIndex = 48 << 20
+const (
+	// maxIndex is how large the index of a repository may be, in bytes. The largest public
+	// ones have some 20 MiB.
+	maxIndex = 48 << 20
+	// maxMarks is how many values it may have, with all that is not read of it: twice as
+	// many as those have.
+	maxMarks = 2 << 20
+)
 
 // index is what is read of the index of a repository.
 type index struct {
 	Entries map[string][]struct {
-		Version string   `json:"version"`
-		URLs    []string `json:"urls"`
-		Digest  string   `json:"digest"`
-	} `json:"entries"`
+		Version string   `yaml:"version"`
+		URLs    []string `yaml:"urls"`
+		Digest  string   `yaml:"digest"`
+	} `yaml:"entries"`
 }
 
 func (n Network) findInRepository(ctx context.Context, source addonv1.RepositorySource, access Access) (Found, error) {
@@ -37,9 +43,9 @@ func (n Network) findInRepository(ctx context.Context, source addonv1.Repository
 	if err != nil {
 		return Found{}, err
 	}
-	read := index{}
-	if err := yaml.Unmarshal(content, &read); err != nil {
-		return Found{}, failf(addonv1.SourceNotFoundReason, "%s has no index of a repository: %v", source.URL, err)
+	read, err := n.readIndex(ctx, content)
+	if err != nil {
+		return Found{}, request{what: "reading the index of " + source.URL}.failure(err)
 	}
 	var versions []string
 	for _, entry := range read.Entries[source.Chart] {
@@ -59,6 +65,28 @@ func (n Network) findInRepository(ctx context.Context, source addonv1.Repository
 	}
 
 	return Found{}, failf(addonv1.SourceNotFoundReason, "%s has no archive of chart %s in version %s", source.URL, source.Chart, version)
+}
+
+// readIndex reads an index. Only one is read at a time, where Reading says so: it takes
+// several times its size in memory.
+func (n Network) readIndex(ctx context.Context, content []byte) (index, error) {
+	read := index{}
+	if err := yamlsize.CheckMarks(content, maxMarks); err != nil {
+		return read, failf(addonv1.SourceRefusedReason, "the index of the repository: %v", err)
+	}
+	if n.Reading != nil {
+		if err := n.Reading.Acquire(ctx, 1); err != nil {
+			return read, err
+		}
+		defer n.Reading.Release(1)
+	}
+	// Not by way of JSON, in which aliases are written out. What the parser says may cite
+	// what a server has that is none of a repository, and so is left out.
+	if err := yaml.Unmarshal(content, &read); err != nil {
+		return read, failf(addonv1.SourceNotFoundReason, "the server has no index of a repository")
+	}
+
+	return read, nil
 }
 
 // repository is the server of a Helm repository.

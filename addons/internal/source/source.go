@@ -57,6 +57,8 @@ type Found struct {
 
 // Fetch fetches the archive, and checks it against the digest.
 func (f Found) Fetch(ctx context.Context) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
 	archive, err := f.fetch(ctx)
 	if err != nil {
 		return nil, err
@@ -77,6 +79,9 @@ func DigestOf(archive []byte) string {
 
 // Find finds the newest chart of a repository or registry that its version allows.
 func (n Network) Find(ctx context.Context, source addonv1.AddonSource, access Access) (Found, error) {
+	// A registry may always have a next page.
+	ctx, cancel := context.WithTimeout(ctx, fetchTimeout)
+	defer cancel()
 	switch {
 	case source.Repository != (addonv1.RepositorySource{}):
 		return n.findInRepository(ctx, source.Repository, access)

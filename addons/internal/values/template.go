@@ -5,23 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"reflect"
 	"slices"
 	"text/template"
 	"text/template/parse"
 
 	"github.com/Masterminds/sprig/v3"
 	"sigs.k8s.io/yaml"
+
+	"github.com/capi-talos/capi-talos/addons/internal/yamlsize"
 )
 
 const (
-	// maxCalls is how many functions a template may call, and how many rounds its loops
-	// may make, all in all.
-	maxCalls = 100_000
-	// maxItems is how many items a list may have that a function makes.
-	maxItems = 10_000
-	// maxCount bounds the numbers from which functions make as much text or as many items.
-	maxCount = 10_000
 	// templateName is how errors call the template.
 	templateName = "valuesTemplate"
 	// tick is the function that counts the rounds of loops.
@@ -50,7 +44,7 @@ func Render(text string, data Data) (Part, error) {
 		return Part{}, err
 	}
 	out := &limited{}
-	*budget = maxCalls
+	*budget = maxWork
 	if err := compiled.Execute(out, map[string]any{
 		"Cluster": data.Cluster, "InfraCluster": data.InfraCluster, "ControlPlane": data.ControlPlane,
 	}); err != nil {
@@ -121,21 +115,20 @@ func count(list *parse.ListNode, counter parse.Node) error {
 }
 
 // withheld are functions of sprig that templates do not have: they read the environment,
-// the network or the clock, give another result each time, or take very long. The rest
-// gives the same for the same Cluster, so that nothing is rolled out without a reason.
+// the network or the clock, give another result each time, take very long, or change what
+// was made before: a map that contains itself has no end. The rest gives the same for the
+// same Cluster, so that nothing is rolled out without a reason.
 var withheld = []string{
 	"env", "expandenv", "getHostByName",
-	"now", "ago", "date", "date_in_zone", "date_modify", "dateInZone", "dateModify", "mustDateModify", "must_date_modify", "htmlDate", "htmlDateInZone",
+	"now", "ago", "date", "date_in_zone", "date_modify", "dateInZone", "dateModify", "mustDateModify", "must_date_modify", "htmlDate", "htmlDateInZone", "durationRound",
 	"randAlphaNum", "randAlpha", "randAscii", "randNumeric", "randBytes", "randInt", "shuffle", "uuidv4",
 	"genPrivateKey", "genCA", "genCAWithKey", "genSelfSignedCert", "genSelfSignedCertWithKey", "genSignedCert", "genSignedCertWithKey", "buildCustomCert",
 	"bcrypt", "htpasswd", "derivePassword", "encryptAES", "decryptAES",
+	"set", "unset",
 }
 
-// counted are functions that make as much as a number among their arguments says.
-var counted = []string{"repeat", "indent", "nindent", "until", "untilStep", "seq", "wrap", "wrapWith", "trunc", "abbrev", "abbrevboth"}
-
-// functions are those of a template. Each call costs one of the budget, and what it makes
-// is bounded.
+// functions are those of a template. Each call costs of the budget, and what it makes is
+// bounded.
 func functions(budget *int) template.FuncMap {
 	known := sprig.TxtFuncMap()
 	for _, name := range withheld {
@@ -148,90 +141,80 @@ func functions(budget *int) template.FuncMap {
 		},
 		"fromYaml": func(text string) (map[string]any, error) {
 			read := map[string]any{}
+			if err := yamlsize.Check([]byte(text), maxBytes); err != nil {
+				return nil, errTooMuch
+			}
 			return read, yaml.Unmarshal([]byte(text), &read)
 		},
+		// Those of text/template, to be bounded as well.
 		"printf": fmt.Sprintf, "print": fmt.Sprint, "println": fmt.Sprintln,
+		"html": template.HTMLEscaper, "js": template.JSEscaper, "urlquery": template.URLQueryEscaper,
+		// Those of sprig have another order each time.
+		"keys": sortedKeys, "values": valuesByKey,
+		// Those of sprig change what they are given.
+		"merge": merged(false), "mustMerge": merged(false), "mergeOverwrite": merged(true), "mustMergeOverwrite": merged(true),
 	})
 	bounded := template.FuncMap{}
 	for name, function := range known {
-		bounded[name] = boundedFunction(function, budget, slices.Contains(counted, name))
+		bounded[name] = boundedFunction(name, function, budget)
 	}
-	bounded[tick] = func() (string, error) { return "", spend(budget) }
+	bounded[tick] = func() (string, error) { return "", spend(budget, 1) }
 
 	return bounded
 }
 
-func spend(budget *int) error {
-	if *budget--; *budget < 0 {
-		return errTooMuch
+// sortedKeys are the keys of maps.
+func sortedKeys(maps ...map[string]any) []string {
+	var keys []string
+	for _, one := range maps {
+		for key := range one {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+
+	return keys
+}
+
+// valuesByKey are the values of a map, in the order of its keys.
+func valuesByKey(of map[string]any) []any {
+	var found []any
+	for _, key := range slices.Sorted(maps.Keys(of)) {
+		found = append(found, of[key])
 	}
 
-	return nil
+	return found
 }
 
-// boundedFunction is a function that pays for its calls. It panics where the budget is
-// spent, which text/template makes an error.
-func boundedFunction(function any, budget *int, counted bool) any {
-	value := reflect.ValueOf(function)
-	kind := value.Type()
-
-	return reflect.MakeFunc(kind, func(arguments []reflect.Value) []reflect.Value {
-		if err := spend(budget); err != nil {
-			panic(err)
+// merged merges maps into a new one. The first that has a key counts, or the last one.
+func merged(lastCounts bool) func(maps ...map[string]any) map[string]any {
+	return func(all ...map[string]any) map[string]any {
+		if !lastCounts {
+			all = slices.Clone(all)
+			slices.Reverse(all)
 		}
-		if counted {
-			refuseLargeNumbers(arguments)
+		made := map[string]any{}
+		for _, one := range all {
+			made = mergedTwo(made, one)
 		}
-		call := value.Call
-		if kind.IsVariadic() {
-			call = value.CallSlice
-		}
-		results := call(arguments)
-		if length(results[0]) > maxBytes || (isList(results[0]) && length(results[0]) > maxItems) {
-			panic(errTooMuch)
-		}
-		return results
-	}).Interface()
-}
-
-func refuseLargeNumbers(arguments []reflect.Value) {
-	for _, argument := range arguments {
-		if argument.Kind() == reflect.Slice {
-			for i := range argument.Len() {
-				refuseLargeNumbers([]reflect.Value{argument.Index(i)})
-			}
-			continue
-		}
-		if argument.Kind() == reflect.Interface {
-			argument = argument.Elem()
-		}
-		if argument.IsValid() && argument.CanInt() && (argument.Int() > maxCount || argument.Int() < -maxCount) {
-			panic(errTooMuch)
-		}
+		return made
 	}
 }
 
-func isList(value reflect.Value) bool {
-	if value.Kind() == reflect.Interface {
-		value = value.Elem()
+// mergedTwo is a new map with what is in base and over.
+func mergedTwo(base, over map[string]any) map[string]any {
+	made := map[string]any{}
+	maps.Copy(made, base)
+	for key, value := range over {
+		below, isMap := value.(map[string]any)
+		former, wasMap := made[key].(map[string]any)
+		if isMap && wasMap {
+			value = mergedTwo(former, below)
+		}
+		made[key] = value
 	}
 
-	return value.IsValid() && value.Kind() == reflect.Slice && value.Type().Elem().Kind() != reflect.Uint8
-}
-
-func length(value reflect.Value) int {
-	if value.Kind() == reflect.Interface {
-		value = value.Elem()
-	}
-	if !value.IsValid() {
-		return 0
-	}
-	switch value.Kind() {
-	case reflect.String, reflect.Slice, reflect.Map:
-		return value.Len()
-	default:
-		return 0
-	}
+	return made
 }
 
 // limited is a buffer that takes no more than values may have.

@@ -7,6 +7,8 @@ import (
 	"regexp"
 
 	"sigs.k8s.io/yaml"
+
+	"github.com/capi-talos/capi-talos/addons/internal/yamlsize"
 )
 
 // maxBytes is how long a text of values may be: the objects of Kubernetes that they come
@@ -46,6 +48,9 @@ func Merge(parts []Part) (map[string]any, error) {
 func read(part Part) (map[string]any, error) {
 	if len(part.Text) > maxBytes {
 		return nil, &Error{part.From, fmt.Sprintf("is longer than %d bytes", maxBytes)}
+	}
+	if err := yamlsize.Check(part.Text, maxBytes); err != nil {
+		return nil, &Error{part.From, err.Error()}
 	}
 	// As Helm reads them: templates of charts compare numbers with 1.0 and the like.
 	made := map[string]any{}
