@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -14,7 +15,9 @@ import (
 	"helm.sh/helm/v3/pkg/action"
 	"helm.sh/helm/v3/pkg/chart"
 	helmrelease "helm.sh/helm/v3/pkg/release"
+	"helm.sh/helm/v3/pkg/storage"
 	"helm.sh/helm/v3/pkg/storage/driver"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -38,7 +41,7 @@ var _ release.Helm = &Client{}
 // New returns a client for the cluster of a configuration. live reads and writes objects
 // of the same cluster without a cache.
 func New(config *rest.Config, live client.Client) *Client {
-	return &Client{config: withoutShortTimeouts(config), live: live}
+	return &Client{config: guardedConfig(config), live: live}
 }
 
 // lines are the last ones that Helm has logged.
@@ -66,6 +69,14 @@ func (c *Client) configuration(namespace string) (*action.Configuration, *lines,
 	if err := made.Init(getter, namespace, "secret", logged.log); err != nil {
 		return nil, nil, fmt.Errorf("configuring Helm: %w", err)
 	}
+	secrets, err := kubernetes.NewForConfig(c.config)
+	if err != nil {
+		return nil, nil, fmt.Errorf("preparing the storage of Helm: %w", err)
+	}
+	stored := driver.NewSecrets(boundedSecrets{secrets.CoreV1().Secrets(namespace)})
+	stored.Log = logged.log
+	made.Releases = storage.Init(stored)
+	made.Releases.Log = logged.log
 
 	return made, logged, nil
 }
@@ -313,9 +324,11 @@ func cloneValue(value any) any {
 // of the ClusterCache is shorter than what waits for Pods.
 const requestTimeout = time.Minute
 
-func withoutShortTimeouts(config *rest.Config) *rest.Config {
+// guardedConfig is a configuration for Helm.
+func guardedConfig(config *rest.Config) *rest.Config {
 	copied := rest.CopyConfig(config)
 	copied.Timeout = requestTimeout
+	copied.Wrap(func(inner http.RoundTripper) http.RoundTripper { return guarded{inner} })
 
 	return copied
 }

@@ -1,6 +1,8 @@
 package helm
 
 import (
+	"io"
+
 	"helm.sh/helm/v3/pkg/action"
 
 	"github.com/capi-talos/capi-talos/addons/internal/release"
@@ -17,4 +19,9 @@ func (c *Client) UninstallKeepingHistory(target release.Target) error {
 	_, err = uninstall.Run(target.Name)
 
 	return err
+}
+
+// Bounded is a body of at most so many bytes.
+func Bounded(body io.Reader, left int64) io.Reader {
+	return &boundedBody{ReadCloser: io.NopCloser(body), left: left}
 }
