@@ -115,7 +115,7 @@ func (r *ReleaseReconciler) fetch(addon *addonv1.TalosClusterAddon) func(ctx con
 // annotation.
 func (r *ReleaseReconciler) heedForce(s *releaseScope) {
 	value := s.release.Annotations[addonv1.ForceAnnotation] + s.addon.Annotations[addonv1.ForceAnnotation]
-	value = value[:min(len(value), maxForced)]
+	value = cutTo(value, maxForced)
 	if value == "" || value == s.release.Status.LastForced {
 		return
 	}
@@ -159,6 +159,7 @@ func (r *ReleaseReconciler) takeResult(ctx context.Context, s *releaseScope) {
 	s.ended = true
 	if result.Plan != nil {
 		s.release.Status.Plan = *result.Plan
+		s.release.Status.Plan.Message = cutTo(result.Plan.Message, maxPlanMessage)
 		return
 	}
 	s.decided = decidedBy(result)
@@ -218,7 +219,9 @@ func (r *ReleaseReconciler) takeDeployed(status *addonv1.TalosClusterAddonReleas
 	status.Deployed = addonv1.DeployedRelease{}
 	if has := result.Deployed; has != nil {
 		status.Deployed = addonv1.DeployedRelease{
-			Revision: has.Number, Chart: has.Chart, Version: has.Version, Digest: has.Digest, DeployedAt: metav1.NewTime(has.At),
+			// Whoever may write Secrets in the workload cluster may write anything there.
+			Revision: max(has.Number, 0), Chart: cutTo(has.Chart, maxChartName), Version: cutTo(has.Version, maxChartVersion),
+			Digest: cutTo(has.Digest, maxChartVersion), DeployedAt: metav1.NewTime(has.At),
 		}
 	}
 }
@@ -239,15 +242,23 @@ func (r *ReleaseReconciler) takeFailure(s *releaseScope, result *release.Result)
 	}
 }
 
-// maxMessage is how long a message may be.
-const maxMessage = 2048
+const (
+	// maxMessage and maxPlanMessage are how long a message, and that of a plan, may be.
+	maxMessage, maxPlanMessage = 2048, 1024
+	// maxChartName and maxChartVersion are how long the name and the version of a chart may
+	// be in a status.
+	maxChartName, maxChartVersion = 250, 128
+)
 
-func cut(text string) string {
-	if len(text) <= maxMessage {
+func cut(text string) string { return cutTo(text, maxMessage) }
+
+// cutTo is a text of at most so many bytes.
+func cutTo(text string, length int) string {
+	if len(text) <= length {
 		return text
 	}
 
-	return strings.ToValidUTF8(text[:maxMessage-len("...")], "") + "..."
+	return strings.ToValidUTF8(text[:length-len("...")], "") + "..."
 }
 
 // holdOf is how long to leave a release alone after a job.

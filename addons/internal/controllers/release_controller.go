@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/client-go/tools/events"
@@ -29,6 +30,7 @@ import (
 	"github.com/capi-talos/capi-talos/addons/internal/content"
 	"github.com/capi-talos/capi-talos/addons/internal/jobs"
 	"github.com/capi-talos/capi-talos/addons/internal/metrics"
+	"github.com/capi-talos/capi-talos/addons/internal/naming"
 	"github.com/capi-talos/capi-talos/addons/internal/order"
 	"github.com/capi-talos/capi-talos/addons/internal/release"
 	"github.com/capi-talos/capi-talos/addons/internal/values"
@@ -159,6 +161,13 @@ func (s *releaseScope) again(d time.Duration) {
 
 func (s *releaseScope) key() types.NamespacedName { return client.ObjectKeyFromObject(s.release) }
 
+// isOfAddon reports whether the add-on has made the release: one that somebody else has
+// written may name any release, and a Cluster that the add-on does not select.
+func (s *releaseScope) isOfAddon() bool {
+	return metav1.IsControlledBy(s.release, s.addon) && s.release.Name == naming.Release(s.addon.Name, s.release.Spec.ClusterName) &&
+		targetOf(s.release) == naming.Target(s.addon)
+}
+
 // Reconcile reconciles one TalosClusterAddonRelease.
 func (r *ReleaseReconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, reterr error) {
 	s := &releaseScope{release: &addonv1.TalosClusterAddonRelease{}}
@@ -207,6 +216,10 @@ func (r *ReleaseReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 func (r *ReleaseReconciler) reconcileNormal(ctx context.Context, s *releaseScope) error {
 	if s.addon == nil || s.cluster == nil || !s.cluster.DeletionTimestamp.IsZero() || annotations.HasPaused(s.addon) {
 		// It goes with its add-on, and the add-on's controller deletes it with the Cluster.
+		return nil
+	}
+	if !s.isOfAddon() {
+		s.released = condition.False(addonv1.ReleaseConflictReason, "the TalosClusterAddon has not made it; delete it")
 		return nil
 	}
 	connected, err := r.gatherConnection(ctx, s)

@@ -152,6 +152,10 @@ func (r *ReleaseReconciler) templateData(ctx context.Context, s *releaseScope) (
 		if err != nil {
 			return values.Data{}, fmt.Errorf("reading %s %s for the template: %w", other.ref.Kind, other.ref.Name, err)
 		}
+		if found.GetNamespace() != s.cluster.Namespace {
+			// An object of no namespace is everybody's, and this one may not be for all.
+			return values.Data{}, &values.Error{From: "valuesTemplate", Message: fmt.Sprintf("%s %s, to which the Cluster refers, is in no namespace", other.ref.Kind, other.ref.Name)}
+		}
 		found.SetManagedFields(nil)
 		*other.into = found.Object
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"reflect"
 	"slices"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -12,8 +13,13 @@ import (
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 )
 
-// maxPlanned is how many objects of a kind of change a plan names.
-const maxPlanned = 256
+const (
+	// maxPlanned is how many objects of a kind of change a plan names.
+	maxPlanned = 256
+	// maxObjectName is how long the name of an object may be in a status: kind, namespace
+	// and name of one that an API server takes are shorter.
+	maxObjectName = 512
+)
 
 // Plan says what Run would do next, and which objects that would create, change or delete.
 // Nothing is written but what Helm asks the API server to try.
@@ -107,5 +113,7 @@ func NameOf(object client.Object) string {
 		name += "/" + namespace
 	}
 
-	return name + "/" + object.GetName()
+	name += "/" + object.GetName()
+
+	return strings.ToValidUTF8(name[:min(len(name), maxObjectName)], "")
 }
