@@ -28,6 +28,7 @@ type AddonSource struct {
 // RepositorySource is a chart of a Helm repository.
 // +kubebuilder:validation:XValidation:rule="self.url.startsWith('https://') || (has(self.insecure) && self.insecure == 'AllowHTTP')",message="url must begin with https://; set insecure: AllowHTTP to use http://, where everybody on the way can change the chart"
 // +kubebuilder:validation:XValidation:rule="self.url.startsWith('https://') || !has(self.credentialsSecretName)",message="credentialsSecretName needs a url that begins with https://: the password would be readable on the way"
+// +kubebuilder:validation:XValidation:rule="!self.url.matches('^[a-z]+://[^/?#]*@')",message="url must have no user and no password: put them into the Secret of credentialsSecretName"
 type RepositorySource struct {
 	// url is the address of the repository, without index.yaml.
 	// +required
@@ -72,6 +73,7 @@ type RepositorySource struct {
 }
 
 // RegistrySource is a chart of an OCI registry.
+// +kubebuilder:validation:XValidation:rule="!has(self.insecure) || !has(self.credentialsSecretName)",message="credentialsSecretName cannot be used with insecure: the password would be readable on the way"
 type RegistrySource struct {
 	// url is the address of the chart, with oci:// and without a tag.
 	// +required
