@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -46,7 +47,27 @@ const namespace = "fleet"
 
 // management and workload are the API servers of a management cluster, with the manager of
 // the provider, and of a workload cluster.
-var management, workload client.Client
+var (
+	management, workload             client.Client
+	managementConfig, workloadConfig *rest.Config
+)
+
+// secretsRead counts the kubeconfigs that the manager has read, by their Secret.
+var secretsRead sync.Map
+
+// counted is a reader that counts.
+type counted struct {
+	client.Reader
+
+	reads *sync.Map
+}
+
+// Get implements client.Reader.
+func (c counted) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+	c.reads.Store(key, true)
+
+	return c.Reader.Get(ctx, key, into, options...)
+}
 
 // registry has the metrics of the manager.
 var registry = prometheus.NewRegistry()
@@ -105,7 +126,9 @@ func start(ctx context.Context, own, others *apiserver.Server, ended chan<- erro
 	if err != nil {
 		return err
 	}
-	connections, err := clustercache.SetupWithManager(ctx, mgr, clustercache.Options{SecretClient: mgr.GetAPIReader(), Client: clustercache.ClientOptions{UserAgent: "test"}}, controller.Options{})
+	connections, err := provider.SetupClusterCache(ctx, mgr, clustercache.Options{
+		SecretClient: counted{mgr.GetAPIReader(), &secretsRead}, Client: clustercache.ClientOptions{UserAgent: "test"},
+	}, controller.Options{})
 	if err != nil {
 		return err
 	}
@@ -113,6 +136,7 @@ func start(ctx context.Context, own, others *apiserver.Server, ended chan<- erro
 		return err
 	}
 	go func() { ended <- mgr.Start(ctx) }()
+	managementConfig = own.Config
 	if management, err = client.New(own.Config, client.Options{Scheme: scheme}); err != nil {
 		return err
 	}
@@ -120,28 +144,44 @@ func start(ctx context.Context, own, others *apiserver.Server, ended chan<- erro
 		return err
 	}
 
-	return makeCluster(ctx, others.Config)
+	workloadConfig = others.Config
+	if err := management.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
+		return err
+	}
+	server, administrator := asAdministrator(others.Config)
+
+	return makeCluster(ctx, namespace, "blue", server, administrator)
 }
 
-func makeCluster(ctx context.Context, config *rest.Config) error {
+// asAdministrator is how the administrator of an API server reaches it.
+func asAdministrator(config *rest.Config) (clientcmdapi.Cluster, clientcmdapi.AuthInfo) {
+	return clientcmdapi.Cluster{Server: config.Host, CertificateAuthorityData: config.CAData}, clientcmdapi.AuthInfo{ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}
+}
+
+// kubeconfigOf is the Secret with the kubeconfig of a Cluster.
+func kubeconfigOf(namespace, name string, server clientcmdapi.Cluster, user clientcmdapi.AuthInfo) (*corev1.Secret, error) {
 	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: config.Host, CertificateAuthorityData: config.CAData}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": {ClientCertificateData: config.CertData, ClientKeyData: config.KeyData}},
+		Clusters:       map[string]*clientcmdapi.Cluster{"c": &server},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": &user},
 		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
 		CurrentContext: "x",
 	})
+
+	return &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-kubeconfig", Labels: map[string]string{clusterv1.ClusterNameLabel: name}},
+		Type:       clusterv1.ClusterSecretType, Data: map[string][]byte{"value": kubeconfig},
+	}, err
+}
+
+// makeCluster makes a Cluster with a kubeconfig.
+func makeCluster(ctx context.Context, namespace, name string, server clientcmdapi.Cluster, user clientcmdapi.AuthInfo) error {
+	secret, err := kubeconfigOf(namespace, name, server, user)
 	if err != nil {
 		return err
 	}
-	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "blue"}}
+	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "127.0.0.1", Port: 6443}
-	for _, object := range []client.Object{
-		&corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}},
-		&corev1.Secret{
-			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "blue-kubeconfig", Labels: map[string]string{clusterv1.ClusterNameLabel: "blue"}},
-			Type:       clusterv1.ClusterSecretType, Data: map[string][]byte{"value": kubeconfig},
-		}, cluster,
-	} {
+	for _, object := range []client.Object{secret, cluster} {
 		if err := management.Create(ctx, object); err != nil {
 			return err
 		}
