@@ -41,7 +41,6 @@ const (
 // act starts a job where something is to be done.
 func (r *ReleaseReconciler) act(ctx context.Context, s *releaseScope) error {
 	if action, running := r.Jobs.Running(s.key()); running {
-		s.release.Status.Action = action
 		s.released = condition.Unknownf(addonv1.ActingReason, "%s is under way", actionText(action))
 		return nil
 	}
@@ -165,7 +164,6 @@ func (r *ReleaseReconciler) takeResult(ctx context.Context, s *releaseScope) {
 	s.decided = decidedBy(result)
 	s.removed = result.Digest == uninstallDigest && result.Err == nil && result.State == addonv1.StateAbsent
 	status := &s.release.Status
-	status.Action = ""
 	for _, done := range result.Done {
 		r.tell(s, done)
 	}

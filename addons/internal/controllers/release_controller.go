@@ -105,13 +105,13 @@ func (r *ReleaseReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 		For(&addonv1.TalosClusterAddonRelease{}).
 		WithOptions(options).
 		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
-		Watches(&addonv1.TalosClusterAddon{}, handler.EnqueueRequestsFromMapFunc(r.addonToReleases)).
-		Watches(&addonv1.TalosClusterAddonRelease{}, handler.EnqueueRequestsFromMapFunc(r.releaseToReleases)).
+		Watches(&addonv1.TalosClusterAddon{}, handler.EnqueueRequestsFromMapFunc(r.addonToReleases), releasable()).
+		Watches(&addonv1.TalosClusterAddonRelease{}, handler.EnqueueRequestsFromMapFunc(r.releaseToReleases), awaited()).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToReleases)).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.contentToReleases)).
 		Watches(&corev1.ConfigMap{}, handler.EnqueueRequestsFromMapFunc(r.contentToReleases)).
 		WatchesRawSource(r.ClusterCache.GetClusterSource(releaseControllerName, r.clusterToReleases, clustercache.WatchForProbeFailure(probeFailures))).
-		WatchesRawSource(source.Channel(r.Jobs.Events(), &handler.EnqueueRequestForObject{})).
+		WatchesRawSource(source.Channel(r.Jobs.Events(), handler.EnqueueRequestsFromMapFunc(r.jobToRelease))).
 		Build(ctx, reconciliation.Fairly(r, options.MaxConcurrentReconciles))
 	if err != nil {
 		return fmt.Errorf("setting up the TalosClusterAddonRelease controller: %w", err)
@@ -202,6 +202,8 @@ func (r *ReleaseReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 		}
 	}()
 	r.takeResult(ctx, s)
+	// The jobs alone know what is under way.
+	s.release.Status.Action, _ = r.Jobs.Running(s.key())
 	if !s.release.DeletionTimestamp.IsZero() {
 		err = r.reconcileDelete(ctx, s)
 	} else {

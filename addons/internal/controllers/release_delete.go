@@ -29,7 +29,6 @@ const uninstallDigest = "uninstalled"
 func (r *ReleaseReconciler) reconcileDelete(ctx context.Context, s *releaseScope) error {
 	if action, running := r.Jobs.Running(s.key()); running {
 		// Two actions at a time would hinder each other.
-		s.release.Status.Action = action
 		s.deleting = condition.True(addonv1.UninstallingReason, actionText(action)+" is under way")
 		return nil
 	}
