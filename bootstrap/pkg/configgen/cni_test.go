@@ -1,20 +1,29 @@
 package configgen_test
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 )
 
 // TestWithoutFlannel: in each contract Talos is not to install Flannel, and all else
 // stays as it is. Workers install no CNI, so there is no reason to replace one.
 func TestWithoutFlannel(t *testing.T) {
+	keys, err := os.ReadFile(filepath.Join(judged, "bundle.yaml"))
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	bundle, err := secrets.ParseBundle(keys)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 	for _, contract := range contracts {
-		in := input(NewWithT(t), contract, configgen.RoleControlPlane)
-		in.PodCIDRs = []string{"10.100.0.0/16"}
+		in := configgen.Input{
+			Contract: contract, ClusterName: "demo", Endpoint: "https://10.0.0.1:6443", KubernetesVersion: "v1.36.3", Hostname: "demo-abcde",
+			PodCIDRs: []string{"10.100.0.0/16"}, Secrets: bundle.Machinery(),
+		}
 		render := func(g Gomega, role configgen.Role, withoutFlannel bool, patches ...string) string {
 			in := in
 			in.Role, in.WithoutFlannel, in.StrategicPatches = role, withoutFlannel, patches
