@@ -202,6 +202,14 @@ test-dev: ## Go through the development loop of docs/development.md, in Docker, 
 bench-main: local-repository stack ## Measure the main job beside its floor, on real nodes where there can be Docker, and the managers. FLEET=sim, ROUNDS=1.
 	cd test/stack && $(STACK) bench-main
 
+# A process each, so that the memory is that of one measurement.
+ADDONS_BENCH = $(PATIENTLY) "measuring add-ons" $(GO_SUITE) -v -timeout 2h ./addons/setup -run $(1) -args -long $(if $(ADDONS),-addons=$(ADDONS)) $(if $(CLUSTERS),-clusters=$(CLUSTERS)) $(if $(IDLE),-idle=$(IDLE))
+
+.PHONY: bench-addons
+bench-addons: ## Measure 50 add-ons on 40 clusters with a fake Helm, then 10 on 8 API servers of which one does not answer, and both when there is nothing to do. ADDONS=50, CLUSTERS=40, IDLE=10m.
+	$(call ADDONS_BENCH,TestManyAddonsOnManyClusters)
+	$(call ADDONS_BENCH,TestAClusterThatDoesNotAnswerHoldsUpNobody)
+
 ##@ Develop
 
 # The first prerequisite tells people what they are in for.

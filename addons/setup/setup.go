@@ -14,6 +14,7 @@ import (
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -48,6 +49,9 @@ type Options struct {
 	AllowLocalSources bool
 	// Proxy picks the proxy of a request to a source of charts; nil means none.
 	Proxy func(*http.Request) (*url.URL, error)
+
+	// connect connects to workload clusters; nil means with Helm.
+	connect func(clustercache.ClusterCache) controllers.Connect
 }
 
 // AddToScheme adds the kinds that the provider reads and writes.
@@ -94,7 +98,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		Recorder: reconciliation.NewEventRecorder(mgr, "talosclusteraddon-controller"), WatchFilterValue: options.WatchFilterValue,
 	}
 	releases := &controllers.ReleaseReconciler{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: options.ClusterCache, Connect: controllers.ConnectBy(options.ClusterCache),
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterCache: options.ClusterCache, Connect: options.connect(options.ClusterCache),
 		Content: reader, Charts: charts, Jobs: work, Metrics: counts, Clock: options.Clock, Random: options.Random,
 		Recorder: reconciliation.NewEventRecorder(mgr, "talosclusteraddonrelease-controller"), WatchFilterValue: options.WatchFilterValue,
 	}
@@ -117,6 +121,9 @@ func (o *Options) complete() error {
 	}
 	if o.MaxActionsPerCluster == 0 {
 		o.MaxActionsPerCluster = DefaultMaxActionsPerCluster
+	}
+	if o.connect == nil {
+		o.connect = controllers.ConnectBy
 	}
 
 	return o.Options.Complete(provider.ClusterCache)

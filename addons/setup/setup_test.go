@@ -2,6 +2,7 @@ package setup
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"os"
 	"os/exec"
@@ -74,6 +75,11 @@ var registry = prometheus.NewRegistry()
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
+	flag.Parse()
+	if *long {
+		// Nothing but the manager that is measured.
+		os.Exit(m.Run())
+	}
 	kinds, err := clusterKinds()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

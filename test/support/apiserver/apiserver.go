@@ -4,7 +4,9 @@ package apiserver
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +15,8 @@ import (
 	"time"
 
 	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 )
 
@@ -36,8 +40,11 @@ type Server struct {
 	Config *rest.Config
 	// Webhooks is where it asks webhooks, and with which certificate.
 	Webhooks envtest.WebhookInstallOptions
-	// Stop stops it and its etcd.
+	// Stop stops it, and its etcd if that is its own.
 	Stop func() error
+
+	program string
+	etcd    *url.URL
 }
 
 // Start starts an API server and its etcd.
@@ -57,7 +64,41 @@ func Start(ctx context.Context, options Options) (*Server, error) {
 		return nil, fmt.Errorf("starting the API server: %w", err)
 	}
 
-	return &Server{Config: config, Webhooks: environment.WebhookInstallOptions, Stop: environment.Stop}, nil
+	return &Server{
+		Config: config, Webhooks: environment.WebhookInstallOptions, Stop: environment.Stop,
+		program: environment.ControlPlane.APIServer.Path, etcd: environment.ControlPlane.Etcd.URL,
+	}, nil
+}
+
+// Beside starts another API server on the etcd of this one, under a prefix that is unique
+// there. It is to be stopped before this one.
+func (s *Server) Beside(prefix string) (*Server, error) {
+	other := &envtest.ControlPlane{APIServer: &envtest.APIServer{
+		Path: s.program, EtcdURL: s.etcd, StartTimeout: startTimeout, StopTimeout: startTimeout,
+	}}
+	other.APIServer.Configure().Set("etcd-prefix", "/"+prefix)
+	if err := other.APIServer.Start(); err != nil {
+		return nil, fmt.Errorf("starting API server %s: %w", prefix, err)
+	}
+	// No limit of the client: tests wait for the server as it is.
+	admin, err := other.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}}, &rest.Config{QPS: -1})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("making the administrator of API server %s: %w", prefix, err), other.APIServer.Stop())
+	}
+
+	return &Server{Config: admin.Config(), Stop: other.APIServer.Stop, program: s.program, etcd: s.etcd}, nil
+}
+
+// Kubeconfig is how the server is reached as administrator.
+func (s *Server) Kubeconfig() ([]byte, error) {
+	const name = "workload"
+
+	return clientcmd.Write(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{name: {Server: s.Config.Host, CertificateAuthorityData: s.Config.CAData}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{name: {ClientCertificateData: s.Config.CertData, ClientKeyData: s.Config.KeyData}},
+		Contexts:       map[string]*clientcmdapi.Context{name: {Cluster: name, AuthInfo: name}},
+		CurrentContext: name,
+	})
 }
 
 // Run runs the tests of a package beside an API server, and returns the exit code.
