@@ -53,18 +53,18 @@ var (
 	managementConfig, workloadConfig *rest.Config
 )
 
-// secretsRead counts the kubeconfigs that the manager has read, by their Secret.
+// secretsRead are the kubeconfigs that the manager has read, by their Secret.
 var secretsRead sync.Map
 
-// counted is a reader that counts.
-type counted struct {
+// recordingReader records which objects are read.
+type recordingReader struct {
 	client.Reader
 
 	reads *sync.Map
 }
 
 // Get implements client.Reader.
-func (c counted) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+func (c recordingReader) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
 	c.reads.Store(key, true)
 
 	return c.Reader.Get(ctx, key, into, options...)
@@ -133,7 +133,7 @@ func start(ctx context.Context, own, others *apiserver.Server, ended chan<- erro
 		return err
 	}
 	connections, err := provider.SetupClusterCache(ctx, mgr, clustercache.Options{
-		SecretClient: counted{mgr.GetAPIReader(), &secretsRead}, Client: clustercache.ClientOptions{UserAgent: "test"},
+		SecretClient: recordingReader{mgr.GetAPIReader(), &secretsRead}, Client: clustercache.ClientOptions{UserAgent: "test"},
 	}, controller.Options{})
 	if err != nil {
 		return err
