@@ -2,6 +2,7 @@ package templates
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"slices"
 	"testing"
@@ -32,9 +33,7 @@ type configured struct {
 // configure makes a cluster of a template, and of its ClusterClass where it has one.
 func configure(g Gomega, file, contract string, more map[string]string) configured {
 	said := values(contract)
-	for name, value := range more {
-		said[name] = value
-	}
+	maps.Copy(said, more)
 	text := generate(g, edited(all(g)[file], contract), said)
 	class, isTopology := classes()[file]
 	if !isTopology {

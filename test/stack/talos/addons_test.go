@@ -196,7 +196,7 @@ var _ = Describe("Add-ons", func() {
 func offerPodNetwork(ctx context.Context) {
 	GinkgoHelper()
 	binary := filepath.Join(world.dir, "podnetwork")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", binary, "../cmd/podnetwork")
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", binary, "../cmd/podnetwork") //nolint:gosec // our own program
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	output, err := build.CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), string(output))

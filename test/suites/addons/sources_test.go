@@ -216,22 +216,23 @@ func TestHTTPIsRefusedUnlessItIsAllowed(t *testing.T) {
 			shelf.publish(t, demo.Pack("1.0.0"))
 			before := shelf.at().asked.Load()
 			makeNamespace(t, namespace)
-			login := shelf.secrets(namespace, password)[0]
-			create(t, login)
 			addon := addonOf(namespace, "demo", shelf.source("demo", "1.x"))
-			addon.Spec.Source.Repository.CASecretName, addon.Spec.Source.Registry.CASecretName = "", ""
-			create(t, addon)
-			g.Eventually(chartOf(ctx, addon)).Should(And(HavePrefix("False SourceRefused: "), ContainSubstring("set insecure: AllowHTTP")))
-			g.Expect(shelf.at().asked.Load()).To(Equal(before), "nothing was asked, and nobody told a password")
-
-			edit(t, addon, func(a *addonv1.TalosClusterAddon) {
-				if a.Spec.Source.Registry.URL != "" {
-					a.Spec.Source.Registry.Insecure = addonv1.AllowHTTP
-				} else {
-					a.Spec.Source.Repository.Insecure = addonv1.AllowHTTP
-				}
-			})
-			g.Eventually(chartOf(ctx, addon)).Should(Equal("True Available: demo 1.0.0"))
+			from := &addon.Spec.Source
+			from.Repository.CASecretName, from.Registry.CASecretName = "", ""
+			// Nothing but HTTPS has a password: admission sees to that.
+			from.Repository.CredentialsSecretName, from.Registry.CredentialsSecretName = "", ""
+			if from.Repository.URL != "" {
+				g.Expect(management.Create(ctx, addon)).To(MatchError(ContainSubstring("set insecure: AllowHTTP")))
+				from.Repository.Insecure = addonv1.AllowHTTP
+				create(t, addon)
+			} else {
+				create(t, addon)
+				g.Eventually(chartOf(ctx, addon)).Should(And(HavePrefix("False SourceRefused: "), ContainSubstring("set insecure: AllowHTTP")))
+				g.Expect(shelf.at().asked.Load()).To(Equal(before), "nothing was asked")
+				edit(t, addon, func(a *addonv1.TalosClusterAddon) { a.Spec.Source.Registry.Insecure = addonv1.AllowHTTP })
+			}
+			g.Eventually(chartOf(ctx, addon)).Should(And(HavePrefix("False SourceUnauthorized: "), ContainSubstring("credentialsSecretName")), "it was asked, and wants a password")
+			g.Expect(shelf.at().asked.Load()).To(BeNumerically(">", before))
 		})
 	}
 }
