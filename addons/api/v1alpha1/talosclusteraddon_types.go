@@ -119,7 +119,7 @@ type TalosClusterAddonStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 
 	// conditions are the observations of the add-on's present state. Known types are
-	// Ready, ChartAvailable, ReleasesReady, RollingOut, Deleting and Paused.
+	// Ready, ChartAvailable, ReleasesReady, Deleting and Paused.
 	// +optional
 	// +listType=map
 	// +listMapKey=type

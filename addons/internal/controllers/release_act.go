@@ -155,7 +155,7 @@ func (r *ReleaseReconciler) takeResult(ctx context.Context, s *releaseScope) {
 	if result == nil {
 		return
 	}
-	s.ended = true
+	s.ended = result
 	if result.Plan != nil {
 		s.release.Status.Plan = *result.Plan
 		s.release.Status.Plan.Message = cutTo(result.Plan.Message, maxPlanMessage)

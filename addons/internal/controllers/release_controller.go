@@ -146,8 +146,8 @@ type releaseScope struct {
 	removed bool
 	// gone reports whether the object was let go.
 	gone bool
-	// ended reports whether the result of a job was taken in.
-	ended bool
+	// ended is the result of a job that was taken in; nil when there was none.
+	ended *release.Result
 	// next is how soon to look again; 0 when nothing is waited for.
 	next time.Duration
 }
@@ -191,11 +191,11 @@ func (r *ReleaseReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 	}
 	defer func() {
 		if s.gone {
-			r.Jobs.Forget(req.NamespacedName)
+			r.Jobs.Drop(req.NamespacedName)
 		} else if err := r.reconcileStatus(ctx, s, helper); err != nil {
 			reterr = kerrors.NewAggregate([]error{reterr, err})
-		} else if s.ended {
-			r.Jobs.Forget(req.NamespacedName)
+		} else if s.ended != nil {
+			r.Jobs.Forget(req.NamespacedName, s.ended)
 		}
 		if reterr != nil {
 			result, reterr = reconciliation.AgainAfterConflict(ctx, r.limiter, req, ctrl.Result{}, reterr)

@@ -175,24 +175,22 @@ func (j *Jobs) Result(name types.NamespacedName) *release.Result {
 	return nil
 }
 
-// Forget forgets how the job of a release has ended, once that is recorded. One that runs
-// is not forgotten.
-func (j *Jobs) Forget(name types.NamespacedName) {
+// Forget forgets how a job of a release has ended, once that is recorded. Another job that
+// was started meanwhile is not forgotten.
+func (j *Jobs) Forget(name types.NamespacedName, recorded *release.Result) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.forget(name)
+	if found := j.jobs[name]; found != nil && found.result != nil && found.result == recorded {
+		delete(j.jobs, name)
+	}
 }
 
 // Drop forgets a release that is no more: how its job has ended, and that it waits for one.
 func (j *Jobs) Drop(name types.NamespacedName) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.forget(name)
-	j.waiting = slices.DeleteFunc(j.waiting, func(key Key) bool { return key.Namespace == name.Namespace && key.Name == name.Name })
-}
-
-func (j *Jobs) forget(name types.NamespacedName) {
 	if found := j.jobs[name]; found != nil && found.result != nil {
 		delete(j.jobs, name)
 	}
+	j.waiting = slices.DeleteFunc(j.waiting, func(key Key) bool { return key.Namespace == name.Namespace && key.Name == name.Name })
 }

@@ -54,7 +54,7 @@ func TestTheLifeOfAJob(t *testing.T) {
 	action, running := jobs.Running(nameOf(one))
 	g.Expect(running).To(BeTrue())
 	g.Expect(action).To(Equal(addonv1.ActionInstall))
-	jobs.Forget(nameOf(one))
+	jobs.Forget(nameOf(one), nil)
 	_, running = jobs.Running(nameOf(one))
 	g.Expect(running).To(BeTrue(), "what runs is not forgotten")
 
@@ -63,7 +63,13 @@ func TestTheLifeOfAJob(t *testing.T) {
 	_, running = jobs.Running(nameOf(one))
 	g.Expect(running).To(BeFalse())
 	g.Expect(jobs.Result(nameOf(one))).To(HaveField("Failures", int32(7)))
-	jobs.Forget(nameOf(one))
+	ended := jobs.Result(nameOf(one))
+	g.Expect(jobs.Start(one, hanging(letGo))).To(BeTrue())
+	g.Expect(told(g, jobs)).To(Equal("one"))
+	g.Expect(told(g, jobs)).To(Equal("one"))
+	jobs.Forget(nameOf(one), ended)
+	g.Expect(jobs.Result(nameOf(one))).NotTo(BeNil(), "that of the next job is another one")
+	jobs.Forget(nameOf(one), jobs.Result(nameOf(one)))
 	g.Expect(jobs.Result(nameOf(one))).To(BeNil())
 }
 

@@ -122,6 +122,9 @@ func Next(bounds addonv1.RolloutSpec, releases []addonv1.TalosClusterAddonReleas
 		case HasFailed(&releases[i]):
 			failed++
 		case IsCurrent(&releases[i]):
+		case admitted == status.DesiredDigest && conditions.IsFalse(&releases[i], addonv1.ClusterReachableCondition):
+			// Nothing changes there, and nobody waits for it. When it answers again, there may
+			// be one more at a time than the bound.
 		case admitted == status.DesiredDigest:
 			changing++
 		default:

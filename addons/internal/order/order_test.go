@@ -46,6 +46,9 @@ func released(state string) addonv1.TalosClusterAddonRelease {
 		made.Spec.AdmittedDigest = "new"
 	case "deployed, not ready":
 		made.Spec.AdmittedDigest, made.Status.Deployed.Digest = "new", "new"
+	case "unreachable":
+		made.Spec.AdmittedDigest = "new"
+		made.Status.Conditions = []metav1.Condition{{Type: addonv1.ClusterReachableCondition, Status: metav1.ConditionFalse, Reason: addonv1.ClusterUnreachableReason}}
 	case "failed":
 		made.Spec.AdmittedDigest, made.Status.Failure = "new", addonv1.ReleaseFailure{Count: 1, Digest: "new"}
 	case "failed before":
@@ -70,6 +73,7 @@ func TestNext(t *testing.T) {
 		"so many at a time":                    {concurrent: ptr.To(int32(2)), states: []string{"waiting", "waiting", "waiting"}, want: []int{0, 1}},
 		"as there is room":                     {concurrent: ptr.To(int32(2)), states: []string{"done", "changing", "waiting", "waiting"}, want: []int{2}},
 		"what is not ready takes room":         {concurrent: ptr.To(int32(1)), states: []string{"deployed, not ready", "waiting"}, want: []int{}},
+		"what cannot be reached takes none":    {concurrent: ptr.To(int32(1)), states: []string{"unreachable", "waiting", "waiting"}, want: []int{1}},
 		"what has failed takes none":           {concurrent: ptr.To(int32(1)), states: []string{"failed", "waiting"}, want: []int{1}},
 		"until too many have failed":           {failures: ptr.To(int32(1)), states: []string{"failed", "failed", "waiting"}, stopped: true},
 		"up to so many":                        {failures: ptr.To(int32(2)), states: []string{"failed", "failed", "waiting"}, want: []int{2}},
