@@ -86,18 +86,18 @@ func TestManifestsWithoutTheManagerAreRefused(t *testing.T) {
 
 func TestAnotherManagerIsAnotherImage(t *testing.T) {
 	g := NewWithT(t)
-	binary := filepath.Join(t.TempDir(), "bootstrap")
+	binary, first := filepath.Join(t.TempDir(), "manager"), ours(t)[0]
 	name := func(content string) string {
 		g.Expect(os.WriteFile(binary, []byte(content), 0o755)).To(Succeed())
-		image, remove, err := managerImage(ours(t)[0], binary)
+		image, remove, err := managerImage(first, binary)
 		g.Expect(err).NotTo(HaveOccurred())
 		remove()
 		return image.Name
 	}
-	first := name("one")
-	g.Expect(first).To(HavePrefix("ghcr.io/capi-talos/bootstrap-manager:dev-"))
-	g.Expect(name("two")).NotTo(Equal(first))
-	g.Expect(name("one")).To(Equal(first))
+	one := name("one")
+	g.Expect(one).To(HavePrefix(first.Image() + ":dev-"))
+	g.Expect(name("two")).NotTo(Equal(one))
+	g.Expect(name("one")).To(Equal(one))
 }
 
 func TestOnlyEarlierDevelopmentImagesAreRemoved(t *testing.T) {
