@@ -278,7 +278,7 @@ func (b *bed) report(what string) {
 	b.t.Helper()
 	took := time.Since(b.began)
 	var memory runtime.MemStats
-	runtime.GC() //nolint:revive // The heap is what is in use.
+	runtime.GC()
 	runtime.ReadMemStats(&memory)
 	self, err := procfs.NewProc(os.Getpid())
 	b.Expect(err).NotTo(HaveOccurred())
