@@ -199,12 +199,14 @@ func TestThePageConfiguresClusterctl(t *testing.T) {
 			"talos BootstrapProvider https://github.com/capi-talos/capi-talos/releases/v0.1.0/bootstrap-components.yaml",
 			"talos ControlPlaneProvider https://github.com/capi-talos/capi-talos/releases/v0.1.0/control-plane-components.yaml",
 			"talos InfrastructureProvider https://github.com/capi-talos/capi-talos/releases/v0.1.0/infrastructure-components.yaml",
+			"talos AddonProvider https://github.com/capi-talos/capi-talos/releases/v0.1.0/addon-components.yaml",
 		}},
 		"where nothing can be downloaded": {offline(substitutes{repository: "/r", core: "/core.yaml", certManager: "/cert.yaml"}, ours), []string{
 			"cluster-api CoreProvider /core.yaml",
 			"talos BootstrapProvider /r/bootstrap-talos/v0.1.0/bootstrap-components.yaml",
 			"talos ControlPlaneProvider /r/control-plane-talos/v0.1.0/control-plane-components.yaml",
 			"talos InfrastructureProvider /r/infrastructure-talos/v0.1.0/infrastructure-components.yaml",
+			"talos AddonProvider /r/addon-talos/v0.1.0/addon-components.yaml",
 		}},
 	} {
 		t.Run(behaviour, func(t *testing.T) {
