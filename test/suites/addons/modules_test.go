@@ -28,7 +28,7 @@ type published struct {
 func (p published) load(t *testing.T, version string) *chart.Chart {
 	t.Helper()
 	g := NewWithT(t)
-	command := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", p.module+"@"+version)
+	command := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", p.module+"@"+version) //nolint:gosec // The suite names them.
 	// Outside of any module: none shall require it.
 	command.Dir = t.TempDir()
 	said, err := command.Output()

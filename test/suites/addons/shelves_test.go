@@ -66,7 +66,7 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.asked.Add(1)
 	isLoggedIn := r.Header.Get("Authorization") != ""
 	if other := s.elsewhere.Load(); other != nil && isLoggedIn && r.Method == http.MethodGet && isArchive(r.URL.Path) {
-		http.Redirect(w, r, other.url()+r.URL.Path, http.StatusTemporaryRedirect)
+		http.Redirect(w, r, other.url()+r.URL.Path, http.StatusTemporaryRedirect) //nolint:gosec // To a server of the test.
 		return
 	}
 	s.handler.ServeHTTP(w, r)

@@ -47,7 +47,7 @@ func setVersion(addon *addonv1.TalosClusterAddon, version string) {
 
 func TestAReleaseFollowsItsSource(t *testing.T) {
 	t.Parallel()
-	onEachShelf(t, func(t *testing.T, kind string, shelf shelf) {
+	onEachShelf(t, func(t *testing.T, kind string, shelf shelf) { //nolint:thelper // It is the test.
 		g, ctx, namespace := withPatience(t), t.Context(), "follows-"+kind
 		makeCluster(t, namespace)
 		for _, version := range []string{"1.0.0", "1.1.0", "2.0.0+build.1"} {
@@ -90,7 +90,7 @@ func large() charts.Chart {
 
 func TestWhyASourceHasNoChart(t *testing.T) {
 	t.Parallel()
-	onEachShelf(t, func(t *testing.T, kind string, shelf shelf) {
+	onEachShelf(t, func(t *testing.T, kind string, shelf shelf) { //nolint:thelper // It is the test.
 		shelf.publish(t, demo.Pack("1.0.0"))
 		shelf.publish(t, large().Pack("3.0.0"))
 		other := newServer(t, http.NotFoundHandler())
@@ -161,7 +161,7 @@ func orElse(text, other string) string {
 
 func TestASourceThatIsGoneIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	onEachShelf(t, func(t *testing.T, kind string, shelf shelf) {
+	onEachShelf(t, func(t *testing.T, kind string, shelf shelf) { //nolint:thelper // It is the test.
 		g, ctx, namespace := withPatience(t), t.Context(), "gone-"+kind
 		makeCluster(t, namespace)
 		shelf.publish(t, demo.Pack("1.0.0"))
@@ -186,7 +186,7 @@ func TestASourceThatIsGoneIsWaitedFor(t *testing.T) {
 // one, at the same address and another port.
 func TestThePasswordGoesToItsServerAlone(t *testing.T) {
 	t.Parallel()
-	onEachShelf(t, func(t *testing.T, kind string, shelf shelf) {
+	onEachShelf(t, func(t *testing.T, kind string, shelf shelf) { //nolint:thelper // It is the test.
 		g, ctx, namespace := withPatience(t), t.Context(), "redirected-"+kind
 		archive, told := demo.Pack("1.0.0"), make(chan string, 64)
 		shelf.publish(t, archive)
