@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -114,7 +113,7 @@ func (r *ReleaseReconciler) fetch(addon *addonv1.TalosClusterAddon) func(ctx con
 // annotation.
 func (r *ReleaseReconciler) heedForce(s *releaseScope) {
 	value := s.release.Annotations[addonv1.ForceAnnotation] + s.addon.Annotations[addonv1.ForceAnnotation]
-	value = cutTo(value, maxForced)
+	value = condition.Cut(value, maxForced)
 	if value == "" || value == s.release.Status.LastForced {
 		return
 	}
@@ -158,7 +157,7 @@ func (r *ReleaseReconciler) takeResult(ctx context.Context, s *releaseScope) {
 	s.ended = result
 	if result.Plan != nil {
 		s.release.Status.Plan = *result.Plan
-		s.release.Status.Plan.Message = cutTo(result.Plan.Message, maxPlanMessage)
+		s.release.Status.Plan.Message = condition.Cut(result.Plan.Message, maxPlanMessage)
 		return
 	}
 	s.decided = decidedBy(result)
@@ -218,8 +217,8 @@ func (r *ReleaseReconciler) takeDeployed(status *addonv1.TalosClusterAddonReleas
 	if has := result.Deployed; has != nil {
 		status.Deployed = addonv1.DeployedRelease{
 			// Whoever may write Secrets in the workload cluster may write anything there.
-			Revision: max(has.Number, 0), Chart: cutTo(has.Chart, maxChartName), Version: cutTo(has.Version, maxChartVersion),
-			Digest: cutTo(has.Digest, maxChartVersion), DeployedAt: metav1.NewTime(has.At),
+			Revision: max(has.Number, 0), Chart: condition.Cut(has.Chart, maxChartName), Version: condition.Cut(has.Version, maxChartVersion),
+			Digest: condition.Cut(has.Digest, maxChartVersion), DeployedAt: metav1.NewTime(has.At),
 		}
 	}
 }
@@ -248,16 +247,7 @@ const (
 	maxChartName, maxChartVersion = 250, 128
 )
 
-func cut(text string) string { return cutTo(text, maxMessage) }
-
-// cutTo is a text of at most so many bytes.
-func cutTo(text string, length int) string {
-	if len(text) <= length {
-		return text
-	}
-
-	return strings.ToValidUTF8(text[:length-len("...")], "") + "..."
-}
+func cut(text string) string { return condition.Cut(text, maxMessage) }
 
 // holdOf is how long to leave a release alone after a job.
 func holdOf(result *release.Result) time.Duration {

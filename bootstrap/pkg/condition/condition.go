@@ -46,7 +46,15 @@ func Unknownf(reason, format string, args ...any) Finding {
 // a status with a longer one (metav1.Condition).
 const maxMessage = 32768
 
-const ellipsis = "..."
+// Cut returns a text of at most so many bytes. One that is longer ends with "...".
+func Cut(text string, length int) string {
+	const ellipsis = "..."
+	if len(text) <= length {
+		return text
+	}
+
+	return strings.ToValidUTF8(text[:length-len(ellipsis)], "") + ellipsis
+}
 
 // Set sets a condition of an object, or leaves it as it is when nothing was observed. The
 // time of the last transition changes with the status only. A message is cut where it is too
@@ -55,8 +63,6 @@ func Set(object conditions.Setter, conditionType string, found Finding) {
 	if found.Status == "" {
 		return
 	}
-	if len(found.Message) > maxMessage {
-		found.Message = strings.ToValidUTF8(found.Message[:maxMessage-len(ellipsis)], "") + ellipsis
-	}
+	found.Message = Cut(found.Message, maxMessage)
 	conditions.Set(object, metav1.Condition{Type: conditionType, Status: found.Status, Reason: found.Reason, Message: found.Message})
 }
