@@ -85,13 +85,15 @@ func TestTheCNIIsTalosOwnUnlessSaidOtherwise(t *testing.T) {
 	}
 }
 
-// TestAddOnsFindTheCluster: by the labels that the user gives it; by default it has none.
+// TestAddOnsFindTheCluster: by its name, and by the labels that the user gives it. A map of
+// labels is never empty: no object keeps one, and whoever applies it on the server's side
+// would write the Cluster anew each time.
 func TestAddOnsFindTheCluster(t *testing.T) {
 	for file := range all(NewWithT(t)) {
 		g := NewWithT(t)
-		g.Expect(configure(g, file, "v1.13", nil).cluster.Labels).To(BeEmpty(), file)
+		g.Expect(configure(g, file, "v1.13", nil).cluster.Labels).To(Equal(map[string]string{clusterv1.ClusterNameLabel: "demo"}), file)
 		labels := configure(g, file, "v1.13", map[string]string{"CLUSTER_LABELS": "cni: cilium, metrics: enabled"}).cluster.Labels
-		g.Expect(labels).To(Equal(map[string]string{"cni": "cilium", "metrics": "enabled"}), file)
+		g.Expect(labels).To(Equal(map[string]string{clusterv1.ClusterNameLabel: "demo", "cni": "cilium", "metrics": "enabled"}), file)
 	}
 }
 
