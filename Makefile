@@ -206,9 +206,14 @@ bench-main: local-repository stack ## Measure the main job beside its floor, on 
 ADDONS_BENCH = $(PATIENTLY) "measuring add-ons" $(GO_SUITE) -v -timeout 2h ./addons/setup -run $(1) -args -long $(if $(ADDONS),-addons=$(ADDONS)) $(if $(CLUSTERS),-clusters=$(CLUSTERS)) $(if $(IDLE),-idle=$(IDLE))
 
 .PHONY: bench-addons
-bench-addons: ## Measure 50 add-ons on 40 clusters with a fake Helm, then 10 on 8 API servers of which one does not answer, and both when there is nothing to do. ADDONS=50, CLUSTERS=40, IDLE=10m.
+bench-addons: ## Measure 50 add-ons on 40 clusters with a fake Helm, then 10 on 8 API servers of which one does not answer, and both when there is nothing to do; then do bench-addons-caaph. ADDONS=50, CLUSTERS=40, IDLE=10m.
 	$(call ADDONS_BENCH,TestManyAddonsOnManyClusters)
 	$(call ADDONS_BENCH,TestAClusterThatDoesNotAnswerHoldsUpNobody)
+	@$(MAKE) --no-print-directory bench-addons-caaph
+
+.PHONY: bench-addons-caaph
+bench-addons-caaph: ## Measure one add-on on 20 API servers beside CAAPH, in turns. CLUSTERS=20, ROUNDS=3, IDLE=2m.
+	cd test/suites/addons && $(PATIENTLY) "measuring add-ons beside CAAPH" $(GO_SUITE) -v -timeout 4h -run TestBesideCAAPH . -args -caaph $(if $(CLUSTERS),-clusters=$(CLUSTERS)) $(if $(ROUNDS),-rounds=$(ROUNDS)) $(if $(IDLE),-idle=$(IDLE))
 
 ##@ Develop
 

@@ -23,6 +23,7 @@ func TestFiguresOnPagesAreThoseOfTheCode(t *testing.T) {
 		performance, sizing, versioning, release = "docs/performance.md", "docs/sizing.md", "docs/versioning.md", "docs/release-notes.md"
 		bench, benchMain                         = "test/stack/bench/bench.go", "test/stack/cmd/stack/bench.go"
 		idle, rest                               = "test/suites/integration/idle/idle_test.go", "test/suites/integration/scale/rest_test.go"
+		beside                                   = "test/suites/addons/beside_test.go"
 	)
 	for name, fact := range map[string]struct{ page, says, file, is string }{
 		"the goal of the ratio":             {performance, `ratio of at most ([\d.]+),`, bench, `maxRatio +=\s+([\d.]+)`},
@@ -36,6 +37,9 @@ func TestFiguresOnPagesAreThoseOfTheCode(t *testing.T) {
 		"the same calls for sizing":         {sizing, `at most (\d+) calls`, idle, `maxReads, maxCalls = \d+, (\d+)`},
 		"how many clusters rest":            {performance, `leaves (\d+) clusters alone`, rest, `flag\.Int\("clusters", (\d+),`},
 		"for how long they rest":            {performance, `alone for (\d+) minutes`, rest, `flag\.Duration\("rest", (\d+)\*time\.Minute`},
+		"the release of CAAPH":              {performance, `the release (v[\d.]+\d), built`, "test/stack/parts/table_caaph.go", `caaphVersion = "(v[\d.]+)"`},
+		"how many clusters CAAPH has":       {performance, `Each of (\d+) workload clusters`, beside, `flag\.Int\("clusters", (\d+),`},
+		"for how long CAAPH rests":          {performance, `nothing is done for (\d+) minutes`, beside, `flag\.Duration\("idle", (\d+)\*time\.Minute`},
 		"the CPU of a manager":              {sizing, `asks for (\d+m) of CPU`, "config/infrastructure/manager/manager.yaml", `cpu: (\d+m)`},
 		"the memory of a manager":           {sizing, `and (\d+Mi) of memory`, "config/infrastructure/manager/manager.yaml", `memory: (\d+Mi)`},
 		"memory of machines in Pods":        {sizing, `(takes \d+ to \d+ MiB, a worker \d+ MiB)`, "docs/container.md", `(takes \d+ to \d+ MiB, a worker \d+ MiB)`},

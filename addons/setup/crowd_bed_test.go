@@ -38,6 +38,8 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/provider"
 	"github.com/capi-talos/capi-talos/test/support/apiserver"
 	"github.com/capi-talos/capi-talos/test/support/charts"
+	"github.com/capi-talos/capi-talos/test/support/clusters"
+	"github.com/capi-talos/capi-talos/test/support/tally"
 )
 
 const (
@@ -62,12 +64,12 @@ type bed struct {
 	client client.Client
 	// calls are what the manager asks the management cluster for, and verbs what it does to
 	// releases.
-	calls, verbs counter
+	calls, verbs tally.Counter
 	began        time.Time
 }
 
-// clusters are how the manager gets to workload clusters.
-type clusters struct {
+// access is how the manager gets to workload clusters.
+type access struct {
 	// cache makes the ClusterCache of a manager.
 	cache func(ctx context.Context, mgr ctrl.Manager, secrets client.Client) (clustercache.ClusterCache, error)
 	// connect is Options.connect.
@@ -103,7 +105,7 @@ func (b *bed) scheme() *kruntime.Scheme {
 
 // start starts the manager, with the caches and limits of cmd/addons. resync is how often it
 // looks at everything again.
-func (b *bed) start(to clusters, resync time.Duration) {
+func (b *bed) start(to access, resync time.Duration) {
 	b.t.Helper()
 	ctx, stop := context.WithCancel(b.t.Context())
 	own := rest.CopyConfig(b.server.Config)
@@ -160,11 +162,7 @@ func (b *bed) create(objects ...client.Object) {
 // createCluster makes a Cluster that is up.
 func (b *bed) createCluster(name string) {
 	b.t.Helper()
-	made := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	made.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "127.0.0.1", Port: 6443}
-	b.create(made)
-	made.Status.Initialization.InfrastructureProvisioned, made.Status.Initialization.ControlPlaneInitialized = ptr.To(true), ptr.To(true)
-	b.Expect(b.client.Status().Update(b.t.Context(), made)).To(Succeed())
+	b.Expect(clusters.Create(b.t.Context(), b.client, namespace, name)).To(Succeed())
 }
 
 // createAddons makes so many add-ons for all clusters. The first one has to be ready in a
@@ -250,7 +248,7 @@ func (b *bed) reasons(cluster string) map[string]int {
 // awaitQuiet waits until the manager has called no verb and written nothing for a while.
 func (b *bed) awaitQuiet() {
 	b.t.Helper()
-	done := func() string { return fmt.Sprint(b.writes(), b.verbs.counts()) }
+	done := func() string { return fmt.Sprint(b.writes(), b.verbs.Counts()) }
 	before := ""
 	b.Eventually(func() bool {
 		now := done()
@@ -261,15 +259,15 @@ func (b *bed) awaitQuiet() {
 }
 
 // writes are what the manager has written to the management cluster.
-func (b *bed) writes() counts { return b.calls.counts().of(isWrite) }
+func (b *bed) writes() tally.Counts { return b.calls.Counts().Of(isWrite) }
 
 // staysQuiet fails for each verb that is called, and each write.
 func (b *bed) staysQuiet(during time.Duration) {
 	b.t.Helper()
-	verbs, writes := b.verbs.counts(), b.writes()
+	verbs, writes := b.verbs.Counts(), b.writes()
 	b.Consistently(func(g Gomega) {
-		g.Expect(b.verbs.counts().since(verbs)).To(BeEmpty(), "verbs")
-		g.Expect(b.writes().since(writes)).To(BeEmpty(), "writes to the management cluster")
+		g.Expect(b.verbs.Counts().Since(verbs)).To(BeEmpty(), "verbs")
+		g.Expect(b.writes().Since(writes)).To(BeEmpty(), "writes to the management cluster")
 	}).WithTimeout(during).WithPolling(polling).Should(Succeed())
 }
 
@@ -286,16 +284,16 @@ func (b *bed) report(what string) {
 	b.Expect(err).NotTo(HaveOccurred())
 	const mebi = 1 << 20
 	b.t.Logf("%s after %.1f s; heap %d MiB, resident %d MiB, at most %d MiB", what, took.Seconds(), memory.HeapAlloc/mebi, status.VmRSS/mebi, status.VmHWM/mebi)
-	b.t.Logf("verbs: %s", b.verbs.counts())
-	b.t.Logf("calls of the management cluster: %s", b.calls.counts())
+	b.t.Logf("verbs: %s", b.verbs.Counts())
+	b.t.Logf("calls of the management cluster: %s", b.calls.Counts())
 	b.t.Logf("reconciles: %s", b.reconciles())
 }
 
 // reconciles are those of each controller, in this process.
-func (b *bed) reconciles() counts {
+func (b *bed) reconciles() tally.Counts {
 	families, err := ctrlmetrics.Registry.Gather()
 	b.Expect(err).NotTo(HaveOccurred())
-	found := counts{}
+	found := tally.Counts{}
 	for _, family := range families {
 		if family.GetName() != "controller_runtime_reconcile_total" {
 			continue

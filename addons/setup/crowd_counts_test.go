@@ -5,12 +5,10 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 
 	"k8s.io/apimachinery/pkg/util/sets"
 	"k8s.io/apiserver/pkg/endpoints/request"
@@ -19,64 +17,8 @@ import (
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/addons/internal/release"
+	"github.com/capi-talos/capi-talos/test/support/tally"
 )
-
-// counter counts by names.
-type counter struct {
-	mu    sync.Mutex
-	found map[string]int
-}
-
-func (c *counter) add(name string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.found == nil {
-		c.found = map[string]int{}
-	}
-	c.found[name]++
-}
-
-// counts are what was counted so far.
-type counts map[string]int
-
-func (c *counter) counts() counts {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-
-	return maps.Clone(c.found)
-}
-
-// since are the counts that have grown, by how much.
-func (c counts) since(before counts) counts {
-	grown := counts{}
-	for name, count := range c {
-		if count > before[name] {
-			grown[name] = count - before[name]
-		}
-	}
-
-	return grown
-}
-
-// of are the counts of the names that are wanted.
-func (c counts) of(wanted func(name string) bool) counts {
-	found := maps.Clone(c)
-	maps.DeleteFunc(found, func(name string, _ int) bool { return !wanted(name) })
-
-	return found
-}
-
-// String names the largest first.
-func (c counts) String() string {
-	names, total := slices.SortedFunc(maps.Keys(c), func(a, b string) int { return c[b] - c[a] }), 0
-	var text []string
-	for _, name := range names {
-		total += c[name]
-		text = append(text, fmt.Sprintf("%s %d", name, c[name]))
-	}
-
-	return fmt.Sprintf("%d (%s)", total, strings.Join(text, ", "))
-}
 
 // isWrite reports whether an API call changes something.
 func isWrite(call string) bool {
@@ -87,7 +29,7 @@ func isWrite(call string) bool {
 
 // transport counts the calls of an API server: "patch talosclusteraddons/status".
 type transport struct {
-	calls *counter
+	calls *tally.Counter
 	inner http.RoundTripper
 }
 
@@ -105,7 +47,7 @@ func (t transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if !info.IsResourceRequest {
 		name = "discovery"
 	}
-	t.calls.add(info.Verb + " " + name)
+	t.calls.Add(info.Verb + " " + name)
 
 	return t.inner.RoundTrip(r)
 }
@@ -115,78 +57,78 @@ type counted struct {
 	release.Helm
 	release.Objects
 
-	verbs *counter
+	verbs *tally.Counter
 }
 
 func (c counted) Get(ctx context.Context, target release.Target) (release.Content, error) {
-	c.verbs.add("Get")
+	c.verbs.Add("Get")
 
 	return c.Helm.Get(ctx, target)
 }
 
 func (c counted) History(ctx context.Context, target release.Target) ([]release.Revision, error) {
-	c.verbs.add("History")
+	c.verbs.Add("History")
 
 	return c.Helm.History(ctx, target)
 }
 
 func (c counted) Install(ctx context.Context, request release.Request) (release.Content, error) {
-	c.verbs.add("Install")
+	c.verbs.Add("Install")
 
 	return c.Helm.Install(ctx, request)
 }
 
 func (c counted) Upgrade(ctx context.Context, request release.Request) (release.Content, error) {
-	c.verbs.add("Upgrade")
+	c.verbs.Add("Upgrade")
 
 	return c.Helm.Upgrade(ctx, request)
 }
 
 func (c counted) Unlock(ctx context.Context, target release.Target, revision int32) error {
-	c.verbs.add("Unlock")
+	c.verbs.Add("Unlock")
 
 	return c.Helm.Unlock(ctx, target, revision)
 }
 
 func (c counted) Rollback(ctx context.Context, target release.Target, revision int32, options release.Options) error {
-	c.verbs.add("Rollback")
+	c.verbs.Add("Rollback")
 
 	return c.Helm.Rollback(ctx, target, revision, options)
 }
 
 func (c counted) Uninstall(ctx context.Context, target release.Target, options release.Options) error {
-	c.verbs.add("Uninstall")
+	c.verbs.Add("Uninstall")
 
 	return c.Helm.Uninstall(ctx, target, options)
 }
 
 func (c counted) Test(ctx context.Context, target release.Target, options release.Options) error {
-	c.verbs.add("Test")
+	c.verbs.Add("Test")
 
 	return c.Helm.Test(ctx, target, options)
 }
 
 func (c counted) Drift(ctx context.Context, content release.Content) ([]addonv1.DriftedObject, error) {
-	c.verbs.add("Drift")
+	c.verbs.Add("Drift")
 
 	return c.Objects.Drift(ctx, content)
 }
 
 func (c counted) Correct(ctx context.Context, content release.Content, drifted []addonv1.DriftedObject) error {
-	c.verbs.add("Correct")
+	c.verbs.Add("Correct")
 
 	return c.Objects.Correct(ctx, content, drifted)
 }
 
 func (c counted) Waiting(ctx context.Context, content release.Content) (string, error) {
-	c.verbs.add("Waiting")
+	c.verbs.Add("Waiting")
 
 	return c.Objects.Waiting(ctx, content)
 }
 
 // writesTo are the writes that an API server has had from anybody, as it says itself, but
 // for the Leases with which API servers tell that they live.
-func writesTo(ctx context.Context, config *rest.Config) (counts, error) {
+func writesTo(ctx context.Context, config *rest.Config) (tally.Counts, error) {
 	clients, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return nil, err
@@ -195,7 +137,7 @@ func writesTo(ctx context.Context, config *rest.Config) (counts, error) {
 	if err != nil {
 		return nil, fmt.Errorf("reading the metrics of an API server: %w", err)
 	}
-	found := counts{}
+	found := tally.Counts{}
 	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan(); {
 		labels, isRequests := strings.CutPrefix(lines.Text(), "apiserver_request_total{")
 		if !isRequests {

@@ -11,14 +11,12 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	capisetup "sigs.k8s.io/cluster-api/core/setup"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -32,6 +30,8 @@ import (
 	"github.com/capi-talos/capi-talos/addons/internal/release"
 	"github.com/capi-talos/capi-talos/addons/internal/release/fake"
 	"github.com/capi-talos/capi-talos/test/support/apiserver"
+	"github.com/capi-talos/capi-talos/test/support/clusters"
+	"github.com/capi-talos/capi-talos/test/support/tally"
 )
 
 // make bench-addons has these tests measure: they print what they take.
@@ -74,8 +74,8 @@ func TestManyAddonsOnManyClusters(t *testing.T) {
 	b.createAddons(size.addons)
 	b.awaitReady(size.addons, size.clusters)
 	b.report(fmt.Sprintf("%d add-ons are ready on %d clusters", size.addons, size.clusters))
-	b.Expect(b.verbs.counts()).To(HaveKeyWithValue("Install", size.addons*size.clusters))
-	b.Expect(b.verbs.counts()).NotTo(HaveKey("Upgrade"))
+	b.Expect(b.verbs.Counts()).To(HaveKeyWithValue("Install", size.addons*size.clusters))
+	b.Expect(b.verbs.Counts()).NotTo(HaveKey("Upgrade"))
 
 	b.awaitQuiet()
 	b.staysQuiet(size.idle)
@@ -83,7 +83,7 @@ func TestManyAddonsOnManyClusters(t *testing.T) {
 }
 
 // fakeClusters are clusters that answer at once.
-func fakeClusters() clusters {
+func fakeClusters() access {
 	var mu sync.Mutex
 	known := map[string]*fake.Helm{}
 	connect := func(_ context.Context, cluster types.NamespacedName, _ []addonv1.DriftIgnoreRule) (controllers.Connection, error) {
@@ -95,7 +95,7 @@ func fakeClusters() clusters {
 		return controllers.Connection{Helm: known[cluster.Name], Objects: ready{}}, nil
 	}
 
-	return clusters{
+	return access{
 		cache: func(context.Context, ctrl.Manager, client.Client) (clustercache.ClusterCache, error) {
 			return connected{}, nil
 		},
@@ -133,15 +133,15 @@ func TestAClusterThatDoesNotAnswerHoldsUpNobody(t *testing.T) {
 	b.createConnected("silent", b.silent())
 	b.awaitReady(size.addons, size.clusters-1)
 	b.report(fmt.Sprintf("%d add-ons are ready on %d clusters", size.addons, size.clusters-1))
-	b.Expect(b.verbs.counts()).To(HaveKeyWithValue("Install", size.addons*(size.clusters-1)))
-	b.Expect(b.verbs.counts()).NotTo(HaveKey("Upgrade"))
+	b.Expect(b.verbs.Counts()).To(HaveKeyWithValue("Install", size.addons*(size.clusters-1)))
+	b.Expect(b.verbs.Counts()).NotTo(HaveKey("Upgrade"))
 	b.Eventually(func() map[string]int { return b.reasons("silent") }).Should(Equal(map[string]int{addonv1.ClusterUnreachableReason: size.addons}))
 
 	b.awaitQuiet()
 	before := b.writesToAll(workloads)
 	b.staysQuiet(size.idle)
 	for i, writes := range b.writesToAll(workloads) {
-		b.Expect(writes.since(before[i])).To(BeEmpty(), "writes to cluster-%d", i)
+		b.Expect(writes.Since(before[i])).To(BeEmpty(), "writes to cluster-%d", i)
 	}
 	b.report("at rest")
 }
@@ -149,20 +149,12 @@ func TestAClusterThatDoesNotAnswerHoldsUpNobody(t *testing.T) {
 // workloads are API servers of workload clusters with a node that is ready.
 func (b *bed) workloads(count int) []*apiserver.Server {
 	b.t.Helper()
-	servers := make([]*apiserver.Server, count)
-	var group errgroup.Group
-	for i := range servers {
-		group.Go(func() error {
-			made, err := b.server.Beside(fmt.Sprintf("cluster-%d", i))
-			if err != nil {
-				return err
-			}
-			b.t.Cleanup(func() { NewWithT(b.t).Expect(made.Stop()).To(Succeed()) })
-			servers[i] = made
-			return b.makeNode(made)
-		})
+	servers, err := b.server.Several(count)
+	b.Expect(err).NotTo(HaveOccurred())
+	for _, made := range servers {
+		b.t.Cleanup(func() { NewWithT(b.t).Expect(made.Stop()).To(Succeed()) })
+		b.Expect(b.makeNode(made)).To(Succeed())
 	}
-	b.Expect(group.Wait()).To(Succeed())
 
 	return servers
 }
@@ -198,18 +190,14 @@ func (b *bed) createConnected(name string, server *apiserver.Server) {
 	b.t.Helper()
 	kubeconfig, err := server.Kubeconfig()
 	b.Expect(err).NotTo(HaveOccurred())
-	b.create(&corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-kubeconfig", Labels: map[string]string{clusterv1.ClusterNameLabel: name}},
-		Type:       clusterv1.ClusterSecretType, Data: map[string][]byte{"value": kubeconfig},
-	})
-	b.createCluster(name)
+	b.Expect(clusters.Connect(b.t.Context(), b.client, namespace, name, kubeconfig)).To(Succeed())
 }
 
 // realClusters are reached as by cmd/addons.
-func realClusters() clusters {
+func realClusters() access {
 	const clusterQPS, clusterBurst = 20, 30
 
-	return clusters{connect: controllers.ConnectBy, cache: func(ctx context.Context, mgr ctrl.Manager, secrets client.Client) (clustercache.ClusterCache, error) {
+	return access{connect: controllers.ConnectBy, cache: func(ctx context.Context, mgr ctrl.Manager, secrets client.Client) (clustercache.ClusterCache, error) {
 		return clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
 			SecretClient: secrets, Cache: capisetup.ClusterCacheCacheOptions(), Client: capisetup.ClusterCacheClientOptions("crowd", clusterQPS, clusterBurst),
 		}, controller.Options{MaxConcurrentReconciles: concurrency})
@@ -217,9 +205,9 @@ func realClusters() clusters {
 }
 
 // writesToAll are the writes that each API server has had.
-func (b *bed) writesToAll(servers []*apiserver.Server) []counts {
+func (b *bed) writesToAll(servers []*apiserver.Server) []tally.Counts {
 	b.t.Helper()
-	all := make([]counts, len(servers))
+	all := make([]tally.Counts, len(servers))
 	for i, server := range servers {
 		var err error
 		all[i], err = writesTo(b.t.Context(), server.Config)

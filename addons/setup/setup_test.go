@@ -38,6 +38,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/provider"
 	"github.com/capi-talos/capi-talos/test/support/apiserver"
 	"github.com/capi-talos/capi-talos/test/support/charts"
+	"github.com/capi-talos/capi-talos/test/support/clusters"
 	"github.com/capi-talos/capi-talos/test/support/series"
 )
 
@@ -173,10 +174,7 @@ func kubeconfigOf(namespace, name string, server clientcmdapi.Cluster, user clie
 		CurrentContext: "x",
 	})
 
-	return &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name + "-kubeconfig", Labels: map[string]string{clusterv1.ClusterNameLabel: name}},
-		Type:       clusterv1.ClusterSecretType, Data: map[string][]byte{"value": kubeconfig},
-	}, err
+	return clusters.Kubeconfig(namespace, name, kubeconfig), err
 }
 
 // makeCluster makes a Cluster with a kubeconfig.
@@ -185,16 +183,11 @@ func makeCluster(ctx context.Context, namespace, name string, server clientcmdap
 	if err != nil {
 		return err
 	}
-	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
-	cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "127.0.0.1", Port: 6443}
-	for _, object := range []client.Object{secret, cluster} {
-		if err := management.Create(ctx, object); err != nil {
-			return err
-		}
+	if err := management.Create(ctx, secret); err != nil {
+		return err
 	}
-	cluster.Status.Initialization.InfrastructureProvisioned, cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(true), ptr.To(true)
 
-	return management.Status().Update(ctx, cluster)
+	return clusters.Create(ctx, management, namespace, name)
 }
 
 // data is that of the ConfigMap that the chart makes; nil when it is not there.

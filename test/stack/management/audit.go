@@ -1,15 +1,10 @@
 package management
 
-import "path/filepath"
+import (
+	"path/filepath"
 
-// auditPolicy has each request noted once it is answered, without its content. A
-// watch is noted when it ends.
-const auditPolicy = `apiVersion: audit.k8s.io/v1
-kind: Policy
-omitStages: [RequestReceived, ResponseStarted]
-rules:
-- level: Metadata
-`
+	"github.com/capi-talos/capi-talos/test/support/audit"
+)
 
 // AuditLog is the file with an event of audit.k8s.io/v1 per line, where the
 // cluster was started with Audit.
@@ -20,13 +15,13 @@ func (c *Cluster) auditArgs(wanted bool) ([]string, error) {
 	if !wanted {
 		return nil, nil
 	}
-	folder, file := filepath.Join(c.Dir, "audit"), "policy.yaml"
-	if err := write(folder, map[string][]byte{file: []byte(auditPolicy)}); err != nil {
+	flags, err := audit.Flags(filepath.Join(c.Dir, "audit"), c.AuditLog())
+	if err != nil {
 		return nil, err
 	}
-	return []string{
-		"--audit-policy-file=" + filepath.Join(folder, file),
-		"--audit-log-path=" + c.AuditLog(),
-		"--audit-log-mode=blocking",
-	}, nil
+	args := make([]string, 0, len(flags))
+	for name, value := range flags {
+		args = append(args, "--"+name+"="+value)
+	}
+	return args, nil
 }

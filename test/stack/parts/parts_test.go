@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"sync"
 	"testing"
@@ -153,6 +154,11 @@ func TestTheTableIsSound(t *testing.T) {
 			g.Expect(filepath.Join(modules, part.Module, "go.mod")).To(BeARegularFile(), part.Name)
 		}
 		g.Expect(part.Version).NotTo(BeEmpty(), part.Name)
+		if len(part.Commands) > 0 && part.Version != ownProgramsVersion {
+			pinned, err := os.ReadFile(filepath.Join(modules, part.Module, "go.mod"))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(string(pinned)).To(MatchRegexp(`(?m) %s( |$)`, regexp.QuoteMeta(part.Version)), "%s is of the version that its module pins", part.Name)
+		}
 		before[part.Name] = true
 	}
 	_, err = find(Table(), []string{"wrong"})

@@ -4,6 +4,7 @@ go 1.26.5
 
 require (
 	github.com/capi-talos/capi-talos v0.0.0
+	github.com/capi-talos/capi-talos/test/stack v0.0.0
 	github.com/distribution/distribution/v3 v3.1.1
 	github.com/go-logr/logr v1.4.4
 	github.com/onsi/gomega v1.42.1
@@ -216,6 +217,12 @@ require (
 )
 
 replace github.com/capi-talos/capi-talos => ../../..
+
+replace github.com/capi-talos/capi-talos/test/sim/talossim => ../../sim/talossim
+
+replace github.com/capi-talos/capi-talos/test/sim/fleet => ../../sim/fleet
+
+replace github.com/capi-talos/capi-talos/test/stack => ../../stack
 
 replace github.com/cosi-project/runtime => github.com/cosi-project/runtime v1.16.2
 

@@ -22,10 +22,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
-	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
-	"k8s.io/utils/ptr"
-	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,6 +32,7 @@ import (
 	"github.com/capi-talos/capi-talos/addons/setup"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/provider"
 	"github.com/capi-talos/capi-talos/test/support/apiserver"
+	"github.com/capi-talos/capi-talos/test/support/clusters"
 )
 
 // parallel is how many tests run at the same time when -parallel does not say so: most
@@ -47,6 +44,7 @@ const parallel = "16"
 var (
 	management, workload client.Client
 	workloadConfig       *rest.Config
+	workloadKubeconfig   []byte
 	hooks                = &hookJobs{}
 )
 
@@ -56,6 +54,10 @@ func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
 	// The registry logs each request.
 	logrus.SetOutput(io.Discard)
+	if *besideCAAPH {
+		// Nothing but what is measured.
+		os.Exit(m.Run())
+	}
 	kinds, err := clusterKinds()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
@@ -102,15 +104,21 @@ func clusterKinds() (string, error) {
 	return filepath.Join(strings.TrimSpace(string(folder)), "core", "config", "crd", "bases"), nil
 }
 
+// newScheme knows the kinds of all clusters here.
+func newScheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	kinds := runtime.NewSchemeBuilder(clientgoscheme.AddToScheme, setup.AddToScheme)
+
+	return scheme, kinds.AddToScheme(scheme)
+}
+
 // managersOf are the manager of add-ons, and the one that completes hook Jobs in the
 // workload cluster.
 func managersOf(ctx context.Context, own, others *apiserver.Server) ([]ctrl.Manager, error) {
-	scheme := runtime.NewScheme()
-	kinds := runtime.NewSchemeBuilder(clientgoscheme.AddToScheme, setup.AddToScheme)
-	if err := kinds.AddToScheme(scheme); err != nil {
+	scheme, err := newScheme()
+	if err != nil {
 		return nil, err
 	}
-	var err error
 	if management, err = client.New(own.Config, client.Options{Scheme: scheme}); err != nil {
 		return nil, err
 	}
@@ -119,6 +127,9 @@ func managersOf(ctx context.Context, own, others *apiserver.Server) ([]ctrl.Mana
 	}
 	workloadConfig = rest.CopyConfig(others.Config)
 	workloadConfig.QPS = -1
+	if workloadKubeconfig, err = others.Kubeconfig(); err != nil {
+		return nil, err
+	}
 	addons, err := ctrl.NewManager(own.Config, ctrl.Options{
 		Scheme: scheme, Metrics: metricsserver.Options{BindAddress: "0"}, WebhookServer: webhook.NewServer(webhook.Options{
 			Host: own.Webhooks.LocalServingHost, Port: own.Webhooks.LocalServingPort, CertDir: own.Webhooks.LocalServingCertDir,
@@ -158,20 +169,5 @@ func makeCluster(t *testing.T, namespace string) {
 	t.Helper()
 	g := NewWithT(t)
 	makeNamespace(t, namespace)
-	kubeconfig, err := clientcmd.Write(clientcmdapi.Config{
-		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: workloadConfig.Host, CertificateAuthorityData: workloadConfig.CAData}},
-		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": {ClientCertificateData: workloadConfig.CertData, ClientKeyData: workloadConfig.KeyData}},
-		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
-		CurrentContext: "x",
-	})
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(management.Create(t.Context(), &corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "blue-kubeconfig", Labels: map[string]string{clusterv1.ClusterNameLabel: "blue"}},
-		Type:       clusterv1.ClusterSecretType, Data: map[string][]byte{"value": kubeconfig},
-	})).To(Succeed())
-	cluster := &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "blue"}}
-	cluster.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "127.0.0.1", Port: 6443}
-	g.Expect(management.Create(t.Context(), cluster)).To(Succeed())
-	cluster.Status.Initialization.InfrastructureProvisioned, cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(true), ptr.To(true)
-	g.Expect(management.Status().Update(t.Context(), cluster)).To(Succeed())
+	g.Expect(clusters.Connect(t.Context(), management, namespace, "blue", workloadKubeconfig)).To(Succeed())
 }

@@ -14,10 +14,13 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/capi-talos/capi-talos/test/support/audit"
 )
 
 // startTimeout is how long the programs may take to start and to stop. On a machine that
@@ -30,8 +33,11 @@ type Options struct {
 	// absolute paths.
 	CRDs []string
 	// Webhooks are files with configurations of webhooks, of the repository. They are
-	// served by this process, where Server.Webhooks says.
+	// served where Server.Webhooks says.
 	Webhooks []string
+	// Audit is a folder for the logs of who has asked this API server, and those beside it,
+	// for what; empty means there are none.
+	Audit string
 }
 
 // Server is an API server that runs.
@@ -40,17 +46,20 @@ type Server struct {
 	Config *rest.Config
 	// Webhooks is where it asks webhooks, and with which certificate.
 	Webhooks envtest.WebhookInstallOptions
+	// AuditLog is the log that package audit reads, where Options.Audit asks for it.
+	AuditLog string
 	// Stop stops it, and its etcd if that is its own.
 	Stop func() error
 
 	program string
 	etcd    *url.URL
+	audit   string
 }
 
 // Start starts an API server and its etcd.
 func Start(ctx context.Context, options Options) (*Server, error) {
-	root := repository()
-	folders, err := build(ctx, root, "kube-apiserver", "etcd")
+	root := Repository()
+	folders, err := Build(ctx, "kube-apiserver", "etcd")
 	if err != nil {
 		return nil, err
 	}
@@ -59,15 +68,39 @@ func Start(ctx context.Context, options Options) (*Server, error) {
 	environment.WebhookInstallOptions.Paths = below(root, options.Webhooks)
 	environment.ControlPlane.GetAPIServer().Path = filepath.Join(folders["kube-apiserver"], "kube-apiserver")
 	environment.ControlPlane.Etcd = &envtest.Etcd{Path: filepath.Join(folders["etcd"], "etcd")}
+	log, err := audited(environment.ControlPlane.APIServer, options.Audit, "own")
+	if err != nil {
+		return nil, err
+	}
 	config, err := environment.Start()
 	if err != nil {
 		return nil, fmt.Errorf("starting the API server: %w", err)
 	}
 
 	return &Server{
-		Config: config, Webhooks: environment.WebhookInstallOptions, Stop: environment.Stop,
-		program: environment.ControlPlane.APIServer.Path, etcd: environment.ControlPlane.Etcd.URL,
+		Config: config, Webhooks: environment.WebhookInstallOptions, AuditLog: log, Stop: environment.Stop,
+		program: environment.ControlPlane.APIServer.Path, etcd: environment.ControlPlane.Etcd.URL, audit: options.Audit,
 	}, nil
+}
+
+// audited has an API server write a log below the folder of all audit logs, and returns the
+// log.
+func audited(server *envtest.APIServer, folder, name string) (string, error) {
+	if folder == "" {
+		return "", nil
+	}
+	// Several are started at the same time, and each writes its policy.
+	folder = filepath.Join(folder, name)
+	log := filepath.Join(folder, "audit.log")
+	flags, err := audit.Flags(folder, log)
+	if err != nil {
+		return "", err
+	}
+	for flag, value := range flags {
+		server.Configure().Set(flag, value)
+	}
+
+	return log, nil
 }
 
 // Beside starts another API server on the etcd of this one, under a prefix that is unique
@@ -77,6 +110,10 @@ func (s *Server) Beside(prefix string) (*Server, error) {
 		Path: s.program, EtcdURL: s.etcd, StartTimeout: startTimeout, StopTimeout: startTimeout,
 	}}
 	other.APIServer.Configure().Set("etcd-prefix", "/"+prefix)
+	log, err := audited(other.APIServer, s.audit, prefix)
+	if err != nil {
+		return nil, err
+	}
 	if err := other.APIServer.Start(); err != nil {
 		return nil, fmt.Errorf("starting API server %s: %w", prefix, err)
 	}
@@ -86,7 +123,31 @@ func (s *Server) Beside(prefix string) (*Server, error) {
 		return nil, errors.Join(fmt.Errorf("making the administrator of API server %s: %w", prefix, err), other.APIServer.Stop())
 	}
 
-	return &Server{Config: admin.Config(), Stop: other.APIServer.Stop, program: s.program, etcd: s.etcd}, nil
+	return &Server{Config: admin.Config(), AuditLog: log, Stop: other.APIServer.Stop, program: s.program, etcd: s.etcd, audit: s.audit}, nil
+}
+
+// Several starts so many API servers beside this one: cluster-0, cluster-1 and so on. Where
+// one does not start, those that run are stopped again.
+func (s *Server) Several(count int) ([]*Server, error) {
+	all := make([]*Server, count)
+	var group errgroup.Group
+	for i := range all {
+		group.Go(func() (err error) {
+			all[i], err = s.Beside(fmt.Sprintf("cluster-%d", i))
+			return err
+		})
+	}
+	err := group.Wait()
+	if err == nil {
+		return all, nil
+	}
+	for _, other := range all {
+		if other != nil {
+			err = errors.Join(err, other.Stop())
+		}
+	}
+
+	return nil, err
 }
 
 // Kubeconfig is how the server is reached as administrator.
@@ -129,18 +190,18 @@ func below(root string, paths []string) []string {
 	return all
 }
 
-// repository is the folder of the repository that this program was built from.
-func repository() string {
+// Repository is the folder of the repository that this program was built from.
+func Repository() string {
 	_, file, _, _ := runtime.Caller(0)
 
 	return filepath.Join(filepath.Dir(file), "..", "..", "..")
 }
 
-// build has the test bed build programs that are missing, and returns the folders where
+// Build has the test bed build parts of its that are missing, and returns the folders where
 // they are.
-func build(ctx context.Context, root string, names ...string) (map[string]string, error) {
+func Build(ctx context.Context, names ...string) (map[string]string, error) {
 	command := exec.CommandContext(ctx, "go", append([]string{"run", "./cmd/stack", "parts"}, names...)...) //nolint:gosec // G204: the names are constants.
-	command.Dir, command.Stderr = filepath.Join(root, "test", "stack"), os.Stderr
+	command.Dir, command.Stderr = filepath.Join(Repository(), "test", "stack"), os.Stderr
 	told, err := command.Output()
 	if err != nil {
 		return nil, fmt.Errorf("building %s: %w", strings.Join(names, " and "), err)
