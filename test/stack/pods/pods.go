@@ -108,7 +108,9 @@ var (
 	hiddenFlow = regexp.MustCompile(`['"]?flow-mapping ((?:[^{}'"\n]|\{[^{}]*\})*)['"]?`)
 )
 
-func hideFlow(template []byte) []byte { return flow.ReplaceAll(template, []byte(`$1"flow-mapping $2"`)) }
+func hideFlow(template []byte) []byte {
+	return flow.ReplaceAll(template, []byte(`$1"flow-mapping $2"`))
+}
 
 func showFlow(template []byte) []byte { return hiddenFlow.ReplaceAll(template, []byte(`{$1}`)) }
 
