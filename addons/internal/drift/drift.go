@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -33,16 +32,6 @@ type Objects struct {
 	Client client.Client
 	// Ignore are the fields that others may change.
 	Ignore []addonv1.DriftIgnoreRule
-}
-
-// HasNamespace is that of release.Objects.
-func (o Objects) HasNamespace(ctx context.Context, name string) (bool, error) {
-	err := o.Client.Get(ctx, client.ObjectKey{Name: name}, &corev1.Namespace{})
-	if client.IgnoreNotFound(err) != nil {
-		return false, err
-	}
-
-	return err == nil, nil
 }
 
 // Drift is that of release.Objects.

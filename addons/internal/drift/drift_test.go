@@ -58,13 +58,11 @@ func TestDriftIsSeenAndCorrected(t *testing.T) {
 		g.Expect(client.IgnoreNotFound(err)).To(Succeed())
 		return found.Data
 	}
-	of := drift.Objects{Client: live}
-	g.Expect(of.HasNamespace(ctx, namespace)).To(BeFalse())
 	_, err = installed.Install(ctx, request)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(of.HasNamespace(ctx, namespace)).To(BeTrue())
 	content, err := installed.Get(ctx, request.Target)
 	g.Expect(err).NotTo(HaveOccurred())
+	of := drift.Objects{Client: live}
 	drifted := func() []addonv1.DriftedObject {
 		found, err := of.Drift(ctx, content)
 		g.Expect(err).NotTo(HaveOccurred())

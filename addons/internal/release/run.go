@@ -166,7 +166,7 @@ func (r Runner) prepare(ctx context.Context, task Task, action addonv1.ReleaseAc
 	if action == addonv1.ActionInstall && !request.Options.CreateNamespace {
 		there, err := r.Objects.HasNamespace(ctx, request.Namespace)
 		if err != nil {
-			return request, fmt.Errorf("looking for namespace %s: %w", request.Namespace, err)
+			return request, err
 		}
 		if !there {
 			return request, &RefusedError{Reason: addonv1.WaitingForNamespaceReason, Message: fmt.Sprintf(
