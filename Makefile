@@ -162,7 +162,7 @@ bench-scale: local-repository ## Measure 1000 idle hosts and 200 idle clusters (
 	rm -rf $(OUT)/base
 
 .PHONY: test-talos
-test-talos: local-repository $(if $(SMOKE),,test-histories) ## Run test-histories, and the suite on real Talos nodes in containers where there can be Docker. SMOKE=1 takes one node only; STRICT=1 fails where there can be no Docker; ONLY=<label filter>, BUSY=20.
+test-talos: local-repository $(if $(SMOKE)$(ONLY),,test-histories) ## Run test-histories, and the suite on real Talos nodes in containers where there can be Docker. SMOKE=1 takes one node only; STRICT=1 fails where there can be no Docker; ONLY=<label filter> takes some specs, and no histories; BUSY=20.
 	cd test/stack && $(PATIENTLY) "testing test/stack" $(GO_SUITE) -v -timeout 3h ./talos -args -real -ginkgo.v -ginkgo.timeout=2h50m $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(BUSY),-busy=$(BUSY)) $(if $(RECORD),-record) $(if $(STRICT),-strict)
 
 # The last revision whose conditions had their former names. Providers are upgraded

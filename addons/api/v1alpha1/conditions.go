@@ -94,6 +94,8 @@ const (
 	ReleasedReason = "Released"
 	// WaitingForChartReason: the source was not resolved yet.
 	WaitingForChartReason = "WaitingForChart"
+	// WaitingForNamespaceReason: the cluster lacks the namespace, which others are to make.
+	WaitingForNamespaceReason = "WaitingForNamespace"
 	// WaitingForNetworkReason: add-ons of phase Network are not ready in the cluster.
 	WaitingForNetworkReason = "WaitingForNetwork"
 	// WaitingForDependenciesReason: add-ons that it depends on are not ready.

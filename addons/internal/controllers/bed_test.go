@@ -58,6 +58,15 @@ type workload struct {
 	mu      sync.Mutex
 	drifted []addonv1.DriftedObject
 	waiting string
+	// namespaceMissing says that the cluster has no namespace.
+	namespaceMissing bool
+}
+
+func (w *workload) HasNamespace(context.Context, string) (bool, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	return !w.namespaceMissing, nil
 }
 
 func (w *workload) Drift(context.Context, release.Content) ([]addonv1.DriftedObject, error) {

@@ -19,6 +19,11 @@ type releaseObjects struct {
 	helm *helm.Client
 }
 
+// HasNamespace implements release.Objects.
+func (o releaseObjects) HasNamespace(ctx context.Context, name string) (bool, error) {
+	return o.helm.HasNamespace(ctx, name)
+}
+
 // Waiting implements release.Objects.
 func (o releaseObjects) Waiting(ctx context.Context, content release.Content) (string, error) {
 	return o.helm.Waiting(ctx, content.Target)

@@ -91,7 +91,7 @@ type ReleaseReconciler struct {
 
 // +kubebuilder:rbac:groups=addons.cluster.x-k8s.io,resources=talosclusteraddonreleases/status,verbs=patch
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io;controlplane.cluster.x-k8s.io,resources=*,verbs=get
-// +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,verbs=get;list;watch
+// +kubebuilder:rbac:groups=apiextensions.k8s.io,resources=customresourcedefinitions,verbs=get
 
 // SetupWithManager registers the controller with mgr.
 func (r *ReleaseReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {

@@ -107,6 +107,24 @@ func TestValuesThatCannotBeMadeAreToldWithTheirPlace(t *testing.T) {
 	}
 }
 
+func TestANamespaceThatOthersMakeIsWaitedFor(t *testing.T) {
+	b := newBed(t, clusterOf("blue", on), addonOf("demo", func(a *addonv1.TalosClusterAddon) {
+		a.Spec.Release.NamespacePolicy, a.Spec.Failure.Retries = addonv1.NamespaceRequire, ptr.To(int32(0))
+	}))
+	b.clusters.of("blue").namespaceMissing = true
+	for range 3 {
+		b.settle()
+		b.Expect(reason(b.release("demo", "blue"), addonv1.ReleasedCondition)).To(Equal("Unknown WaitingForNamespace"))
+		b.clock.Step(unreachableInterval)
+	}
+	for len(b.events.Events) > 0 {
+		b.Expect(<-b.events.Events).NotTo(ContainSubstring("Install"), "it is no failure")
+	}
+	b.clusters.of("blue").namespaceMissing = false
+	b.settle()
+	b.Expect(b.deployed("demo", "blue")).To(Equal("1 1.0.0"))
+}
+
 func TestAddonsWaitForOthers(t *testing.T) {
 	b := newBed(t, clusterOf("blue", on),
 		addonOf("app", func(a *addonv1.TalosClusterAddon) { a.Spec.DependsOn = []addonv1.AddonReference{{Name: "base"}} }),

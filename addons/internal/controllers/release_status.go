@@ -25,6 +25,7 @@ func (r *ReleaseReconciler) reconcileStatus(ctx context.Context, s *releaseScope
 		condition.Set(s.release, addonv1.DriftedCondition, found)
 	} else {
 		conditions.Delete(s.release, addonv1.DriftedCondition)
+		s.release.Status.Drift, s.release.Status.DriftCheckedAt = nil, metav1.Time{}
 	}
 	condition.Set(s.release, addonv1.ReleaseDeletingCondition, s.deleting)
 	condition.Set(s.release, addonv1.ReleaseReadyCondition, releaseReady(s.release))

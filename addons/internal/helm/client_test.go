@@ -110,11 +110,13 @@ func TestTheLifeOfARelease(t *testing.T) {
 	_, err := b.helm.Get(ctx, b.target)
 	b.Expect(err).To(MatchError(release.ErrNotFound))
 	b.Expect(b.history()).To(BeEmpty())
+	b.Expect(b.helm.HasNamespace(ctx, b.target.Namespace)).To(BeFalse())
 
 	values := map[string]any{"greeting": "hi"}
 	content, err := b.helm.Install(ctx, b.request(demo.Pack("1.0.0"), values))
 	b.Expect(err).NotTo(HaveOccurred())
 	b.Expect(content.Objects).To(HaveLen(1))
+	b.Expect(b.helm.HasNamespace(ctx, b.target.Namespace)).To(BeTrue())
 	b.Expect(b.data()).To(Equal(map[string]string{"greeting": "hi", "chart": "1.0.0"}))
 	b.Expect(values).To(Equal(map[string]any{"greeting": "hi"}))
 	found, err := b.helm.Get(ctx, b.target)

@@ -7,10 +7,25 @@ import (
 
 	"helm.sh/helm/v3/pkg/kube"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/cluster-api/util"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/addons/internal/release"
 )
+
+// HasNamespace reports whether the cluster has a namespace.
+func (c *Client) HasNamespace(ctx context.Context, name string) (bool, error) {
+	err := c.live.Get(ctx, client.ObjectKey{Name: name}, &corev1.Namespace{})
+	if apierrors.IsNotFound(err) {
+		return false, nil
+	}
+	if err != nil {
+		return false, classify(fmt.Errorf("looking for namespace %s: %w", name, err))
+	}
+
+	return true, nil
+}
 
 // Waiting says what is waited for until a release of phase Network works: its objects, as
 // Helm judges them where it waits, and a node that is ready. It is empty when they do.

@@ -26,6 +26,8 @@ import (
 // objects are those of a release; nobody waits for them.
 type objects struct{ drift.Objects }
 
+func (objects) HasNamespace(context.Context, string) (bool, error) { return true, nil }
+
 func (objects) Waiting(context.Context, release.Content) (string, error) { return "", nil }
 
 // dying is a connection of a manager that dies before it writes so many times to Helm's

@@ -34,11 +34,11 @@ func (r Runner) Plan(ctx context.Context, task Task) (addonv1.ReleasePlan, error
 	if decision.Action != addonv1.ActionInstall && decision.Action != addonv1.ActionUpgrade {
 		return plan, nil
 	}
-	request := task.Request
-	request.DryRun = true
-	if request.Chart, err = task.Fetch(ctx); err != nil {
+	request, err := r.prepare(ctx, task, decision.Action)
+	if err != nil {
 		return addonv1.ReleasePlan{}, err
 	}
+	request.DryRun = true
 	dryRun := r.Helm.Install
 	if decision.Action == addonv1.ActionUpgrade {
 		dryRun = r.Helm.Upgrade

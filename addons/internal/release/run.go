@@ -14,6 +14,8 @@ import (
 
 // Objects looks after the objects of a release in a workload cluster.
 type Objects interface {
+	// HasNamespace reports whether the cluster has a namespace.
+	HasNamespace(ctx context.Context, name string) (bool, error)
 	// Drift returns the objects that are not as the release has them.
 	Drift(ctx context.Context, content Content) ([]addonv1.DriftedObject, error)
 	// Correct makes those objects as the release has them, and touches no other.
@@ -138,24 +140,46 @@ func (r *run) step(ctx context.Context, progress func(addonv1.ReleaseAction)) bo
 	}
 	r.done[action] = true
 	progress(action)
-	request := r.task.Request
-	if action == addonv1.ActionInstall || action == addonv1.ActionUpgrade {
-		archive, err := r.task.Fetch(ctx)
-		if err != nil {
-			// Nothing was tried: whoever serves charts is waited for.
-			r.result.Err = &RefusedError{Reason: addonv1.WaitingForChartReason, Message: err.Error()}
-			return false
-		}
-		request.Chart = archive
+	request, err := r.prepare(ctx, r.task, action)
+	if err != nil {
+		// Nothing was tried: what is missing is waited for.
+		r.result.Err = err
+		return false
 	}
 	began := r.Clock.Now()
-	err := r.act(ctx, action, request)
+	err = r.act(ctx, action, request)
 	r.result.Done = append(r.result.Done, Done{Action: action, Revision: r.number(), Took: r.Clock.Since(began), Err: err})
 	if err != nil {
 		return r.fail(ctx, action, err)
 	}
 
 	return true
+}
+
+// prepare is the request for an action, with the chart where it is of use. An error says
+// what is missing that others bring.
+func (r Runner) prepare(ctx context.Context, task Task, action addonv1.ReleaseAction) (Request, error) {
+	request := task.Request
+	if action != addonv1.ActionInstall && action != addonv1.ActionUpgrade {
+		return request, nil
+	}
+	if action == addonv1.ActionInstall && !request.Options.CreateNamespace {
+		there, err := r.Objects.HasNamespace(ctx, request.Namespace)
+		if err != nil {
+			return request, err
+		}
+		if !there {
+			return request, &RefusedError{Reason: addonv1.WaitingForNamespaceReason, Message: fmt.Sprintf(
+				"namespace %s is not there; make it, or set release.namespacePolicy to Create", request.Namespace)}
+		}
+	}
+	archive, err := task.Fetch(ctx)
+	if err != nil {
+		return request, &RefusedError{Reason: addonv1.WaitingForChartReason, Message: err.Error()}
+	}
+	request.Chart = archive
+
+	return request, nil
 }
 
 // judge reads the history of the release and decides, after a look at its objects where

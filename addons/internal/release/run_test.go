@@ -26,7 +26,13 @@ var (
 type objects struct {
 	drifted []addonv1.DriftedObject
 	waiting string
-	err     error
+	// namespaceMissing says that the cluster has no namespace.
+	namespaceMissing bool
+	err              error
+}
+
+func (o *objects) HasNamespace(context.Context, string) (bool, error) {
+	return !o.namespaceMissing, o.err
 }
 
 func (o *objects) Drift(context.Context, release.Content) ([]addonv1.DriftedObject, error) {
@@ -172,6 +178,32 @@ func TestAChartThatCannotBeFetchedIsTold(t *testing.T) {
 	g.Expect(result.Err).To(MatchError(&release.RefusedError{Reason: addonv1.WaitingForChartReason, Message: errOwn.Error()}))
 	g.Expect(result.Failures).To(BeZero())
 	g.Expect(b.helm.Calls()).NotTo(ContainElement(fake.Install))
+}
+
+func TestANamespaceThatOthersMakeIsWaitedFor(t *testing.T) {
+	g, b := NewWithT(t), newBed()
+	b.objects.namespaceMissing = true
+	result := b.run(t.Context())
+	g.Expect(result.Err).To(Equal(&release.RefusedError{
+		Reason: addonv1.WaitingForNamespaceReason, Message: "namespace apps is not there; make it, or set release.namespacePolicy to Create",
+	}))
+	g.Expect(result.Failures).To(BeZero())
+	g.Expect(result.Done).To(BeEmpty())
+	g.Expect(b.helm.Calls()).To(Equal([]fake.Verb{fake.History}))
+	_, err := release.Runner{Helm: b.helm, Objects: b.objects, Clock: b.clock}.Plan(t.Context(), b.task)
+	g.Expect(err).To(Equal(result.Err))
+
+	b.task.Request.Options.CreateNamespace = true
+	g.Expect(b.run(t.Context()).State).To(Equal(addonv1.StateInSync))
+	b.task.Request.Options.CreateNamespace = false
+	b.ask("two")
+	g.Expect(b.run(t.Context()).State).To(Equal(addonv1.StateInSync), "a release is in a namespace")
+
+	b = newBed()
+	b.objects.err = errAPI
+	result = b.run(t.Context())
+	g.Expect(result.Err).To(MatchError(release.ErrUnreachable))
+	g.Expect(result.Failures).To(BeZero())
 }
 
 func TestDriftIsLookedForWhenItIsDue(t *testing.T) {

@@ -102,13 +102,15 @@ func (s Surroundings) Amend(manifests []byte) ([]byte, error) {
 }
 
 var (
-	// flow is a variable of a template that stands for all of a mapping, which is
-	// YAML only once it is filled in; hiddenFlow is what it is read as.
-	flow       = regexp.MustCompile(`\{(\$\{\w+:?=[^{}]*\})\}`)
-	hiddenFlow = regexp.MustCompile(`['"]?flow-mapping (\$\{[^{}]*\})['"]?`)
+	// flow is a mapping of a template that a variable stands for, or ends with: it is
+	// YAML only once that is filled in. hiddenFlow is what it is read as.
+	flow       = regexp.MustCompile(`([^$])\{((?:[^{}$"\n]|\$\{\w+\})*\$\{\w+:?=[^{}]*\})\}`)
+	hiddenFlow = regexp.MustCompile(`['"]?flow-mapping ((?:[^{}'"\n]|\{[^{}]*\})*)['"]?`)
 )
 
-func hideFlow(template []byte) []byte { return flow.ReplaceAll(template, []byte(`"flow-mapping $1"`)) }
+func hideFlow(template []byte) []byte {
+	return flow.ReplaceAll(template, []byte(`$1"flow-mapping $2"`))
+}
 
 func showFlow(template []byte) []byte { return hiddenFlow.ReplaceAll(template, []byte(`{$1}`)) }
 

@@ -40,6 +40,7 @@ spec:
           image: ${TALOS_IMAGE:=ghcr.io/siderolabs/talos:${TALOS_RELEASE:=v1.14.1}}
         storage: {${STORAGE:=type: Ephemeral}}
         nodeSelector: {${NODE_LABELS:= }}
+        tolerations: {pool: ${POOL}, ${TOLERATIONS:= }}
 ---
 apiVersion: infrastructure.cluster.x-k8s.io/v1alpha1
 kind: TalosMachineTemplate
@@ -95,6 +96,7 @@ func TestEveryMachineOfATemplateIsPatched(t *testing.T) {
 	g.Expect(text).To(And(
 		ContainSubstring("replicas: ${CONTROL_PLANE_MACHINE_COUNT}\n"),
 		ContainSubstring("storage: {${STORAGE:=type: Ephemeral}}\n"), ContainSubstring("nodeSelector: {${NODE_LABELS:= }}\n"),
+		ContainSubstring("tolerations: {pool: ${POOL}, ${TOLERATIONS:= }}\n"),
 	), "what is filled in has the same type as before")
 }
 

@@ -107,7 +107,7 @@ func healInPods(ctx context.Context, name string) {
 		restarts := pod.Status.ContainerStatuses[0].RestartCount
 		_, id, found := strings.Cut(pod.Status.ContainerStatuses[0].ContainerID, "://")
 		Expect(found).To(BeTrue(), pod.Status.ContainerStatuses[0].ContainerID)
-		_, err := kindNode(ctx, "crictl", "stop", "--timeout", "0", id)
+		_, err := kindNode(ctx, "crictl", "--timeout", "1m", "stop", "--timeout", "0", id)
 		Expect(err).NotTo(HaveOccurred())
 		Eventually(ctx, func(g Gomega) {
 			now := &corev1.Pod{}

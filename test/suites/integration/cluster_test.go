@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -67,7 +68,8 @@ func runCluster(t *testing.T, machines *simfleet.Fleet, name string, controlPlan
 }
 
 // awaitAvailable waits until the cluster that is named like its namespace is
-// available, and all of its Machines are.
+// available, and all Machines are that it is to have: with one of three it is available
+// too.
 func awaitAvailable(t *testing.T, name string) {
 	t.Helper()
 	NewWithT(t).Eventually(func(g Gomega) {
@@ -76,10 +78,26 @@ func awaitAvailable(t *testing.T, name string) {
 		g.Expect(told(cluster, clusterv1.AvailableCondition)).To(HaveField("Status", metav1.ConditionTrue))
 		machines := &clusterv1.MachineList{}
 		g.Expect(world.Client.List(t.Context(), machines, client.InNamespace(name))).To(Succeed())
+		g.Expect(len(machines.Items)).To(BeNumerically(">=", replicasOf(t.Context(), g, name)), "Machines")
 		for i := range machines.Items {
 			g.Expect(told(&machines.Items[i], clusterv1.AvailableCondition)).To(HaveField("Status", metav1.ConditionTrue), machines.Items[i].Name)
 		}
 	}).WithTimeout(timeout).Should(Succeed())
+}
+
+// replicasOf is how many Machines the control planes and MachineDeployments of a namespace
+// are to have.
+func replicasOf(ctx context.Context, g Gomega, namespace string) int32 {
+	var replicas int32
+	for _, controlPlane := range controlPlanes(ctx, g, namespace) {
+		replicas += ptr.Deref(controlPlane.Spec.Replicas, 1)
+	}
+	deployments := &clusterv1.MachineDeploymentList{}
+	g.Expect(world.Client.List(ctx, deployments, client.InNamespace(namespace))).To(Succeed())
+	for i := range deployments.Items {
+		replicas += ptr.Deref(deployments.Items[i].Spec.Replicas, 1)
+	}
+	return replicas
 }
 
 // told is a condition of an object, or an empty one.
