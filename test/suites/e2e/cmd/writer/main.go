@@ -14,10 +14,12 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/go-logr/logr"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 )
 
 // writeTimeout bounds one write.
@@ -29,6 +31,8 @@ func main() {
 	label := flag.String("label", "written-by", "The label of the ConfigMaps.")
 	every := flag.Duration("every", 100*time.Millisecond, "How often is written.")
 	flag.Parse()
+	// The log of the Pod has what goes to stderr too.
+	klog.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := connectAndWrite(ctx, *kubeconfig, writer{namespace: *namespace, label: *label, every: *every, out: os.Stdout})
 	stop()
