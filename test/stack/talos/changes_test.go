@@ -108,7 +108,7 @@ var _ = Describe("A cluster of three control plane machines", Ordered, func() {
 		patch(ctx, name, "taloshost", spare[0], `{"spec":{"unschedulable":false}}`)
 	}, SpecTimeout(longTimeout))
 
-	It("is moved to another management cluster and back, and nobody notices", func(ctx SpecContext) {
+	It("is moved to another management cluster and back, and nobody notices", Label("move"), func(ctx SpecContext) {
 		here, there := place{world.stack, world.client}, newPlace(ctx)
 		a := addons{namespace: name}
 		for _, addon := range []string{"one", "two"} {
