@@ -140,7 +140,10 @@ func outliveSandboxes(ctx context.Context, name string) {
 		for _, machine := range machines {
 			addresses[machine.Name] = podOf(ctx, machine).Status.PodIP
 		}
-		_, err := kindNode(ctx, "sh", "-ec", `for id in $(crictl pods --namespace "$0" --state ready --quiet); do crictl stopp "$id" & done; wait`, name)
+		// By itself crictl gives up after two seconds, which a busy machine may need.
+		_, err := kindNode(ctx, "sh", "-ec", `
+			for id in $(crictl pods --namespace "$0" --state ready --quiet); do crictl --timeout 2m stopp "$id" & all="$all $!"; done
+			for each in $all; do wait "$each"; done`, name)
 		Expect(err).NotTo(HaveOccurred())
 		for _, machine := range machines {
 			Eventually(ctx, func() string { return podOf(ctx, machine).Status.PodIP }).
