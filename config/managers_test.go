@@ -28,7 +28,7 @@ func managers(g Gomega) []manager {
 	all := make([]manager, 0, len(ours))
 	for _, provider := range ours {
 		door := read(g, provider.Folder+"/setup/setup.go")
-		all = append(all, manager{folder: provider.Folder, policy: provider.Name, callsTalos: strings.Contains(door, "(provider.Dialer")})
+		all = append(all, manager{folder: provider.Folder, policy: provider.Name, callsTalos: strings.Contains(door, "Dialer talosclient.Dialer")})
 	}
 
 	return all

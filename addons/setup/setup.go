@@ -8,11 +8,14 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"runtime/debug"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -36,6 +39,10 @@ const (
 	DefaultMaxActions           = 50
 	DefaultMaxActionsPerCluster = 3
 )
+
+// idleAfter is after how long without an action of Helm its memory is given back: actions
+// come in bursts, take much of it, and leave nothing.
+const idleAfter = 10 * time.Second
 
 // Options are what the provider is built on.
 type Options struct {
@@ -86,6 +93,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	}
 	reader := &content.Reader{Cached: mgr.GetCache(), Live: mgr.GetAPIReader()}
 	work := jobs.New(ctx, jobs.Limits{Total: options.MaxActions, PerCluster: options.MaxActionsPerCluster})
+	work.OnIdle(clock.RealClock{}, idleAfter, debug.FreeOSMemory)
 	counts := metrics.New(options.Clock, work.Count)
 	if err := counts.Register(options.Metrics); err != nil {
 		return err
@@ -126,7 +134,7 @@ func (o *Options) complete() error {
 		o.connect = controllers.ConnectBy
 	}
 
-	return o.Options.Complete(provider.ClusterCache)
+	return o.Options.Complete(o.NeedsClusterCache())
 }
 
 // inspect reads what an archive says of itself.

@@ -12,6 +12,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/provider"
+	"github.com/capi-talos/capi-talos/cmd/internal/machines"
 	"github.com/capi-talos/capi-talos/cmd/internal/startup"
 	"github.com/capi-talos/capi-talos/infrastructure/setup"
 )
@@ -32,14 +33,21 @@ func main() {
 		"The DNS domain of the management cluster, which is in the certificates of control planes in Pods; empty means the one that the manager's own Pod looks names up in, else cluster.local.")
 	imageFactory := pflag.String("image-factory", "",
 		"The host, and the port if any, of the Image Factory from which installer images of machines on metal come; empty means the one that has made what a machine has booted, else factory.talos.dev.")
+	talos := machines.New()
+	defer talos.Close()
 	startup.Main(startup.Program{
 		Name:          "capt-infrastructure-manager",
 		AddToScheme:   setup.AddToScheme,
 		CachedSecrets: setup.CachedSecrets(),
 		CacheByObject: setup.CacheByObject(),
 		Setup: func(ctx context.Context, mgr ctrl.Manager, options provider.Options) error {
+			dialer, err := talos.Dialer()
+			if err != nil {
+				return err
+			}
 			return setup.SetupWithManager(ctx, mgr, setup.Options{
 				Options:       options,
+				Dialer:        dialer,
 				ProbeInterval: *probeInterval,
 				ClusterDomain: cmp.Or(*clusterDomain, ownDomain(resolvConf)),
 				ImageFactory:  *imageFactory,

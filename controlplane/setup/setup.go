@@ -19,6 +19,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/provider"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/controllers"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
@@ -43,9 +44,17 @@ func CachedSecrets() []string {
 	return []string{secrets.BundleName(""), secrets.CAName(""), secrets.TalosconfigName(""), secret.Name("", secret.Kubeconfig)}
 }
 
+// Options are what the provider is built on.
+type Options struct {
+	provider.Options
+
+	// Dialer opens connections to Talos machines. It is required.
+	Dialer talosclient.Dialer
+}
+
 // SetupWithManager registers the controllers and webhooks of the provider.
-func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options provider.Options) error {
-	if err := options.Complete(provider.Dialer, provider.ClusterCache); err != nil {
+func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) error {
+	if err := options.Complete(options.NeedsClusterCache(), provider.Requirement{Name: "Dialer", Given: options.Dialer != nil}); err != nil {
 		return fmt.Errorf("setting up the control plane provider: %w", err)
 	}
 

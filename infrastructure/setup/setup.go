@@ -19,7 +19,9 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/provider"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secretcache"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/container"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
@@ -36,6 +38,8 @@ import (
 type Options struct {
 	provider.Options
 
+	// Dialer opens connections to Talos machines. It is required.
+	Dialer talosclient.Dialer
 	// ProbeInterval is how often a machine is looked at that nobody has claimed,
 	// or that does not answer; 0 means 10 seconds.
 	ProbeInterval time.Duration
@@ -75,7 +79,7 @@ func CachedSecrets() []string {
 // SetupWithManager registers the controllers and webhooks of the provider. It
 // asks the management cluster which user the manager is.
 func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) error {
-	if err := options.Complete(provider.Dialer); err != nil {
+	if err := options.Complete(provider.Requirement{Name: "Dialer", Given: options.Dialer != nil}); err != nil {
 		return fmt.Errorf("setting up the infrastructure provider: %w", err)
 	}
 	if err := checkFactory(options.ImageFactory); err != nil {
@@ -126,7 +130,7 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 	if err := taloshost.AddIndexes(ctx, mgr.GetFieldIndexer()); err != nil {
 		return err
 	}
-	store := credentials.New(mgr.GetClient(), secrets.NewReader(options.SecretCachingClient, mgr.GetAPIReader()), options.Clock)
+	store := credentials.New(mgr.GetClient(), secretcache.NewReader(options.SecretCachingClient, mgr.GetAPIReader()), options.Clock)
 	machineWatcher := machinewatch.New(ctx, options.Dialer, controllers.TalosMachineOf)
 	hostWatcher := machinewatch.New(ctx, options.Dialer, controllers.HostOf)
 	probes := probe.NewLog(options.Clock)

@@ -15,7 +15,6 @@ import (
 	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	capicontroller "sigs.k8s.io/cluster-api/util/controller"
-	"sigs.k8s.io/cluster-api/util/patch"
 	"sigs.k8s.io/cluster-api/util/predicates"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -141,13 +140,9 @@ func (r *AddonReconciler) Reconcile(ctx context.Context, req ctrl.Request) (resu
 	if proceed, err := reconciliation.Begin(ctx, r.Client, r.APIReader, nil, addon, addonv1.AddonFinalizer); err != nil || !proceed {
 		return ctrl.Result{}, err
 	}
-	helper, err := patch.NewHelper(addon, r.Client)
-	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("preparing the patch: %w", err)
-	}
-	s := &addonScope{addon: addon}
+	before, s := addon.DeepCopy(), &addonScope{addon: addon}
 	defer func() {
-		if err := r.reconcileStatus(ctx, s, helper, reterr); err != nil {
+		if err := r.reconcileStatus(ctx, s, before, reterr); err != nil {
 			reterr = kerrors.NewAggregate([]error{reterr, err})
 		}
 		if reterr != nil {
@@ -157,7 +152,7 @@ func (r *AddonReconciler) Reconcile(ctx context.Context, req ctrl.Request) (resu
 	if !addon.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, r.reconcileDelete(ctx, s)
 	}
-	err = kerrors.NewAggregate([]error{r.reconcileSource(ctx, s), r.reconcileReleases(ctx, s)})
+	err := kerrors.NewAggregate([]error{r.reconcileSource(ctx, s), r.reconcileReleases(ctx, s)})
 
 	return requeue.After(r.Random, s.next), err
 }

@@ -8,16 +8,16 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
-	"sigs.k8s.io/cluster-api/util/patch"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/addons/internal/order"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 )
 
 // reconcileStatus derives the status from what was found, and writes it. reconcileErr is
 // how the reconcile ended.
-func (r *AddonReconciler) reconcileStatus(ctx context.Context, s *addonScope, helper *patch.Helper, reconcileErr error) error {
+func (r *AddonReconciler) reconcileStatus(ctx context.Context, s *addonScope, before *addonv1.TalosClusterAddon, reconcileErr error) error {
 	status := &s.addon.Status
 	switch {
 	case s.addon.DeletionTimestamp.IsZero():
@@ -34,9 +34,7 @@ func (r *AddonReconciler) reconcileStatus(ctx context.Context, s *addonScope, he
 	default:
 		return nil
 	}
-	if err := helper.Patch(ctx, s.addon, patch.WithOwnedConditions{Conditions: []string{
-		clusterv1.PausedCondition, addonv1.AddonReadyCondition, addonv1.ChartAvailableCondition, addonv1.ReleasesReadyCondition, addonv1.AddonDeletingCondition,
-	}}); err != nil {
+	if err := objects.PatchStatus(ctx, r.Client, before, s.addon); err != nil {
 		return fmt.Errorf("writing the TalosClusterAddon: %w", err)
 	}
 

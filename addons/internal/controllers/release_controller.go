@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util/annotations"
 	capicontroller "sigs.k8s.io/cluster-api/util/controller"
-	"sigs.k8s.io/cluster-api/util/patch"
 	"sigs.k8s.io/cluster-api/util/predicates"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -185,14 +184,11 @@ func (r *ReleaseReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 	if proceed, err := reconciliation.Begin(ctx, r.Client, r.APIReader, s.cluster, s.release, addonv1.ReleaseFinalizer); err != nil || !proceed {
 		return ctrl.Result{}, err
 	}
-	helper, err := patch.NewHelper(s.release, r.Client)
-	if err != nil {
-		return ctrl.Result{}, fmt.Errorf("preparing the patch: %w", err)
-	}
+	before := s.release.DeepCopy()
 	defer func() {
 		if s.gone {
 			r.Jobs.Drop(req.NamespacedName)
-		} else if err := r.reconcileStatus(ctx, s, helper); err != nil {
+		} else if err := r.reconcileStatus(ctx, s, before); err != nil {
 			reterr = kerrors.NewAggregate([]error{reterr, err})
 		} else if s.ended != nil {
 			r.Jobs.Forget(req.NamespacedName, s.ended)
@@ -204,11 +200,11 @@ func (r *ReleaseReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 	r.takeResult(ctx, s)
 	// The jobs alone know what is under way.
 	s.release.Status.Action, _ = r.Jobs.Running(s.key())
+	act := r.reconcileNormal
 	if !s.release.DeletionTimestamp.IsZero() {
-		err = r.reconcileDelete(ctx, s)
-	} else {
-		err = r.reconcileNormal(ctx, s)
+		act = r.reconcileDelete
 	}
+	err := act(ctx, s)
 
 	return requeue.After(r.Random, s.next), err
 }

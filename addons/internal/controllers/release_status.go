@@ -8,14 +8,14 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
-	"sigs.k8s.io/cluster-api/util/patch"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 )
 
 // reconcileStatus derives the conditions from what was found, and writes the status.
-func (r *ReleaseReconciler) reconcileStatus(ctx context.Context, s *releaseScope, helper *patch.Helper) error {
+func (r *ReleaseReconciler) reconcileStatus(ctx context.Context, s *releaseScope, before *addonv1.TalosClusterAddonRelease) error {
 	if s.released.Status == "" {
 		s.released = s.releasedFound()
 	}
@@ -30,10 +30,7 @@ func (r *ReleaseReconciler) reconcileStatus(ctx context.Context, s *releaseScope
 	condition.Set(s.release, addonv1.ReleaseDeletingCondition, s.deleting)
 	condition.Set(s.release, addonv1.ReleaseReadyCondition, releaseReady(s.release))
 	s.release.Status.ObservedGeneration = s.release.Generation
-	if err := helper.Patch(ctx, s.release, patch.WithOwnedConditions{Conditions: []string{
-		clusterv1.PausedCondition, addonv1.ReleaseReadyCondition, addonv1.ClusterReachableCondition, addonv1.ReleasedCondition,
-		addonv1.DriftedCondition, addonv1.ReleaseDeletingCondition,
-	}}); err != nil {
+	if err := objects.PatchStatus(ctx, r.Client, before, s.release); err != nil {
 		return fmt.Errorf("writing the TalosClusterAddonRelease: %w", err)
 	}
 

@@ -69,6 +69,11 @@ func (c *Client) configuration(namespace string) (*action.Configuration, *lines,
 	if err := made.Init(getter, namespace, "secret", logged.log); err != nil {
 		return nil, nil, fmt.Errorf("configuring Helm: %w", err)
 	}
+	kubeClient, err := withoutSchema(made.KubeClient)
+	if err != nil {
+		return nil, nil, err
+	}
+	made.KubeClient = kubeClient
 	secrets, err := kubernetes.NewForConfig(c.config)
 	if err != nil {
 		return nil, nil, fmt.Errorf("preparing the storage of Helm: %w", err)

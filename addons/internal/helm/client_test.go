@@ -3,6 +3,7 @@ package helm_test
 import (
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"strings"
 	"testing"
@@ -22,6 +23,7 @@ import (
 	"github.com/capi-talos/capi-talos/addons/internal/release"
 	"github.com/capi-talos/capi-talos/test/support/apiserver"
 	"github.com/capi-talos/capi-talos/test/support/charts"
+	"github.com/capi-talos/capi-talos/test/support/tally"
 )
 
 // server is the API server of a workload cluster.
@@ -104,6 +106,35 @@ func statuses(history []release.Revision) []string {
 
 	return texts
 }
+
+// TestTheSchemaOfTheAPIIsNotAskedFor: that of one group has more than a megabyte, and Helm
+// would read it for each action to learn that the API server validates objects itself.
+func TestTheSchemaOfTheAPIIsNotAskedFor(t *testing.T) {
+	b, ctx := newBed(t), t.Context()
+	var asked tally.Counter
+	watched := rest.CopyConfig(server)
+	watched.Wrap(func(inner http.RoundTripper) http.RoundTripper {
+		return roundTripper(func(request *http.Request) (*http.Response, error) {
+			asked.Add(strings.Join(strings.SplitN(request.URL.Path, "/", 3)[:2], "/"))
+			return inner.RoundTrip(request)
+		})
+	})
+	helm := helm.New(watched, b.live)
+	request := b.request(demo.Pack("1.0.0"), nil)
+	_, err := helm.Install(ctx, request)
+	b.Expect(err).NotTo(HaveOccurred())
+	request.Chart = demo.Pack("1.1.0")
+	_, err = helm.Upgrade(ctx, request)
+	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(helm.Rollback(ctx, b.target, 1, request.Options)).To(Succeed())
+	b.Expect(helm.Uninstall(ctx, b.target, request.Options)).To(Succeed())
+	b.Expect(asked.Counts()).To(HaveKey("/api"))
+	b.Expect(asked.Counts()).NotTo(HaveKey("/openapi"))
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+func (r roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
 
 func TestTheLifeOfARelease(t *testing.T) {
 	b, ctx := newBed(t), t.Context()

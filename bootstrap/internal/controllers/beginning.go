@@ -15,6 +15,7 @@ import (
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/clusterrecord"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secretcache"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 )
@@ -158,7 +159,7 @@ func (r *Reconciler) renderedConfigs(ctx context.Context, s *scope) ([]string, e
 		// The status may be lost, and the cache may lag.
 		there := ptr.Deref(config.Status.Initialization.DataSecretCreated, false) || named[config.Name]
 		if !there {
-			err := r.SecretCachingClient.Get(ctx, client.ObjectKeyFromObject(config), &corev1.Secret{}, secrets.MetadataOnly{})
+			err := r.SecretCachingClient.Get(ctx, client.ObjectKeyFromObject(config), &corev1.Secret{}, secretcache.MetadataOnly{})
 			if client.IgnoreNotFound(err) != nil {
 				return nil, fmt.Errorf("looking for Secret %s: %w", config.Name, err)
 			}

@@ -19,6 +19,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/clusterrecord"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secretcache"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 )
 
@@ -234,5 +235,5 @@ func (r *Reconciler) getSecret(ctx context.Context, s *scope, name string) (*cor
 }
 
 func (r *Reconciler) secrets() client.Reader {
-	return secrets.NewReader(r.SecretCachingClient, r.APIReader)
+	return secretcache.NewReader(r.SecretCachingClient, r.APIReader)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secretcache"
 )
 
 // dataKey is the key of the machine configuration in the bootstrap data Secret.
@@ -100,7 +100,7 @@ func (s *scope) found() {
 // cluster, or out of a backup, and is taken over.
 func (r *Reconciler) findDataSecret(ctx context.Context, s *scope) error {
 	stored := &corev1.Secret{}
-	if err := r.secrets().Get(ctx, client.ObjectKeyFromObject(s.config), stored, secrets.MetadataOnly{}); err != nil {
+	if err := r.secrets().Get(ctx, client.ObjectKeyFromObject(s.config), stored, secretcache.MetadataOnly{}); err != nil {
 		return err
 	}
 	owner := metav1.GetControllerOf(stored)

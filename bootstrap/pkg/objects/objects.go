@@ -23,6 +23,17 @@ func Patch(ctx context.Context, c client.Client, before, after client.Object) er
 	return c.Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
+// PatchStatus writes the difference of two versions of an object's status, as Patch does of
+// the rest of it. It is for kinds whose status has one writer: conditions and all else go
+// with one call.
+func PatchStatus(ctx context.Context, c client.Client, before, after client.Object) error {
+	if reflect.DeepEqual(before, after) {
+		return nil
+	}
+
+	return c.Status().Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+}
+
 // Change writes what change makes of an object, as Patch does.
 func Change[T client.Object](ctx context.Context, c client.Client, object T, change func(T)) error {
 	before := object.DeepCopyObject().(client.Object) //nolint:forcetypeassert // It is a copy of one.

@@ -16,7 +16,6 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/kubeconfig"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 )
 
 // defaultConcurrency is used when Options.Concurrency is 0.
@@ -33,9 +32,6 @@ type Options struct {
 	// SecretCachingClient reads the Secrets that carry the cluster name label from a
 	// cache, and live when the cache does not keep their data. It is required.
 	SecretCachingClient client.Client
-	// Dialer opens connections to Talos machines. Providers that talk to machines
-	// require it.
-	Dialer talosclient.Dialer
 	// ClusterCache keeps connections to the API servers of clusters. Providers that talk
 	// to these require it.
 	ClusterCache clustercache.ClusterCache
@@ -48,14 +44,17 @@ type Options struct {
 	Metrics prometheus.Registerer
 }
 
-// Requirement is a field of Options that only some providers need.
-type Requirement string
+// Requirement is a field of its options that a provider needs and others do not.
+type Requirement struct {
+	// Name is that of the field, and Given reports whether it is set.
+	Name  string
+	Given bool
+}
 
-// The requirements.
-const (
-	Dialer       Requirement = "Dialer"
-	ClusterCache Requirement = "ClusterCache"
-)
+// NeedsClusterCache requires ClusterCache.
+func (o *Options) NeedsClusterCache() Requirement {
+	return Requirement{"ClusterCache", o.ClusterCache != nil}
+}
 
 // Complete fills in the defaults, and returns an error that names what the provider needs
 // and lacks.
@@ -64,10 +63,9 @@ func (o *Options) Complete(requires ...Requirement) error {
 	if o.SecretCachingClient == nil {
 		missing = append(missing, "SecretCachingClient")
 	}
-	absent := map[Requirement]bool{Dialer: o.Dialer == nil, ClusterCache: o.ClusterCache == nil}
 	for _, required := range requires {
-		if absent[required] {
-			missing = append(missing, string(required))
+		if !required.Given {
+			missing = append(missing, required.Name)
 		}
 	}
 	if len(missing) > 0 {

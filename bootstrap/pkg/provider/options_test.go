@@ -15,23 +15,21 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/provider"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 )
 
 func TestOptionsNameWhatIsMissing(t *testing.T) {
-	both := []provider.Requirement{provider.Dialer, provider.ClusterCache}
-	secrets, dialer, clusters := fake.NewClientBuilder().Build(), struct{ talosclient.Dialer }{}, struct{ clustercache.ClusterCache }{}
+	const dialer = "Dialer"
+	secrets := fake.NewClientBuilder().Build()
 	for name, c := range map[string]struct {
 		options  provider.Options
 		requires []provider.Requirement
 		missing  string
 	}{
-		"all need the client for Secrets":      {missing: "SecretCachingClient"},
-		"nothing else is needed by all":        {options: provider.Options{SecretCachingClient: secrets}},
-		"the connections to machines":          {options: provider.Options{SecretCachingClient: secrets, ClusterCache: clusters}, requires: both, missing: "Dialer"},
-		"the connections to clusters":          {options: provider.Options{SecretCachingClient: secrets, Dialer: dialer}, requires: both, missing: "ClusterCache"},
-		"all that is missing is named at once": {requires: both, missing: "SecretCachingClient, Dialer, ClusterCache"},
-		"everything is there":                  {options: provider.Options{SecretCachingClient: secrets, Dialer: dialer, ClusterCache: clusters}, requires: both},
+		"all need the client for Secrets":   {missing: "SecretCachingClient"},
+		"nothing else is needed by all":     {options: provider.Options{SecretCachingClient: secrets}},
+		"what the provider says":            {options: provider.Options{SecretCachingClient: secrets}, requires: []provider.Requirement{{Name: dialer}}, missing: dialer},
+		"nothing that the provider has":     {options: provider.Options{SecretCachingClient: secrets}, requires: []provider.Requirement{{Name: dialer, Given: true}}},
+		"all that is missing is named once": {requires: []provider.Requirement{{Name: dialer}, {Name: "Other"}}, missing: "SecretCachingClient, Dialer, Other"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, err := NewWithT(t), c.options.Complete(c.requires...)
@@ -42,6 +40,14 @@ func TestOptionsNameWhatIsMissing(t *testing.T) {
 			g.Expect(err).To(MatchError("required by the provider and not set: " + c.missing))
 		})
 	}
+}
+
+func TestTheClusterCacheIsRequiredByThoseWhoSaySo(t *testing.T) {
+	g, secrets := NewWithT(t), fake.NewClientBuilder().Build()
+	without := provider.Options{SecretCachingClient: secrets}
+	g.Expect(without.Complete(without.NeedsClusterCache())).To(MatchError(ContainSubstring("ClusterCache")))
+	with := provider.Options{SecretCachingClient: secrets, ClusterCache: struct{ clustercache.ClusterCache }{}}
+	g.Expect(with.Complete(with.NeedsClusterCache())).To(Succeed())
 }
 
 func TestOptionsHaveDefaults(t *testing.T) {

@@ -11,7 +11,6 @@ import (
 	. "github.com/onsi/gomega"
 	machinery "github.com/siderolabs/talos/pkg/machinery/config/generate/secrets"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
@@ -232,21 +231,6 @@ var errFailing = errors.New("no answer")
 
 func (failing) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
 	return errFailing
-}
-
-func TestAReaderLooksLiveForWhatTheCacheLacks(t *testing.T) {
-	g := NewWithT(t)
-	named := func(name string) *corev1.Secret {
-		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
-	}
-	get := func(reader client.Reader, name string) error {
-		return reader.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: name}, &corev1.Secret{})
-	}
-	cached, live := fake.NewClientBuilder().WithObjects(named("a")).Build(), fake.NewClientBuilder().WithObjects(named("b")).Build()
-	g.Expect(get(secrets.NewReader(cached, failing{}), "a")).To(Succeed(), "nobody is asked for what is there")
-	g.Expect(get(secrets.NewReader(cached, live), "b")).To(Succeed())
-	g.Expect(apierrors.IsNotFound(get(secrets.NewReader(cached, live), "c"))).To(BeTrue())
-	g.Expect(get(secrets.NewReader(failing{}, live), "b")).To(MatchError(errFailing))
 }
 
 // The names are those that other tools read.

@@ -13,7 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secretcache"
 )
 
 // cacheOptions are Cluster API's own but for the Secrets whose data is kept, and for
@@ -26,7 +26,7 @@ func cacheOptions(scheme *runtime.Scheme, program Program, opts *options) cache.
 	cached := setup.ManagerCacheOptions(scheme, program.Name, opts.namespace, opts.syncPeriod)
 	for object, byObject := range cached.ByObject {
 		if _, isSecret := object.(*corev1.Secret); isSecret {
-			byObject.Transform = secrets.KeepData(kept)
+			byObject.Transform = secretcache.KeepData(kept)
 			if program.WatchesSecrets {
 				byObject.Label = nil
 			}
@@ -44,5 +44,5 @@ func newSecretClient(mgr ctrl.Manager) (client.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("creating the client that caches Secrets: %w", err)
 	}
-	return secrets.NewCachingClient(cached, mgr.GetAPIReader()), nil
+	return secretcache.NewClient(cached, mgr.GetAPIReader()), nil
 }

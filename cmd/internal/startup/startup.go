@@ -18,7 +18,6 @@ import (
 	logsv1 "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // --logging-format=json
 	"k8s.io/klog/v2"
-	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/core/setup"
@@ -29,11 +28,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/provider"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 )
 
 // cacheSyncTimeout leaves a manager of a large management cluster time to fill
@@ -100,14 +97,7 @@ func run(ctx context.Context, program Program, opts *options) error {
 	if err != nil {
 		return err
 	}
-	calls := talosclient.NewMetrics(clock.RealClock{})
-	if err := calls.Register(ctrlmetrics.Registry); err != nil {
-		return err
-	}
-	pool := talosclient.New(talosclient.WithMetrics(calls))
-	defer pool.Close()
-
-	given, err := providerOptions(ctx, program, opts, mgr, pool)
+	given, err := providerOptions(ctx, program, opts, mgr)
 	if err != nil {
 		return err
 	}
@@ -174,7 +164,7 @@ func newManager(program Program, opts *options) (ctrl.Manager, error) {
 }
 
 // providerOptions are what the provider needs from its manager.
-func providerOptions(ctx context.Context, program Program, opts *options, mgr ctrl.Manager, dialer talosclient.Dialer) (provider.Options, error) {
+func providerOptions(ctx context.Context, program Program, opts *options, mgr ctrl.Manager) (provider.Options, error) {
 	secrets, err := newSecretClient(mgr)
 	if err != nil {
 		return provider.Options{}, err
@@ -182,15 +172,15 @@ func providerOptions(ctx context.Context, program Program, opts *options, mgr ct
 	given := provider.Options{
 		WatchFilterValue:    opts.watchFilter,
 		Concurrency:         opts.concurrency,
-		Dialer:              dialer,
 		SecretCachingClient: secrets,
 	}
 	if !program.NeedsClusterCache {
 		return given, nil
 	}
+	// Nothing of workload clusters is read from caches, so that there is no index: that of
+	// Cluster API would have all their Nodes watched.
 	given.ClusterCache, err = provider.SetupClusterCache(ctx, mgr, clustercache.Options{
 		SecretClient:     secrets,
-		Cache:            setup.ClusterCacheCacheOptions(),
 		Client:           setup.ClusterCacheClientOptions(program.Name, opts.clusterQPS, opts.clusterBurst),
 		WatchFilterValue: opts.watchFilter,
 	}, controller.Options{MaxConcurrentReconciles: opts.clusterConcurrency})

@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/clusterrecord"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secretcache"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/clientconfig"
@@ -25,7 +26,7 @@ func isClusterSecret(cluster, name string) bool {
 
 // secrets reads Secrets of clusters.
 func (r *Reconciler) secrets() client.Reader {
-	return secrets.NewReader(r.SecretCachingClient, r.APIReader)
+	return secretcache.NewReader(r.SecretCachingClient, r.APIReader)
 }
 
 // gatherCertificates reads the key material of the cluster. The bootstrap

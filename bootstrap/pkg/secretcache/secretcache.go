@@ -1,4 +1,6 @@
-package secrets
+// Package secretcache reads Secrets of the management cluster from a cache that keeps the
+// data of few, and live where the data is not there: it is never silently empty.
+package secretcache
 
 import (
 	"context"
@@ -18,7 +20,7 @@ import (
 const withoutDataAnnotation = "bootstrap.cluster.x-k8s.io/data-not-cached"
 
 // KeepData is the transform of a cache of Secrets: it keeps the data of those whose names
-// end so, and of all others the metadata only. What is read through NewCachingClient has
+// end so, and of all others the metadata only. What is read through NewClient has
 // its data nevertheless.
 func KeepData(endings []string) toolscache.TransformFunc {
 	return func(in any) (any, error) {
@@ -51,10 +53,10 @@ func isMetadataOnly(opt client.GetOption) bool {
 	return ok
 }
 
-// NewCachingClient is cached, a client that reads from a cache with the transform
+// NewClient is cached, a client that reads from a cache with the transform
 // KeepData, but for Secrets without their data: one is read live, and a list with one
 // is an error.
-func NewCachingClient(cached client.Client, live client.Reader) client.Client {
+func NewClient(cached client.Client, live client.Reader) client.Client {
 	return cachingClient{Client: cached, live: live}
 }
 

@@ -1,7 +1,8 @@
-package secrets_test
+package secretcache_test
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"testing"
 	"time"
@@ -20,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secretcache"
 )
 
 const kept = "-talos"
@@ -51,7 +52,7 @@ func newCached(t *testing.T, cluster client.WithWatch, live client.Reader) clien
 	mapper := testrestmapper.TestOnlyStaticRESTMapper(scheme)
 	informers, err := cache.New(&rest.Config{}, cache.Options{
 		Scheme: scheme, Mapper: mapper, HTTPClient: http.DefaultClient,
-		ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Transform: secrets.KeepData([]string{kept})}},
+		ByObject: map[client.Object]cache.ByObject{&corev1.Secret{}: {Transform: secretcache.KeepData([]string{kept})}},
 		NewInformer: func(_ toolscache.ListerWatcher, object runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 			return toolscache.NewSharedIndexInformer(toolscache.ToListWatcherWithWatchListSemantics(&toolscache.ListWatch{
 				ListWithContextFunc: func(ctx context.Context, _ metav1.ListOptions) (runtime.Object, error) {
@@ -76,7 +77,7 @@ func newCached(t *testing.T, cluster client.WithWatch, live client.Reader) clien
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 
-	return secrets.NewCachingClient(cached, live)
+	return secretcache.NewClient(cached, live)
 }
 
 func newSecret(name string, data map[string][]byte) *corev1.Secret {
@@ -100,8 +101,8 @@ func TestSecretDataIsNeverSilentlyEmpty(t *testing.T) {
 		"data that the cache keeps is read from there":       {secret: newSecret("one-talos", data), data: data},
 		"data that the cache does not keep is read live":     {secret: newSecret("values", data), data: data, reads: 1, listFail: true},
 		"a Secret that has no data is read from the cache":   {secret: newSecret("values", nil)},
-		"the metadata is read from the cache":                {secret: newSecret("values", data), opts: []client.GetOption{secrets.MetadataOnly{}}, listFail: true},
-		"the metadata is that alone, also of data in memory": {secret: newSecret("one-talos", data), opts: []client.GetOption{secrets.MetadataOnly{}}},
+		"the metadata is read from the cache":                {secret: newSecret("values", data), opts: []client.GetOption{secretcache.MetadataOnly{}}, listFail: true},
+		"the metadata is that alone, also of data in memory": {secret: newSecret("one-talos", data), opts: []client.GetOption{secretcache.MetadataOnly{}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, ctx := NewWithT(t), t.Context()
@@ -145,7 +146,7 @@ func TestACacheFollowsASecretWhoseDataItDrops(t *testing.T) {
 	g.Expect(cached.Get(ctx, client.ObjectKeyFromObject(secret), found)).To(Succeed())
 	g.Expect(found.Data).To(HaveKeyWithValue("k", []byte("w")))
 	g.Eventually(func(g Gomega) {
-		g.Expect(cached.Get(ctx, client.ObjectKeyFromObject(secret), found, secrets.MetadataOnly{})).To(Succeed())
+		g.Expect(cached.Get(ctx, client.ObjectKeyFromObject(secret), found, secretcache.MetadataOnly{})).To(Succeed())
 		g.Expect(found.Annotations).To(Equal(map[string]string{"a": "c"}))
 	}).Should(Succeed())
 
@@ -158,13 +159,13 @@ func TestACacheFollowsASecretWhoseDataItDrops(t *testing.T) {
 // were the marked metadata.
 func TestTheLiveReadBeginsWithNothing(t *testing.T) {
 	g := NewWithT(t)
-	transformed, err := secrets.KeepData(nil)(newSecret("values", map[string][]byte{"k": nil}))
+	transformed, err := secretcache.KeepData(nil)(newSecret("values", map[string][]byte{"k": nil}))
 	g.Expect(err).NotTo(HaveOccurred())
-	again, err := secrets.KeepData(nil)(transformed)
+	again, err := secretcache.KeepData(nil)(transformed)
 	g.Expect(err).NotTo(HaveOccurred())
 	stripped := again.(*corev1.Secret) //nolint:forcetypeassert // The type is part of what is tested.
 	cached, live := fake.NewClientBuilder().WithObjects(stripped).Build(), expectsEmpty{g: g}
-	g.Expect(secrets.NewCachingClient(cached, live).Get(t.Context(), client.ObjectKeyFromObject(stripped), &corev1.Secret{})).To(MatchError(errFailing))
+	g.Expect(secretcache.NewClient(cached, live).Get(t.Context(), client.ObjectKeyFromObject(stripped), &corev1.Secret{})).To(MatchError(errFailing))
 }
 
 type expectsEmpty struct {
@@ -175,5 +176,29 @@ type expectsEmpty struct {
 
 func (e expectsEmpty) Get(_ context.Context, _ client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	e.g.Expect(into).To(Equal(&corev1.Secret{}))
+	return errFailing
+}
+
+func TestAReaderLooksLiveForWhatTheCacheLacks(t *testing.T) {
+	g := NewWithT(t)
+	named := func(name string) *corev1.Secret {
+		return &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: name}}
+	}
+	get := func(reader client.Reader, name string) error {
+		return reader.Get(t.Context(), client.ObjectKey{Namespace: "ns", Name: name}, &corev1.Secret{})
+	}
+	cached, live := fake.NewClientBuilder().WithObjects(named("a")).Build(), fake.NewClientBuilder().WithObjects(named("b")).Build()
+	g.Expect(get(secretcache.NewReader(cached, failing{}), "a")).To(Succeed(), "nobody is asked for what is there")
+	g.Expect(get(secretcache.NewReader(cached, live), "b")).To(Succeed())
+	g.Expect(apierrors.IsNotFound(get(secretcache.NewReader(cached, live), "c"))).To(BeTrue())
+	g.Expect(get(secretcache.NewReader(failing{}, live), "b")).To(MatchError(errFailing))
+}
+
+// failing is a reader that does not answer.
+type failing struct{ client.Reader }
+
+var errFailing = errors.New("no answer")
+
+func (failing) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
 	return errFailing
 }
