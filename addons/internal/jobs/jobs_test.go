@@ -143,7 +143,9 @@ func TestMemoryIsGivenBackAWhileAfterTheLastJob(t *testing.T) {
 	jobs, clock := New(t.Context(), Limits{Total: 10, PerCluster: 2}), clocktesting.NewFakeClock(time.Unix(0, 0))
 	jobs.OnIdle(clock, time.Minute, func() { done++ })
 	one, two := key("a", "blue", "one"), key("a", "blue", "two")
-	ended := func(key Key) func() *release.Result { return func() *release.Result { return jobs.Result(nameOf(key)) } }
+	ended := func(key Key) func() *release.Result {
+		return func() *release.Result { return jobs.Result(nameOf(key)) }
+	}
 	g.Expect(jobs.Start(one, hanging(letGo))).To(BeTrue())
 	clock.Step(time.Hour)
 	g.Expect(done).To(BeZero(), "a job is at work")

@@ -7,6 +7,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -69,4 +70,27 @@ func TestWhatCannotBeReadIsNotTakenForGone(t *testing.T) {
 			g.Expect(err).To(MatchError(broken))
 		})
 	}
+}
+
+func TestAStatusIsWrittenWithOneCallOrNone(t *testing.T) {
+	g, calls := NewWithT(t), 0
+	c := fake.NewClientBuilder().WithObjects(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "c"}}).WithStatusSubresource(&corev1.Pod{}).
+		WithInterceptorFuncs(interceptor.Funcs{SubResourcePatch: func(ctx context.Context, inner client.Client, subresource string, object client.Object, patch client.Patch, opts ...client.SubResourcePatchOption) error {
+			calls++
+			return inner.SubResource(subresource).Patch(ctx, object, patch, opts...)
+		}}).Build()
+	before := &corev1.Pod{}
+	g.Expect(c.Get(t.Context(), client.ObjectKey{Namespace: "n", Name: "c"}, before)).To(Succeed())
+	g.Expect(PatchStatus(t.Context(), c, before, before.DeepCopy())).To(Succeed())
+	g.Expect(calls).To(BeZero())
+
+	after := before.DeepCopy()
+	after.Status.Phase, after.Status.Conditions = corev1.PodRunning, []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}
+	g.Expect(PatchStatus(t.Context(), c, before, after.DeepCopy())).To(Succeed())
+	g.Expect(calls).To(Equal(1))
+	found := &corev1.Pod{}
+	g.Expect(c.Get(t.Context(), client.ObjectKeyFromObject(before), found)).To(Succeed())
+	g.Expect(found.Status.Phase).To(Equal(corev1.PodRunning))
+	g.Expect(found.Status.Conditions).To(HaveLen(1))
+	g.Expect(apierrors.IsConflict(PatchStatus(t.Context(), c, before, after))).To(BeTrue(), "somebody has written it meanwhile")
 }
