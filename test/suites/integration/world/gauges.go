@@ -82,7 +82,11 @@ func (s *Scraper) Read(ctx context.Context, manager *management.Manager) (Gauges
 		return Gauges{}, fmt.Errorf("reading the metrics of manager %s: %s", manager.Name, response.Status)
 	}
 	var found Gauges
-	missing := map[string]*int{"go_goroutines": &found.Goroutines, "capi_talos_talos_connections": &found.Connections}
+	missing := map[string]*int{"go_goroutines": &found.Goroutines}
+	if manager.Name == management.ControlPlane || manager.Name == management.Infrastructure {
+		// The others connect to no machine.
+		missing["capi_talos_talos_connections"] = &found.Connections
+	}
 	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
 		name, value, _ := strings.Cut(lines.Text(), " ")
 		into, wanted := missing[name]
