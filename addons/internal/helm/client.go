@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -14,6 +15,7 @@ import (
 
 	"helm.sh/helm/v3/pkg/action"
 	"helm.sh/helm/v3/pkg/chart"
+	"helm.sh/helm/v3/pkg/kube"
 	helmrelease "helm.sh/helm/v3/pkg/release"
 	"helm.sh/helm/v3/pkg/storage"
 	"helm.sh/helm/v3/pkg/storage/driver"
@@ -61,29 +63,26 @@ func (l *lines) log(format string, args ...any) {
 // knows of the API of a cluster would be out of date with the next chart that brings
 // kinds of its own.
 func (c *Client) configuration(namespace string) (*action.Configuration, *lines, error) {
-	made, logged := &action.Configuration{}, &lines{}
+	logged := &lines{}
 	getter, err := newGetter(c.config, namespace)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := made.Init(getter, namespace, "secret", logged.log); err != nil {
-		return nil, nil, fmt.Errorf("configuring Helm: %w", err)
-	}
-	kubeClient, err := withoutSchema(made.KubeClient)
-	if err != nil {
-		return nil, nil, err
-	}
-	made.KubeClient = kubeClient
 	secrets, err := kubernetes.NewForConfig(c.config)
 	if err != nil {
 		return nil, nil, fmt.Errorf("preparing the storage of Helm: %w", err)
 	}
 	stored := driver.NewSecrets(boundedSecrets{secrets.CoreV1().Secrets(namespace)})
 	stored.Log = logged.log
-	made.Releases = storage.Init(stored)
-	made.Releases.Log = logged.log
+	releases := storage.Init(stored)
+	releases.Log = logged.log
+	objects := kube.New(getter)
+	objects.Factory, objects.Log = withoutSchema{objects.Factory}, logged.log
 
-	return made, logged, nil
+	return &action.Configuration{
+		RESTClientGetter: getter, KubeClient: objects, Releases: releases, Log: logged.log,
+		HookOutputFunc: func(string, string, string) io.Writer { return io.Discard },
+	}, logged, nil
 }
 
 // Get implements release.Helm.
