@@ -73,7 +73,21 @@ func TestUpstreamsFramework(t *testing.T) {
 		})
 	}
 	RegisterFailHandler(Fail)
+	var failed []string
+	ReportAfterSuite("tells what failed", func(report Report) {
+		for _, spec := range report.SpecReports {
+			if spec.Failed() {
+				failed = append(failed, spec.FullText()+": "+spec.FailureMessage())
+			}
+		}
+	})
 	RunSpecs(t, "Upstream's framework")
+	// Ginkgo tells it while other tests speak, far from what go test says of this one.
+	t.Cleanup(func() {
+		if len(failed) > 0 {
+			t.Log(strings.Join(failed, "\n"))
+		}
+	})
 	for _, name := range []string{"upstream-flat", "upstream-classy"} {
 		deleteClusters(t, name, name)
 		expectStates(t, name, infrav1.HostAvailable, 2)

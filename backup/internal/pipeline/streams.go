@@ -1,0 +1,89 @@
+package pipeline
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"hash"
+	"io"
+)
+
+// source remembers the error with which it ended, so that it is known from those of what
+// is made of its data.
+type source struct {
+	io.Reader
+
+	err error
+}
+
+func (s *source) Read(p []byte) (int, error) {
+	n, err := s.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.err = err
+	}
+
+	return n, err
+}
+
+// sink counts and sums what is written, and remembers its error.
+type sink struct {
+	into  io.Writer
+	hash  hash.Hash
+	bytes int64
+	err   error
+}
+
+func newSink(into io.Writer) *sink {
+	return &sink{into: into, hash: sha256.New()}
+}
+
+func (s *sink) Write(p []byte) (int, error) {
+	n, err := s.into.Write(p)
+	s.hash.Write(p[:n])
+	s.bytes += int64(n)
+	if err != nil {
+		s.err = err
+	}
+
+	return n, err
+}
+
+func (s *sink) sum() string { return hex.EncodeToString(s.hash.Sum(nil)) }
+
+// open is a writer that somebody else closes.
+type open struct{ io.Writer }
+
+func (open) Close() error { return nil }
+
+// trailer holds back the last bytes of a stream, and sums all before.
+type trailer struct {
+	hash   hash.Hash
+	last   []byte
+	summed bool
+}
+
+func newTrailer() *trailer {
+	return &trailer{hash: sha256.New(), last: make([]byte, 0, 2*sha256.Size)}
+}
+
+func (t *trailer) Write(p []byte) (int, error) {
+	written := len(p)
+	if over := len(t.last) + len(p) - sha256.Size; over > 0 {
+		held := min(over, len(t.last))
+		t.hash.Write(t.last[:held])
+		t.last = append(t.last[:0], t.last[held:]...)
+		t.hash.Write(p[:over-held])
+		p = p[over-held:]
+		t.summed = true
+	}
+	t.last = append(t.last, p...)
+
+	return written, nil
+}
+
+// holds reports whether the stream ended with the sum of all before, and that was
+// something.
+func (t *trailer) holds() bool {
+	return t.summed && bytes.Equal(t.hash.Sum(nil), t.last)
+}
