@@ -76,9 +76,8 @@ func Seal(secret []byte, recipients ...age.Recipient) ([]byte, error) {
 
 // Open is the reverse of Seal, and fails as Decode does.
 func Open(sealed []byte, identities ...age.Identity) ([]byte, error) {
-	var other *age.NoIdentityMatchError
 	secret, err := age.Decrypt(bytes.NewReader(sealed), identities...)
-	if errors.As(err, &other) {
+	if _, isOther := errors.AsType[*age.NoIdentityMatchError](err); isOther {
 		return nil, ErrIdentity
 	} else if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrStored, err)

@@ -220,8 +220,8 @@ func Jitter(key string, maximum time.Duration) time.Duration {
 	if maximum <= 0 {
 		return 0
 	}
-	sum := fnv.New64a()
+	sum := fnv.New32a()
 	_, _ = sum.Write([]byte(key))
 
-	return time.Duration(sum.Sum64() % uint64(maximum)).Truncate(time.Second)
+	return (time.Duration(sum.Sum32()) * time.Second) % maximum
 }

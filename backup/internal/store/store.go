@@ -1,0 +1,219 @@
+// Package store keeps files in a bucket of an S3 server, so that nothing that is there is
+// ever written over, and says what is wrong with a bucket in words that people can act on.
+package store
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"syscall"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	"github.com/minio/minio-go/v7/pkg/encrypt"
+)
+
+const (
+	// dialTimeout and responseTimeout are how long a connection and the beginning of an
+	// answer may take.
+	dialTimeout     = 10 * time.Second
+	responseTimeout = time.Minute
+	// requests is how often a request is made that fails in a way that may pass.
+	requests = 4
+	// defaultRegion is what servers of a single region call it.
+	defaultRegion = "us-east-1"
+)
+
+// Config says where a bucket is.
+type Config struct {
+	// Endpoint is the URL of the server, without a path.
+	Endpoint string
+	// Bucket is the bucket, and Region where it is; empty means us-east-1.
+	Bucket, Region string
+	// PathStyle names the bucket in the path of requests and not in the name of the host.
+	PathStyle bool
+	// Credentials are who asks. There is no default: what the environment of the manager
+	// has is not meant for those who create stores.
+	Credentials credentials.Value
+	// CA are the certificates in PEM that are trusted; empty means those of the system.
+	CA []byte
+	// Encryption is how the server encrypts what it keeps; nil means as it does by itself.
+	Encryption encrypt.ServerSide
+	// Lock is how long nothing of what is uploaded can be deleted; nil means that it can.
+	Lock *Lock
+	// Control looks at each address that is about to be connected to; nil allows all.
+	Control func(network, address string, connection syscall.RawConn) error
+	// Proxy picks the proxy of a request; nil means none.
+	Proxy func(*http.Request) (*url.URL, error)
+
+	// wrap comes between a store and its server, for tests.
+	wrap func(http.RoundTripper) http.RoundTripper
+}
+
+// Lock is the retention of object lock.
+type Lock struct {
+	// Mode is governance or compliance. Nobody of ours ever bypasses governance.
+	Mode minio.RetentionMode
+	// For is how long it lasts from the upload on.
+	For time.Duration
+}
+
+// Store is a bucket. It is safe for concurrent use.
+type Store struct {
+	core       *minio.Core
+	bucket     string
+	encryption encrypt.ServerSide
+	// customerKey is the encryption if its key goes with each request.
+	customerKey encrypt.ServerSide
+	lock        *Lock
+	secure      bool
+	now         func() time.Time
+}
+
+// Open returns the store of a bucket. It makes no request.
+func Open(config Config, now func() time.Time) (*Store, error) {
+	endpoint, err := parseEndpoint(config.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	if config.Credentials.AccessKeyID == "" || config.Credentials.SecretAccessKey == "" {
+		return nil, errors.New("there is no access key, or no secret of it")
+	}
+	transport, err := config.transport()
+	if err != nil {
+		return nil, err
+	}
+	options := &minio.Options{
+		Creds:  credentials.NewStatic(config.Credentials.AccessKeyID, config.Credentials.SecretAccessKey, config.Credentials.SessionToken, credentials.SignatureV4),
+		Secure: endpoint.Scheme == "https", Transport: transport, Region: defaultRegion, BucketLookup: minio.BucketLookupDNS, MaxRetries: requests,
+	}
+	if config.Region != "" {
+		options.Region = config.Region
+	}
+	if config.PathStyle {
+		options.BucketLookup = minio.BucketLookupPath
+	}
+	core, err := minio.NewCore(endpoint.Host, options)
+	if err != nil {
+		return nil, fmt.Errorf("endpoint %q: %w", config.Endpoint, err)
+	}
+	store := &Store{core: core, bucket: config.Bucket, encryption: config.Encryption, lock: config.Lock, secure: options.Secure, now: now}
+	if store.encryption != nil && store.encryption.Type() == encrypt.SSEC {
+		store.customerKey = store.encryption
+	}
+
+	return store, nil
+}
+
+// parseEndpoint reads the URL of a server. Its error does not repeat what may hold a
+// password.
+func parseEndpoint(text string) (*url.URL, error) {
+	endpoint, err := url.Parse(text)
+	if err != nil || endpoint.Host == "" || (endpoint.Scheme != "https" && endpoint.Scheme != "http") ||
+		endpoint.User != nil || (endpoint.Path != "" && endpoint.Path != "/") || endpoint.RawQuery != "" {
+		return nil, errors.New("the endpoint is not https://host or https://host:port")
+	}
+
+	return endpoint, nil
+}
+
+func (c *Config) transport() (http.RoundTripper, error) {
+	trust := &tls.Config{MinVersion: tls.VersionTLS12}
+	if len(c.CA) > 0 {
+		trust.RootCAs = x509.NewCertPool()
+		if !trust.RootCAs.AppendCertsFromPEM(c.CA) {
+			return nil, errors.New("there is no certificate in the CA of the store")
+		}
+	}
+	transport := http.RoundTripper(&http.Transport{
+		DialContext: (&net.Dialer{Timeout: dialTimeout, Control: c.Control}).DialContext, Proxy: c.Proxy,
+		TLSClientConfig: trust, TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: responseTimeout, IdleConnTimeout: time.Minute,
+		// What is stored is what was sent.
+		DisableCompression: true,
+	})
+	if c.wrap != nil {
+		transport = c.wrap(transport)
+	}
+
+	return stays{transport}, nil
+}
+
+// stays does not follow a server that sends requests elsewhere: they are signed, and
+// carry what is stored.
+type stays struct{ http.RoundTripper }
+
+// RoundTrip implements http.RoundTripper.
+func (s stays) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := s.RoundTripper.RoundTrip(request)
+	if err != nil || response.StatusCode < http.StatusMultipleChoices || response.StatusCode >= http.StatusBadRequest || response.StatusCode == http.StatusNotModified {
+		return response, err
+	}
+	_ = response.Body.Close()
+
+	return nil, redirectedError{to: response.Header.Get("Location")}
+}
+
+type redirectedError struct{ to string }
+
+func (r redirectedError) Error() string {
+	to, err := url.Parse(r.to)
+	if err != nil || to.Host == "" {
+		return "the server sends requests to another region or address"
+	}
+
+	return "the server sends requests to " + to.Scheme + "://" + to.Host
+}
+
+// Facts are what a check finds out about a bucket.
+type Facts struct {
+	// Versioned reports whether the bucket keeps the versions of its objects, and
+	// LocksObjects whether these can be locked.
+	Versioned, LocksObjects bool
+}
+
+// Check finds out whether the bucket can be read, and, where it is to be written to,
+// whether an upload to a key may begin there. It leaves nothing behind.
+func (s *Store) Check(ctx context.Context, key string, write bool) (Facts, error) {
+	for object := range s.core.ListObjectsIter(ctx, s.bucket, minio.ListObjectsOptions{Prefix: key, MaxKeys: 1}) {
+		if object.Err != nil {
+			return Facts{}, judge("listing the bucket", object.Err)
+		}
+		break
+	}
+	var facts Facts
+	versioning, err := s.core.GetBucketVersioning(ctx, s.bucket)
+	if err != nil && !isNotImplemented(err) {
+		return Facts{}, judge("reading the versioning of the bucket", err)
+	}
+	facts.Versioned = versioning.Enabled()
+	locking, _, _, _, err := s.core.GetObjectLockConfig(ctx, s.bucket)
+	if err != nil && !isNotImplemented(err) && minio.ToErrorResponse(err).Code != "ObjectLockConfigurationNotFoundError" {
+		return Facts{}, judge("reading the object lock of the bucket", err)
+	}
+	facts.LocksObjects = locking == "Enabled"
+	if !write {
+		return facts, nil
+	}
+	upload, err := s.core.NewMultipartUpload(ctx, s.bucket, key, s.options(nil))
+	if err != nil {
+		return Facts{}, judge("beginning an upload", err)
+	}
+
+	return facts, s.Abort(ctx, key, upload)
+}
+
+// options are those of an upload.
+func (s *Store) options(metadata map[string]string) minio.PutObjectOptions {
+	options := minio.PutObjectOptions{UserMetadata: metadata, ServerSideEncryption: s.encryption}
+	if s.lock != nil {
+		options.Mode, options.RetainUntilDate = s.lock.Mode, s.now().Add(s.lock.For).UTC()
+	}
+
+	return options
+}

@@ -1,0 +1,131 @@
+// Package s3server starts a real S3 server for the tests of a package. It is built by the
+// test bed the first time.
+package s3server
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"k8s.io/client-go/util/cert"
+
+	"github.com/capi-talos/capi-talos/test/support/apiserver"
+)
+
+const (
+	// startTimeout is how long the server may take to start.
+	startTimeout = 2 * time.Minute
+	// AccessKey is that of its administrator.
+	AccessKey = "administrator"
+	// SecretKey is the secret of AccessKey.
+	SecretKey = "only-on-loopback"
+)
+
+// Server is an S3 server that runs, over TLS, on a loopback address.
+type Server struct {
+	// Endpoint is its URL, and CA the certificate that it has, in PEM.
+	Endpoint string
+	CA       []byte
+	// Stop stops it, and waits for its end.
+	Stop func() error
+}
+
+// Start starts a server that keeps everything in a folder.
+func Start(ctx context.Context, folder string) (*Server, error) {
+	built, err := apiserver.Build(ctx, "versitygw")
+	if err != nil {
+		return nil, err
+	}
+	address, err := freeAddress(ctx)
+	if err != nil {
+		return nil, err
+	}
+	objects, versions := filepath.Join(folder, "objects"), filepath.Join(folder, "versions")
+	if err := errors.Join(os.MkdirAll(objects, 0o700), os.MkdirAll(versions, 0o700)); err != nil {
+		return nil, err
+	}
+	certificate, err := writeCertificate(folder)
+	if err != nil {
+		return nil, err
+	}
+	said := &bytes.Buffer{}
+	command := exec.CommandContext(context.WithoutCancel(ctx), filepath.Join(built["versitygw"], "versitygw"), //nolint:gosec // G204: it is a part of the test bed.
+		"--port", address, "--access", AccessKey, "--secret", SecretKey, "--cert", filepath.Join(folder, "tls.crt"), "--key", filepath.Join(folder, "tls.key"), "--quiet",
+		"posix", "--versioning-dir", versions, objects)
+	command.Stdout, command.Stderr = said, said
+	if err := command.Start(); err != nil {
+		return nil, fmt.Errorf("starting the S3 server: %w", err)
+	}
+	server := &Server{Endpoint: "https://" + address, CA: certificate, Stop: func() error {
+		return errors.Join(command.Process.Kill(), ended(command.Wait()))
+	}}
+	if err := server.await(ctx); err != nil {
+		return nil, errors.Join(fmt.Errorf("%w: %s", err, said), server.Stop())
+	}
+
+	return server, nil
+}
+
+// ended drops the error of a program that was killed.
+func ended(err error) error {
+	var killed *exec.ExitError
+	if errors.As(err, &killed) && !killed.Exited() {
+		return nil
+	}
+
+	return err
+}
+
+// await waits until the server answers.
+func (s *Server) await(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
+	defer cancel()
+	trusted := x509.NewCertPool()
+	trusted.AppendCertsFromPEM(s.CA)
+	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true}}
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for {
+		request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.Endpoint, nil)
+		if err != nil {
+			return err
+		}
+		response, err := client.Do(request)
+		if err == nil {
+			return response.Body.Close()
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("waiting for the S3 server: %w", err)
+		case <-again.C:
+		}
+	}
+}
+
+func freeAddress(ctx context.Context) (string, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+
+	return listener.Addr().String(), listener.Close()
+}
+
+// writeCertificate makes a certificate of loopback, and returns it with its CA.
+func writeCertificate(folder string) ([]byte, error) {
+	certificate, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", nil, nil)
+	if err != nil {
+		return nil, err
+	}
+
+	return certificate, errors.Join(os.WriteFile(filepath.Join(folder, "tls.crt"), certificate, 0o600), os.WriteFile(filepath.Join(folder, "tls.key"), key, 0o600))
+}
