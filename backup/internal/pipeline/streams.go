@@ -51,6 +51,14 @@ func (s *sink) Write(p []byte) (int, error) {
 
 func (s *sink) sum() string { return hex.EncodeToString(s.hash.Sum(nil)) }
 
+// Sum reads a stream to its end, and returns its SHA-256 digest in hex, and its length.
+func Sum(stream io.Reader) (string, int64, error) {
+	read := newSink(io.Discard)
+	_, err := io.Copy(read, stream)
+
+	return read.sum(), read.bytes, err
+}
+
 // open is a writer that somebody else closes.
 type open struct{ io.Writer }
 

@@ -60,6 +60,11 @@ type Error struct {
 	cause  error
 }
 
+// NewError is an error of a store with a reason that its server does not know.
+func NewError(reason Reason, doing string, cause error) error {
+	return &Error{Reason: reason, doing: doing, cause: cause}
+}
+
 // Error says what was being done, what is wrong, and what helps.
 func (e *Error) Error() string {
 	text := e.doing + ": " + e.cause.Error()

@@ -115,7 +115,7 @@ func (s *Store) Delete(ctx context.Context, key, versionID string) error {
 	// S3 says of a locked version what it says of a missing right.
 	if ReasonOf(err) == Denied {
 		if until := s.lockedUntil(ctx, key, versionID); until.After(s.now()) {
-			return &Error{Reason: Locked, doing: "deleting " + key, cause: fmt.Errorf("it is locked until %s", until.UTC().Format(time.RFC3339))}
+			return NewError(Locked, "deleting "+key, fmt.Errorf("it is locked until %s", until.UTC().Format(time.RFC3339)))
 		}
 	}
 

@@ -3,6 +3,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
@@ -24,8 +25,8 @@ const (
 	// answer may take.
 	dialTimeout     = 10 * time.Second
 	responseTimeout = time.Minute
-	// requests is how often a request is made that fails in a way that may pass.
-	requests = 4
+	// defaultAttempts is how often a request is made that fails in a way that may pass.
+	defaultAttempts = 4
 	// defaultRegion is what servers of a single region call it.
 	defaultRegion = "us-east-1"
 )
@@ -52,8 +53,10 @@ type Config struct {
 	// Proxy picks the proxy of a request; nil means none.
 	Proxy func(*http.Request) (*url.URL, error)
 
-	// wrap comes between a store and its server, for tests.
-	wrap func(http.RoundTripper) http.RoundTripper
+	// Attempts is how often a request is made that fails in a way that may pass; 0 means 4.
+	Attempts int
+	// Wrap comes between the store and its server; nil means nothing.
+	Wrap func(http.RoundTripper) http.RoundTripper
 }
 
 // Lock is the retention of object lock.
@@ -91,10 +94,7 @@ func Open(config Config, now func() time.Time) (*Store, error) {
 	}
 	options := &minio.Options{
 		Creds:  credentials.NewStatic(config.Credentials.AccessKeyID, config.Credentials.SecretAccessKey, config.Credentials.SessionToken, credentials.SignatureV4),
-		Secure: endpoint.Scheme == "https", Transport: transport, Region: defaultRegion, BucketLookup: minio.BucketLookupDNS, MaxRetries: requests,
-	}
-	if config.Region != "" {
-		options.Region = config.Region
+		Secure: endpoint.Scheme == "https", Transport: transport, Region: cmp.Or(config.Region, defaultRegion), BucketLookup: minio.BucketLookupDNS, MaxRetries: cmp.Or(config.Attempts, defaultAttempts),
 	}
 	if config.PathStyle {
 		options.BucketLookup = minio.BucketLookupPath
@@ -137,8 +137,8 @@ func (c *Config) transport() (http.RoundTripper, error) {
 		// What is stored is what was sent.
 		DisableCompression: true,
 	})
-	if c.wrap != nil {
-		transport = c.wrap(transport)
+	if c.Wrap != nil {
+		transport = c.Wrap(transport)
 	}
 
 	return stays{transport}, nil

@@ -176,7 +176,7 @@ type meddler func(server http.RoundTripper, request *http.Request) (*http.Respon
 // with is the store of a bucket with a meddler between.
 func (m meddler) with(t *testing.T, config Config) *Store {
 	t.Helper()
-	config.wrap = func(server http.RoundTripper) http.RoundTripper {
+	config.Wrap = func(server http.RoundTripper) http.RoundTripper {
 		return tripper(func(request *http.Request) (*http.Response, error) {
 			if response, err := m(server, request); response != nil || err != nil {
 				return response, err
@@ -445,14 +445,14 @@ func TestChecks(t *testing.T) {
 		"another region":    {func(c *Config) { c.Region = "mars-north-1" }, Redirected, "the region of the bucket"},
 		"nobody there":      {func(c *Config) { c.Endpoint = "https://127.0.0.1:1" }, Unavailable, "refused"},
 		"a clock that is off": {func(c *Config) {
-			c.wrap = func(http.RoundTripper) http.RoundTripper {
+			c.Wrap = func(http.RoundTripper) http.RoundTripper {
 				return tripper(func(r *http.Request) (*http.Response, error) {
 					return answer(r, http.StatusForbidden, "RequestTimeTooSkewed"), nil
 				})
 			}
 		}, ClockSkew, "set the clocks"},
 		"sent elsewhere": {func(c *Config) {
-			c.wrap = func(http.RoundTripper) http.RoundTripper {
+			c.Wrap = func(http.RoundTripper) http.RoundTripper {
 				return tripper(func(r *http.Request) (*http.Response, error) {
 					found := answer(r, http.StatusTemporaryRedirect, "TemporaryRedirect")
 					found.Header.Set("Location", "http://169.254.169.254/latest?secret")

@@ -93,7 +93,7 @@ func (s *Store) own(ctx context.Context, key, attempt string, size int64) (Objec
 		return Object{}, err
 	}
 	if found.attempt != attempt || found.Bytes != size {
-		return Object{}, &Error{Reason: Exists, doing: "uploading " + key, cause: errors.New("another object has that key")}
+		return Object{}, NewError(Exists, "uploading "+key, errors.New("another object has that key"))
 	}
 
 	return found, nil

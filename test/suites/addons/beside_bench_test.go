@@ -233,7 +233,7 @@ func (b *bench) measure(c contender, namespace string) figures {
 	rested := time.Now()
 	usage, err := process.UsageOf(r.manager.PID())
 	b.Expect(err).NotTo(HaveOccurred())
-	found.residentMiB, found.peakMiB = usage.ResidentMiB, usage.PeakMiB
+	found.residentMiB, found.peakMiB, found.programMiB = usage.ResidentMiB, usage.PeakMiB, usage.FileMiB
 	found.management, found.workloads = r.report("until it was changed", began, resting)
 	found.restManagement, found.restWorkloads = r.report("at rest", resting, rested)
 	found.restManagement /= rested.Sub(resting).Minutes()

@@ -60,6 +60,9 @@ type figures struct {
 	// residentMiB is the memory of the process at the end of the rest, and peakMiB the most
 	// that it had until then.
 	residentMiB, peakMiB float64
+	// programMiB is how much of residentMiB are pages of the program, which others that run it
+	// would share.
+	programMiB float64
 }
 
 // table has a row of each figure: that of each round, the medians, and their ratio.
@@ -80,6 +83,7 @@ func table(clusters int, ours, theirs []figures) string {
 		{"API calls a minute at rest, management cluster", func(f figures) float64 { return f.restManagement }, 0},
 		{"API calls a minute at rest, workload clusters", func(f figures) float64 { return f.restWorkloads }, 0},
 		{"MiB at rest", func(f figures) float64 { return f.residentMiB }, maxMemory},
+		{"MiB at rest, of these of its program", func(f figures) float64 { return f.programMiB }, 0},
 		{"MiB at most", func(f figures) float64 { return f.peakMiB }, 0},
 	} {
 		own, ownMedian := column(ours, row.of)

@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -16,6 +17,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/minio/minio-go/v7"
+	"github.com/minio/minio-go/v7/pkg/credentials"
 	"k8s.io/client-go/util/cert"
 
 	"github.com/capi-talos/capi-talos/test/support/apiserver"
@@ -32,6 +35,8 @@ const (
 
 // Server is an S3 server that runs, over TLS, on a loopback address.
 type Server struct {
+	// Client is its administrator.
+	*minio.Client
 	// Endpoint is its URL, and CA the certificate that it has, in PEM.
 	Endpoint string
 	CA       []byte
@@ -71,6 +76,11 @@ func Start(ctx context.Context, folder string) (*Server, error) {
 	if err := server.await(ctx); err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: %s", err, said), server.Stop())
 	}
+	if server.Client, err = minio.New(address, &minio.Options{
+		Creds: credentials.NewStaticV4(AccessKey, SecretKey, ""), Secure: true, BucketLookup: minio.BucketLookupPath, Region: "us-east-1", Transport: server.transport(),
+	}); err != nil {
+		return nil, errors.Join(err, server.Stop())
+	}
 
 	return server, nil
 }
@@ -89,9 +99,7 @@ func ended(err error) error {
 func (s *Server) await(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
-	trusted := x509.NewCertPool()
-	trusted.AppendCertsFromPEM(s.CA)
-	client := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true}}
+	client := &http.Client{Transport: s.transport()}
 	again := time.NewTicker(20 * time.Millisecond)
 	defer again.Stop()
 	for {
@@ -109,6 +117,29 @@ func (s *Server) await(ctx context.Context) error {
 		case <-again.C:
 		}
 	}
+}
+
+func (s *Server) transport() *http.Transport {
+	trusted := x509.NewCertPool()
+	trusted.AppendCertsFromPEM(s.CA)
+
+	return &http.Transport{TLSClientConfig: &tls.Config{RootCAs: trusted, MinVersion: tls.VersionTLS12}, DisableKeepAlives: true}
+}
+
+// Change writes an object anew, as somebody else might.
+func (s *Server) Change(ctx context.Context, bucket, key string, change func([]byte) []byte) error {
+	object, err := s.GetObject(ctx, bucket, key, minio.GetObjectOptions{})
+	if err != nil {
+		return err
+	}
+	data, err := io.ReadAll(object)
+	if err := errors.Join(err, object.Close()); err != nil {
+		return err
+	}
+	data = change(data)
+	_, err = s.PutObject(ctx, bucket, key, bytes.NewReader(data), int64(len(data)), minio.PutObjectOptions{})
+
+	return err
 }
 
 func freeAddress(ctx context.Context) (string, error) {

@@ -1,0 +1,199 @@
+package archive
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/capi-talos/capi-talos/backup/internal/store"
+)
+
+// Found is a backup that a store has.
+type Found struct {
+	Cluster Cluster
+	Name    string
+}
+
+// All returns the backups of all clusters below a prefix, as their manifests are there. It
+// reads none of them, and ends with the first error.
+func All(ctx context.Context, in Store, prefix string) iter.Seq2[Found, error] {
+	return func(yield func(Found, error) bool) {
+		seen := map[string]bool{}
+		for object, err := range in.List(ctx, path.Join(strings.Trim(prefix, "/"), top)+"/") {
+			if err != nil {
+				yield(Found{}, err)
+				return
+			}
+			// The newest version of a key comes first.
+			first := !seen[object.Key]
+			seen[object.Key] = true
+			at, ok := parse(prefix, object.Key)
+			if !ok || at.file != manifestFile || !first || object.Deleted {
+				continue
+			}
+			if !yield(Found{Cluster: at.cluster, Name: at.backup}, nil) {
+				return
+			}
+		}
+	}
+}
+
+// Names returns the names of the backups of the cluster.
+func (a *Archive) Names(ctx context.Context) ([]string, error) {
+	folders, err := a.list(ctx, a.folder)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for name, files := range folders {
+		if files.isBackup() {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+
+	return names, nil
+}
+
+// files are all versions of all files of a backup, or of what is left of one.
+type files []store.Object
+
+// isBackup reports whether there is a manifest. The newest version of a file comes first.
+func (f files) isBackup() bool {
+	newest := slices.IndexFunc(f, isManifest)
+
+	return newest >= 0 && !f[newest].Deleted
+}
+
+func isManifest(file store.Object) bool { return path.Base(file.Key) == manifestFile }
+
+// list returns what is below a folder, by the names of backups.
+func (a *Archive) list(ctx context.Context, folder string) (map[string]files, error) {
+	found := map[string]files{}
+	for object, err := range a.store.List(ctx, folder) {
+		if err != nil {
+			return nil, err
+		}
+		if at, ok := parse(a.prefix, object.Key); ok && at.cluster == a.cluster {
+			found[at.backup] = append(found[at.backup], object)
+		}
+	}
+
+	return found, nil
+}
+
+// Delete deletes a backup: its manifest first, then all versions of all its files. It is
+// no error if there is none. If the manifest can't be deleted, as when it is locked, all
+// of it stays.
+func (a *Archive) Delete(ctx context.Context, backup string) error {
+	folder, err := a.key(backup, "")
+	if err != nil {
+		return err
+	}
+	found, err := a.list(ctx, folder+"/")
+	if err != nil {
+		return err
+	}
+	all := found[backup]
+	slices.SortStableFunc(all, func(a, b store.Object) int { return cmp.Compare(order(a), order(b)) })
+	for _, object := range all {
+		if err := a.store.Delete(ctx, object.Key, object.VersionID); err != nil {
+			return err
+		}
+	}
+
+	return nil
+}
+
+// order is when a file of a backup is to be deleted. A mark that hides older manifests
+// goes after these: they would be back without it.
+func order(object store.Object) int {
+	switch {
+	case !isManifest(object):
+		return 2
+	case object.Deleted:
+		return 1
+	}
+
+	return 0
+}
+
+// Collected counts what was left behind, and is gone.
+type Collected struct {
+	// Files are files that no manifest names, and Uploads uploads that were never ended.
+	Files, Uploads int
+}
+
+// Collect deletes what attempts before a time have left behind: files that are part of no
+// backup, and uploads that were neither ended nor given up. It leaves alone what is locked,
+// and a backup whose manifest somebody has hidden: versions are there for that. It goes on
+// after an error, and returns what it has done with all of them.
+func (a *Archive) Collect(ctx context.Context, before time.Time) (Collected, error) {
+	var done Collected
+	folders, err := a.list(ctx, a.folder)
+	failed := []error{err}
+	for backup, found := range folders {
+		if slices.ContainsFunc(found, isManifest) && !found.isBackup() {
+			continue
+		}
+		named, err := a.named(ctx, backup, found)
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		for _, file := range found {
+			if named[path.Base(file.Key)] || !file.Modified.Before(before) {
+				continue
+			}
+			switch err := a.store.Delete(ctx, file.Key, file.VersionID); {
+			case err == nil:
+				done.Files++
+			case store.ReasonOf(err) != store.Locked:
+				failed = append(failed, err)
+			}
+		}
+	}
+	uploads, err := a.store.Unfinished(ctx, a.folder)
+	failed = append(failed, err)
+	for _, upload := range uploads {
+		if !strings.HasPrefix(upload.Key, a.folder) || !upload.Begun.Before(before) {
+			continue
+		}
+		if err := a.store.Abort(ctx, upload.Key, upload.ID); err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		done.Uploads++
+	}
+
+	return done, errors.Join(failed...)
+}
+
+// named are the files of a folder that belong to its backup; none where there is none.
+// What is verified of a backup belongs to it.
+func (a *Archive) named(ctx context.Context, backup string, found files) (map[string]bool, error) {
+	if !found.isBackup() {
+		return nil, nil
+	}
+	manifest, err := a.Read(ctx, backup)
+	if err != nil {
+		return nil, fmt.Errorf("reading which files are of backup %s: %w", backup, err)
+	}
+	named := map[string]bool{manifestFile: true, manifest.Data.Name: true}
+	if manifest.Secrets != nil {
+		named[manifest.Secrets.Name] = true
+	}
+	for _, file := range found {
+		if name := path.Base(file.Key); strings.HasPrefix(name, verificationFile) {
+			named[name] = true
+		}
+	}
+
+	return named, nil
+}
