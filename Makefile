@@ -107,7 +107,7 @@ test: announce-test local-repository ## Run the tests of rungs 1 and 2. RACE=1 l
 	@set -e; for module in $(filter-out test/suites/integration,$(MODULES)); do echo "test $$module"; \
 		case $$module in test/*) run='$(GO_SUITE)';; *) run='$(GO_TEST)';; esac; (cd $$module && $(PATIENTLY) "testing $$module" $$run -timeout 40m ./...); done
 	cd test/suites/integration && $(PATIENTLY) "testing test/suites/integration/world" $(GO_SUITE) ./world
-	@$(MAKE) --no-print-directory -j2 test-integration-rest test-integration-restarts test-integration-containers test-integration-faults
+	@$(MAKE) --no-print-directory -j2 test-integration-rest test-integration-upstream test-integration-restarts test-integration-containers test-integration-faults
 
 .PHONY: announce-test
 announce-test:
@@ -118,16 +118,23 @@ announce-test:
 	@echo '    rm -rf ~/.cache/capi-talos; make clean; go clean -cache -modcache'
 
 # Tests that restart the managers, and those of machines in Pods, have management
-# clusters of their own, so that the others need not wait for them.
-RESTARTS := '^TestManagers'
+# clusters of their own, so that the others need not wait for them. So have the checks of
+# Cluster API's own framework: they bound how long managers may take that have nothing
+# else to do.
+RESTARTS := ^TestManagers
+UPSTREAM := ^TestUpstreamsFramework$$
 
 .PHONY: test-integration-restarts
 test-integration-restarts:
-	cd test/suites/integration && RACE=$(RACE) $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE) -v -timeout 40m -run $(RESTARTS) .
+	cd test/suites/integration && RACE=$(RACE) $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE) -v -timeout 40m -run '$(RESTARTS)' .
 
 .PHONY: test-integration-rest
 test-integration-rest:
-	cd test/suites/integration && RACE=$(RACE) $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE) -v -timeout 40m -skip $(RESTARTS) .
+	cd test/suites/integration && RACE=$(RACE) $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE) -v -timeout 40m -skip '$(RESTARTS)|$(UPSTREAM)' .
+
+.PHONY: test-integration-upstream
+test-integration-upstream:
+	cd test/suites/integration && RACE=$(RACE) $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE) -v -timeout 40m -run '$(UPSTREAM)' .
 
 # Machines in Pods need a management cluster that runs Pods. Most of the time they
 # are waited for.

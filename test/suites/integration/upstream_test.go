@@ -31,12 +31,11 @@ import (
 // owners tell what is wrong with the owners of an object of a kind.
 type owners = map[string]func(types.NamespacedName, []metav1.OwnerReference) error
 
-// TestUpstreamsFramework: owners and finalizers come back, with the right
-// versions, after all of them were taken away while nobody worked, and once all is
-// as it should be nobody writes any more. It takes longest, and its file comes
-// last: Go starts parallel tests from the end.
+// TestUpstreamsFramework: owners and finalizers come back, with the right versions, after
+// all of them were taken away while nobody worked, and once all is as it should be nobody
+// writes any more. It is a part of make test by itself: the framework waits no longer than
+// managers take that have no other clusters.
 func TestUpstreamsFramework(t *testing.T) {
-	t.Parallel()
 	flag.Visit(func(given *flag.Flag) {
 		if given.Name == "test.parallel" {
 			t.Fatal("run it without -parallel: Ginkgo ends the process where that was given")
