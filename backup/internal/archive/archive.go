@@ -179,6 +179,9 @@ func (a *Archive) writeData(ctx context.Context, manifest *Manifest, attempt str
 	if err != nil {
 		return store.Object{}, err
 	}
+	if encodeErr != nil {
+		return store.Object{}, errors.Join(encodeErr, a.deleteAll(ctx, []store.Object{object}))
+	}
 	if object.Bytes != sums.StoredBytes {
 		return store.Object{}, errors.Join(fmt.Errorf("%w: the store has %d bytes of %d", pipeline.ErrStored, object.Bytes, sums.StoredBytes), a.deleteAll(ctx, []store.Object{object}))
 	}

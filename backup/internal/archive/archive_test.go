@@ -204,10 +204,11 @@ func TestASnapshotThatFailsIsNoBackup(t *testing.T) {
 	early := contents(plain[:50_000])
 	_, err := archive.Write(t.Context(), draft("a", "1"), "x", early)
 	g.Expect(err).To(MatchError(pipeline.ErrTrailer))
-	gone := errors.New("the node is gone")
-	early.Snapshot = io.NopCloser(io.MultiReader(bytes.NewReader(plain[:50_000]), iotest.ErrReader(gone)))
-	_, err = archive.Write(t.Context(), draft("a", "1"), "x", early)
-	g.Expect(err).To(MatchError(gone))
+	for _, gone := range []error{errors.New("the node is gone"), io.ErrUnexpectedEOF, fmt.Errorf("stream: %w", io.EOF)} {
+		early.Snapshot = io.NopCloser(io.MultiReader(bytes.NewReader(plain[:50_000]), iotest.ErrReader(gone)))
+		_, err = archive.Write(t.Context(), draft("a", "1"), "x", early)
+		g.Expect(err).To(MatchError(gone))
+	}
 	g.Expect(keys(t, open(t, config))).To(BeEmpty())
 	g.Expect(open(t, config).Unfinished(t.Context(), "")).To(BeEmpty())
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"runtime"
@@ -137,20 +138,28 @@ func TestABombIsNotUnpacked(t *testing.T) {
 }
 
 func TestErrorsOfStreamsAreTheirOwn(t *testing.T) {
-	g := NewWithT(t)
-	broken := errors.New("connection reset")
 	plain := snapshot(3_000_000, 5)
 	stored, known := encode(t, plain)
-	_, err := Encode(io.MultiReader(bytes.NewReader(plain[:1000]), iotest.ErrReader(broken)), io.Discard)
-	g.Expect(err).To(MatchError(And(ContainSubstring("reading the snapshot"), ContainSubstring("connection reset"))))
-	_, err = Encode(bytes.NewReader(plain), failing{broken})
-	g.Expect(err).To(MatchError(And(ContainSubstring("writing what is stored"), ContainSubstring("connection reset"))))
-	err = Decode(io.MultiReader(bytes.NewReader(stored[:1000]), iotest.ErrReader(broken)), io.Discard, known)
-	g.Expect(err).To(MatchError(And(ContainSubstring("reading what is stored"), ContainSubstring("connection reset"))))
-	g.Expect(err).ToNot(MatchError(ErrStored))
-	err = Decode(bytes.NewReader(stored), failing{broken}, known)
-	g.Expect(err).To(MatchError(And(ContainSubstring("writing the snapshot"), ContainSubstring("connection reset"))))
-	g.Expect(err).ToNot(MatchError(ErrStored))
+	// What is wrapped is no end, and an end that was not expected is none.
+	for _, broken := range []error{errors.New("connection reset"), io.ErrUnexpectedEOF, fmt.Errorf("stream: %w", io.EOF)} {
+		t.Run(broken.Error(), func(t *testing.T) {
+			g := NewWithT(t)
+			_, err := Encode(io.MultiReader(bytes.NewReader(plain[:1000]), iotest.ErrReader(broken)), io.Discard)
+			g.Expect(err).To(MatchError(broken))
+			g.Expect(err).To(MatchError(ContainSubstring("reading the snapshot")))
+			_, err = Encode(bytes.NewReader(plain), failing{broken})
+			g.Expect(err).To(MatchError(broken))
+			g.Expect(err).To(MatchError(ContainSubstring("writing what is stored")))
+			err = Decode(io.MultiReader(bytes.NewReader(stored[:1000]), iotest.ErrReader(broken)), io.Discard, known)
+			g.Expect(err).To(MatchError(broken))
+			g.Expect(err).To(MatchError(ContainSubstring("reading what is stored")))
+			g.Expect(err).ToNot(MatchError(ErrStored))
+			err = Decode(bytes.NewReader(stored), failing{broken}, known)
+			g.Expect(err).To(MatchError(broken))
+			g.Expect(err).To(MatchError(ContainSubstring("writing the snapshot")))
+			g.Expect(err).ToNot(MatchError(ErrStored))
+		})
+	}
 }
 
 type failing struct{ err error }

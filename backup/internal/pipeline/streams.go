@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"errors"
 	"hash"
 	"io"
 )
@@ -19,7 +18,7 @@ type source struct {
 
 func (s *source) Read(p []byte) (int, error) {
 	n, err := s.Reader.Read(p)
-	if err != nil && !errors.Is(err, io.EOF) {
+	if err != nil && err != io.EOF { //nolint:errorlint // Readers end with this very error; what wraps it is none.
 		s.err = err
 	}
 

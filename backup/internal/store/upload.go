@@ -109,7 +109,7 @@ func (s *Store) giveUp(ctx context.Context, key, id string) error {
 
 // uploadParts sends a stream in parts, and returns these and the size of all.
 func (s *Store) uploadParts(ctx context.Context, key, id string, data io.Reader) ([]minio.CompletePart, int64, error) {
-	group, ctx := errgroup.WithContext(ctx)
+	group, uploading := errgroup.WithContext(ctx)
 	group.SetLimit(partsInFlight)
 	free := make(chan []byte, partsInFlight+1)
 	for range cap(free) {
@@ -118,7 +118,7 @@ func (s *Store) uploadParts(ctx context.Context, key, id string, data io.Reader)
 	sent := &sentParts{}
 	var size int64
 	var failed error
-	for number, more := 1, true; more && ctx.Err() == nil; number++ {
+	for number, more := 1, true; more && uploading.Err() == nil; number++ {
 		buffer := <-free
 		if buffer == nil {
 			buffer = make([]byte, partSize)
@@ -139,7 +139,7 @@ func (s *Store) uploadParts(ctx context.Context, key, id string, data io.Reader)
 		group.Go(func() error {
 			defer func() { free <- buffer }()
 
-			return s.uploadPart(ctx, key, id, number, buffer[:n], sent)
+			return s.uploadPart(uploading, key, id, number, buffer[:n], sent)
 		})
 	}
 	// Where both have failed, the end of the stream comes of the end of the upload.
@@ -149,8 +149,8 @@ func (s *Store) uploadParts(ctx context.Context, key, id string, data io.Reader)
 	if failed != nil {
 		return nil, 0, failed
 	}
-	if err := context.Cause(ctx); ctx.Err() != nil && len(sent.parts) == 0 {
-		return nil, 0, err
+	if err := ctx.Err(); err != nil {
+		return nil, 0, fmt.Errorf("uploading %s: %w", key, err)
 	}
 
 	return sent.inOrder(), size, nil
@@ -158,12 +158,20 @@ func (s *Store) uploadParts(ctx context.Context, key, id string, data io.Reader)
 
 // fill fills a buffer, and reports whether there may be more.
 func fill(buffer []byte, data io.Reader) (n int, more bool, err error) {
-	n, err = io.ReadFull(data, buffer)
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return n, false, nil
+	for n < len(buffer) {
+		read, err := data.Read(buffer[n:])
+		n += read
+		// Nothing but this very error is an end: io.ReadFull, for one, takes a connection
+		// that broke for one.
+		if err == io.EOF { //nolint:errorlint // As above.
+			return n, false, nil
+		}
+		if err != nil {
+			return n, true, err
+		}
 	}
 
-	return n, true, err
+	return n, true, nil
 }
 
 func (s *Store) uploadPart(ctx context.Context, key, id string, number int, data []byte, sent *sentParts) error {

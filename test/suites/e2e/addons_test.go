@@ -73,7 +73,8 @@ func installAddon(ctx context.Context, name string) {
 		Eventually(ctx, func() error {
 			return workloadClient(ctx, name).Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: addon}, &appsv1.Deployment{})
 		}).WithTimeout(timeout).WithPolling(interval).Should(MatchError(apierrors.IsNotFound, "not found"))
-		kubectl(ctx, name, "delete", "talosclusteraddon", addon, "--timeout="+timeout.String())
+		// What a user has brought, nobody else takes away.
+		kubectl(ctx, name, "delete", "talosclusteraddon/"+addon, "secret/"+addon, "configmap/"+addon, "--timeout="+timeout.String())
 		return "uninstalled"
 	})
 }
