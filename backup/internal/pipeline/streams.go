@@ -18,7 +18,7 @@ type source struct {
 
 func (s *source) Read(p []byte) (int, error) {
 	n, err := s.Reader.Read(p)
-	if err != nil && err != io.EOF { //nolint:errorlint // Readers end with this very error; what wraps it is none.
+	if err != nil && err != io.EOF { // Readers end with this very error; what wraps it is none.
 		s.err = err
 	}
 

@@ -163,7 +163,7 @@ func fill(buffer []byte, data io.Reader) (n int, more bool, err error) {
 		n += read
 		// Nothing but this very error is an end: io.ReadFull, for one, takes a connection
 		// that broke for one.
-		if err == io.EOF { //nolint:errorlint // As above.
+		if err == io.EOF {
 			return n, false, nil
 		}
 		if err != nil {
