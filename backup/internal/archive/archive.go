@@ -2,8 +2,6 @@ package archive
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -78,8 +76,7 @@ type Contents struct {
 //
 // It may be called again after any end. A backup of the same name and UID that is there
 // already is returned; one with another UID is an error with the reason store.Exists. What
-// a call stores before it fails is not part of any backup, and is deleted where that can
-// be.
+// a call stores before it fails is deleted where that can be and no manifest can name it.
 func (a *Archive) Write(ctx context.Context, draft Manifest, attempt string, contents Contents) (*Manifest, error) {
 	defer func() { _ = contents.Snapshot.Close() }()
 	if len(contents.Secrets) > 0 && len(contents.Recipients) == 0 {
@@ -120,8 +117,9 @@ func (a *Archive) ours(draft, found *Manifest, err error) (*Manifest, error) {
 
 func (a *Archive) write(ctx context.Context, manifest Manifest, attempt string, contents Contents) (_ *Manifest, err error) {
 	var stored []store.Object
+	mayBeBackup := false
 	defer func() {
-		if err != nil {
+		if err != nil && !mayBeBackup {
 			err = errors.Join(err, a.deleteAll(ctx, stored))
 		}
 	}()
@@ -146,7 +144,10 @@ func (a *Archive) write(ctx context.Context, manifest Manifest, attempt string, 
 	if err != nil {
 		return nil, err
 	}
+	// A manifest whose answer was lost may be there, and needs its files: they are left to
+	// Collect, but where somebody else's manifest is known to be there.
 	if _, err = a.store.Put(ctx, key, append(text, '\n')); err != nil {
+		mayBeBackup = store.ReasonOf(err) != store.Exists
 		return nil, err
 	}
 
@@ -198,7 +199,7 @@ func (a *Archive) writeSecrets(ctx context.Context, manifest *Manifest, attempt 
 	if err != nil {
 		return store.Object{}, err
 	}
-	file := File{Name: secretsFile + attempt, StoredBytes: int64(len(sealed)), StoredSHA256: sumOf(sealed)}
+	file := File{Name: secretsFile + attempt, StoredBytes: int64(len(sealed)), StoredSHA256: pipeline.SHA256(sealed)}
 	key, err := a.key(manifest.Name, file.Name)
 	if err != nil {
 		return store.Object{}, err
@@ -211,12 +212,6 @@ func (a *Archive) writeSecrets(ctx context.Context, manifest *Manifest, attempt 
 	manifest.Secrets = &file
 
 	return object, nil
-}
-
-func sumOf(data []byte) string {
-	sum := sha256.Sum256(data)
-
-	return hex.EncodeToString(sum[:])
 }
 
 // deleteAll deletes what an attempt has stored in vain, also where its caller is ending.
@@ -279,7 +274,7 @@ func (a *Archive) Secrets(ctx context.Context, manifest *Manifest, identities ..
 	if err != nil {
 		return nil, err
 	}
-	if sumOf(sealed) != manifest.Secrets.StoredSHA256 {
+	if pipeline.SHA256(sealed) != manifest.Secrets.StoredSHA256 {
 		return nil, pipeline.ErrStored
 	}
 

@@ -36,20 +36,7 @@ var (
 	bundle      = []byte("cluster:\n    secret: nobody-may-read-this\n")
 )
 
-func TestMain(m *testing.M) {
-	folder, err := os.MkdirTemp("", "s3-")
-	if err != nil {
-		panic(err)
-	}
-	if server, err = s3server.Start(context.Background(), folder); err != nil {
-		panic(err)
-	}
-	code := m.Run()
-	if err := errors.Join(server.Stop(), os.RemoveAll(folder)); err != nil {
-		panic(err)
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(s3server.Main(m, &server)) }
 
 // bucket makes a bucket, versioned or not.
 func bucket(t *testing.T, versioned bool) store.Config {
@@ -337,6 +324,36 @@ func collectAll(t *testing.T, archive *Archive) {
 	t.Helper()
 	_, err := archive.Collect(t.Context(), time.Now().Add(24*time.Hour))
 	NewWithT(t).Expect(err).ToNot(HaveOccurred())
+}
+
+// TestAManifestThatMayBeThereKeepsItsData: the answer about it is lost, and so is the
+// question whether it is there, but the server can be asked again at once.
+func TestAManifestThatMayBeThereKeepsItsData(t *testing.T) {
+	g := NewWithT(t)
+	config, plain := bucket(t, true), snapshot(1000)
+	var put, lost atomic.Bool
+	wrapped := config
+	wrapped.Wrap = func(server http.RoundTripper) http.RoundTripper {
+		return tripper(func(request *http.Request) (*http.Response, error) {
+			isManifest := strings.HasSuffix(request.URL.Path, manifestFile)
+			if isManifest && put.Load() && !lost.Swap(true) {
+				return nil, errors.New("connection reset by peer")
+			}
+			response, err := server.RoundTrip(request)
+			if err == nil && isManifest && request.Method == http.MethodPut {
+				put.Store(true)
+				return nil, errors.Join(errors.New("connection reset by peer"), response.Body.Close())
+			}
+			return response, err
+		})
+	}
+	_, err := archiveOf(t, someCluster, wrapped).Write(t.Context(), draft("a", "1"), "x", contents(plain))
+	g.Expect(store.ReasonOf(err)).To(Equal(store.Unavailable))
+	g.Expect(lost.Load()).To(BeTrue())
+	archive := archiveOf(t, someCluster, config)
+	written, err := archive.Write(t.Context(), draft("a", "1"), "y", contents(plain))
+	g.Expect(err).ToNot(HaveOccurred())
+	g.Expect(archive.Check(t.Context(), written)).To(Succeed())
 }
 
 // TestTwoManagersAtOnce: both store the same backup. One wins, both know it, and nothing

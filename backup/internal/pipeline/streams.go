@@ -50,6 +50,13 @@ func (s *sink) Write(p []byte) (int, error) {
 
 func (s *sink) sum() string { return hex.EncodeToString(s.hash.Sum(nil)) }
 
+// SHA256 is the digest of some bytes, in hex.
+func SHA256(data []byte) string {
+	sum := sha256.Sum256(data)
+
+	return hex.EncodeToString(sum[:])
+}
+
 // Sum reads a stream to its end, and returns its SHA-256 digest in hex, and its length.
 func Sum(stream io.Reader) (string, int64, error) {
 	read := newSink(io.Discard)

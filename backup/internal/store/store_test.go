@@ -29,20 +29,7 @@ var (
 	buckets atomic.Int64
 )
 
-func TestMain(m *testing.M) {
-	folder, err := os.MkdirTemp("", "s3-")
-	if err != nil {
-		panic(err)
-	}
-	if server, err = s3server.Start(context.Background(), folder); err != nil {
-		panic(err)
-	}
-	code := m.Run()
-	if err := errors.Join(server.Stop(), os.RemoveAll(folder)); err != nil {
-		panic(err)
-	}
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { os.Exit(s3server.Main(m, &server)) }
 
 // kind is what a bucket can do.
 type kind string

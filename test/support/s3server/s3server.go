@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"testing"
 	"time"
 
 	"github.com/minio/minio-go/v7"
@@ -83,6 +84,23 @@ func Start(ctx context.Context, folder string) (*Server, error) {
 	}
 
 	return server, nil
+}
+
+// Main runs the tests of a package beside a server, and returns their exit code.
+func Main(tests *testing.M, into **Server) int {
+	folder, err := os.MkdirTemp("", "s3-")
+	if err != nil {
+		panic(err)
+	}
+	if *into, err = Start(context.Background(), folder); err != nil {
+		panic(err)
+	}
+	code := tests.Run()
+	if err := errors.Join((*into).Stop(), os.RemoveAll(folder)); err != nil {
+		panic(err)
+	}
+
+	return code
 }
 
 // ended drops the error of a program that was killed.
