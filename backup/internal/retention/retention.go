@@ -5,6 +5,7 @@ package retention
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 )
@@ -123,7 +124,7 @@ func (p *Policy) rules() []rule {
 		if p.MaxAge > 0 {
 			reason = YoungReason
 		}
-		rules[0].reason, rules[0].count = reason, int(^uint(0)>>1)
+		rules[0].reason, rules[0].count = reason, math.MaxInt
 	}
 
 	return rules

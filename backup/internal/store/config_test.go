@@ -1,0 +1,98 @@
+package store
+
+import (
+	"net/http"
+	"net/url"
+	"testing"
+	"time"
+
+	"github.com/minio/minio-go/v7/pkg/credentials"
+	. "github.com/onsi/gomega"
+)
+
+func TestChecks(t *testing.T) {
+	config := bucketOf(t, plain)
+	for name, test := range map[string]struct {
+		change func(*Config)
+		want   Reason
+		says   string
+	}{
+		"all is well":       {func(*Config) {}, "", ""},
+		"a wrong secret":    {func(c *Config) { c.Credentials.SecretAccessKey = "wrong-one" }, InvalidCredentials, "correct the Secret"},
+		"an unknown key":    {func(c *Config) { c.Credentials.AccessKeyID = "nobody" }, InvalidCredentials, "correct the Secret"},
+		"an unknown bucket": {func(c *Config) { c.Bucket = "nowhere" }, NoBucket, "correct its name"},
+		"no trusted CA":     {func(c *Config) { c.CA = nil }, UntrustedCertificate, "give the CA"},
+		"another region":    {func(c *Config) { c.Region = "mars-north-1" }, Redirected, "the region of the bucket"},
+		"nobody there":      {func(c *Config) { c.Endpoint = "https://127.0.0.1:1" }, Unavailable, "refused"},
+		"a clock that is off": {func(c *Config) {
+			c.Wrap = func(http.RoundTripper) http.RoundTripper {
+				return tripper(func(r *http.Request) (*http.Response, error) {
+					return answer(r, http.StatusForbidden, "RequestTimeTooSkewed"), nil
+				})
+			}
+		}, ClockSkew, "set the clocks"},
+		"sent elsewhere": {func(c *Config) {
+			c.Wrap = func(http.RoundTripper) http.RoundTripper {
+				return tripper(func(r *http.Request) (*http.Response, error) {
+					found := answer(r, http.StatusTemporaryRedirect, "TemporaryRedirect")
+					found.Header.Set("Location", "http://169.254.169.254/latest?secret")
+					return found, nil
+				})
+			}
+		}, Redirected, "http://169.254.169.254: name the endpoint"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			changed := config
+			test.change(&changed)
+			store := open(t, changed)
+			facts, err := store.Check(t.Context(), "probe", true)
+			g.Expect(ReasonOf(err)).To(Equal(test.want), "%v", err)
+			if test.want == "" {
+				g.Expect(err).ToNot(HaveOccurred())
+				g.Expect(facts).To(Equal(Facts{}))
+				g.Expect(keys(t, store)).To(BeEmpty())
+				nothingUnfinished(t, store)
+				return
+			}
+			g.Expect(err).To(MatchError(ContainSubstring(test.says)))
+			g.Expect(err.Error()).ToNot(Or(ContainSubstring(config.Credentials.SecretAccessKey), ContainSubstring("?secret"), ContainSubstring("wrong-one")))
+		})
+	}
+}
+
+func TestConfigsThatAreNone(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*Config)
+		want   string
+	}{
+		"no URL":            {func(c *Config) { c.Endpoint = "s3.example.com" }, "is not https://host"},
+		"a path":            {func(c *Config) { c.Endpoint = "https://s3.example.com/bucket" }, "is not https://host"},
+		"a password in it":  {func(c *Config) { c.Endpoint = "https://me:it@s3.example.com" }, "is not https://host"},
+		"no credentials":    {func(c *Config) { c.Credentials = credentials.Value{} }, "no access key"},
+		"a CA that is none": {func(c *Config) { c.CA = []byte("none") }, "no certificate"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := Config{Endpoint: "https://s3.example.com", Bucket: "bucket", Credentials: credentials.Value{AccessKeyID: "a", SecretAccessKey: "b"}}
+			test.change(&config)
+			_, err := Open(config, time.Now)
+			NewWithT(t).Expect(err).To(MatchError(ContainSubstring(test.want)))
+		})
+	}
+}
+
+// TestTheBucketIsInTheName: of the host, unless the path is asked for.
+func TestTheBucketIsInTheName(t *testing.T) {
+	for pathStyle, want := range map[bool]string{true: "https://s3.example.com/bucket/", false: "https://bucket.s3.example.com/"} {
+		var asked *url.URL
+		store := meddler(func(_ http.RoundTripper, request *http.Request) (*http.Response, error) {
+			asked = request.URL
+			return answer(request, http.StatusForbidden, "AccessDenied"), nil
+		}).with(t, Config{Endpoint: "https://s3.example.com", Bucket: "bucket", PathStyle: pathStyle, Credentials: credentials.Value{AccessKeyID: "a", SecretAccessKey: "b"}})
+		_, err := store.Check(t.Context(), "key", false)
+		g := NewWithT(t)
+		g.Expect(ReasonOf(err)).To(Equal(Denied))
+		g.Expect(asked.String()).To(HavePrefix(want))
+	}
+}
