@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/iotest"
@@ -318,18 +319,20 @@ func TestACallerThatGoesCleansUp(t *testing.T) {
 	nothingUnfinished(t, store)
 }
 
-// TestAServerThatIsUnwellForAWhile: 503 and broken connections pass.
+// TestAServerThatIsUnwellForAWhile: 503 and broken connections pass. Each request is
+// counted by itself, since two parts of an upload are on their way at once.
 func TestAServerThatIsUnwellForAWhile(t *testing.T) {
 	g := NewWithT(t)
-	var requests atomic.Int64
+	var tries sync.Map
 	store := meddler(func(_ http.RoundTripper, request *http.Request) (*http.Response, error) {
-		switch requests.Add(1) % 3 {
-		case 0:
-			return nil, nil
+		count, _ := tries.LoadOrStore(request.Method+request.URL.String(), &atomic.Int64{})
+		switch count.(*atomic.Int64).Add(1) {
 		case 1:
 			return answer(request, http.StatusServiceUnavailable, "SlowDown"), nil
+		case 2:
+			return nil, errReset
 		}
-		return nil, errReset
+		return nil, nil
 	}).with(t, bucketOf(t, plain))
 	g.Expect(upload(t, store, false)).To(Succeed())
 	nothingUnfinished(t, store)
