@@ -51,7 +51,7 @@ const (
 	quiet = 3 * time.Second
 
 	// The defaults of cmd/addons.
-	concurrency, qps, burst = 100, 100, 200
+	concurrency, clusterConcurrency, qps, burst = 20, 100, 100, 200
 )
 
 // bed is a management cluster with the controllers of the provider, in this process.

@@ -200,7 +200,7 @@ func realClusters() access {
 	return access{connect: controllers.ConnectBy, cache: func(ctx context.Context, mgr ctrl.Manager, secrets client.Client) (clustercache.ClusterCache, error) {
 		return clustercache.SetupWithManager(ctx, mgr, clustercache.Options{
 			SecretClient: secrets, Client: capisetup.ClusterCacheClientOptions("crowd", clusterQPS, clusterBurst),
-		}, controller.Options{MaxConcurrentReconciles: concurrency})
+		}, controller.Options{MaxConcurrentReconciles: clusterConcurrency})
 	}}
 }
 

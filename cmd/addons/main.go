@@ -26,6 +26,11 @@ import (
 // makes while it works is most of what the manager ever has, and none of it stays.
 const gcPercent = 50
 
+// concurrency is the default of --concurrency. What takes long is not done by reconciles
+// but beside them, as --max-actions says, so that a few workers keep up with it; each has a
+// stack of its own.
+const concurrency = 20
+
 func main() {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(gcPercent)
@@ -37,6 +42,7 @@ func main() {
 	startup.Main(startup.Program{
 		Name:              "capt-addon-manager",
 		NeedsClusterCache: true,
+		Concurrency:       concurrency,
 		WatchesSecrets:    true,
 		AddToScheme:       setup.AddToScheme,
 		CacheByObject:     setup.CacheByObject(),

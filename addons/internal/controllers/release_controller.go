@@ -266,15 +266,28 @@ func (r *ReleaseReconciler) addonToReleases(ctx context.Context, object client.O
 	})
 }
 
-// releaseToReleases maps a release to the others of its cluster, which may wait for it.
+// releaseToReleases maps a release to the others of its cluster that may wait for it. Where
+// its add-on is gone, nobody knows who does, and all are asked that are not ready.
 func (r *ReleaseReconciler) releaseToReleases(ctx context.Context, object client.Object) []ctrl.Request {
 	changed, ok := object.(*addonv1.TalosClusterAddonRelease)
 	if !ok {
 		return nil
 	}
+	list := &addonv1.TalosClusterAddonList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(object.GetNamespace())); err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to list the TalosClusterAddons that may wait for a release", "object", klog.KObj(object))
+		return nil
+	}
+	addons := map[string]*addonv1.TalosClusterAddon{}
+	for i := range list.Items {
+		addons[list.Items[i].Name] = &list.Items[i]
+	}
+	other := addons[changed.Spec.AddonName]
 
 	return r.releasesThat(ctx, object.GetNamespace(), func(release *addonv1.TalosClusterAddonRelease) bool {
-		return release.Spec.ClusterName == changed.Spec.ClusterName && release.Name != changed.Name && !order.IsCurrent(release)
+		addon := addons[release.Spec.AddonName]
+
+		return release.Name != changed.Name && !order.IsCurrent(release) && addon != nil && (other == nil || order.MayWaitFor(addon, other, list.Items))
 	}, client.MatchingLabels{clusterv1.ClusterNameLabel: changed.Spec.ClusterName})
 }
 

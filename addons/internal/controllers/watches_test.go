@@ -16,6 +16,7 @@ import (
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/addons/internal/jobs"
+	"github.com/capi-talos/capi-talos/addons/internal/naming"
 	"github.com/capi-talos/capi-talos/addons/internal/release"
 )
 
@@ -89,6 +90,44 @@ func TestReleasesLookAtOthersThatTheyMayWaitFor(t *testing.T) {
 	g.Expect(awaited().Create(event.CreateEvent{Object: ready})).To(BeTrue(), "the watch was broken meanwhile")
 	g.Expect(awaited().Create(event.CreateEvent{Object: &addonv1.TalosClusterAddonRelease{}})).To(BeFalse())
 	g.Expect(awaited().Delete(event.DeleteEvent{Object: ready})).To(BeTrue())
+}
+
+func TestThoseThatMayWaitForAReleaseAreReconciled(t *testing.T) {
+	dependsOn := func(name string) func(*addonv1.TalosClusterAddon) {
+		return func(a *addonv1.TalosClusterAddon) {
+			a.Spec.DependsOn = []addonv1.AddonReference{{Name: name}}
+		}
+	}
+	b := newBed(t, clusterOf("blue", on), clusterOf("red", on), addonOf("base"), addonOf("app", dependsOn("base")), addonOf("top", dependsOn("app")), addonOf("other"),
+		addonOf("cni", func(a *addonv1.TalosClusterAddon) { a.Spec.Phase = addonv1.PhaseNetwork }))
+	for _, cluster := range []string{"blue", "red"} {
+		b.clusters.setReachable(cluster, false)
+	}
+	b.settle()
+	reconciled := func(release *addonv1.TalosClusterAddonRelease) (names []string) {
+		for _, req := range b.releases.releaseToReleases(t.Context(), release) {
+			names = append(names, req.Name)
+		}
+		return names
+	}
+	of := func(addons ...string) (names []string) {
+		for _, addon := range addons {
+			names = append(names, naming.Release(addon, "blue"))
+		}
+		return names
+	}
+	b.Expect(reconciled(b.release("base", "blue"))).To(ConsistOf(of("app", "top")))
+	b.Expect(reconciled(b.release("app", "blue"))).To(ConsistOf(of("top")))
+	b.Expect(reconciled(b.release("other", "blue"))).To(BeEmpty())
+	b.Expect(reconciled(b.release("cni", "blue"))).To(ConsistOf(of("base", "app", "top", "other")))
+	// Nobody knows who has waited for an add-on that is gone.
+	orphan := b.release("other", "blue")
+	orphan.Name, orphan.Spec.AddonName = "gone.blue", "gone"
+	b.Expect(reconciled(orphan)).To(ConsistOf(of("base", "app", "top", "other", "cni")))
+	// Who is ready waits for nobody.
+	b.clusters.setReachable("blue", true)
+	b.settle()
+	b.Expect(reconciled(b.release("cni", "blue"))).To(BeEmpty())
 }
 
 func TestTheEndOfAJobIsRecordedAtOnce(t *testing.T) {

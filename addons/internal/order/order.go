@@ -62,6 +62,13 @@ func WaitsFor(
 	return condition.Finding{}
 }
 
+// MayWaitFor reports whether an add-on may have to wait for another one in a cluster,
+// however that one is now: it depends on it, be it through others, or that one brings the
+// network.
+func MayWaitFor(addon, other *addonv1.TalosClusterAddon, addons []addonv1.TalosClusterAddon) bool {
+	return (other.Spec.Phase == addonv1.PhaseNetwork && addon.Spec.Phase != addonv1.PhaseNetwork) || way(addon.Name, other.Name, addons) != nil
+}
+
 // readyAddons are those that are ready in a cluster as they are asked for now, by their
 // names. The releases are those of the cluster.
 func readyAddons(addons []addonv1.TalosClusterAddon, releases []addonv1.TalosClusterAddonRelease) map[string]bool {
@@ -83,7 +90,10 @@ func isNetworkOf(addon *addonv1.TalosClusterAddon, cluster *clusterv1.Cluster) b
 }
 
 // Circle is the way from an add-on by dependsOn back to itself; nil when there is none.
-func Circle(name string, addons []addonv1.TalosClusterAddon) []string {
+func Circle(name string, addons []addonv1.TalosClusterAddon) []string { return way(name, name, addons) }
+
+// way is how dependsOn leads from an add-on to another one; nil when it does not.
+func way(from, to string, addons []addonv1.TalosClusterAddon) []string {
 	dependsOn := map[string][]addonv1.AddonReference{}
 	for i := range addons {
 		dependsOn[addons[i].Name] = addons[i].Spec.DependsOn
@@ -93,8 +103,8 @@ func Circle(name string, addons []addonv1.TalosClusterAddon) []string {
 	walk = func(at string, way []string) []string {
 		way = append(way, at)
 		for _, next := range dependsOn[at] {
-			if next.Name == name {
-				return append(way, name)
+			if next.Name == to {
+				return append(way, to)
 			}
 			if !seen[next.Name] {
 				seen[next.Name] = true
@@ -106,7 +116,7 @@ func Circle(name string, addons []addonv1.TalosClusterAddon) []string {
 		return nil
 	}
 
-	return walk(name, nil)
+	return walk(from, nil)
 }
 
 // Next picks the releases whose change may begin, by their place in the list. It

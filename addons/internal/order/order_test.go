@@ -34,6 +34,36 @@ func TestSelects(t *testing.T) {
 	}
 }
 
+func TestMayWaitFor(t *testing.T) {
+	addon := func(name string, phase addonv1.Phase, dependsOn ...string) addonv1.TalosClusterAddon {
+		made := addonv1.TalosClusterAddon{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: addonv1.TalosClusterAddonSpec{Phase: phase}}
+		for _, other := range dependsOn {
+			made.Spec.DependsOn = append(made.Spec.DependsOn, addonv1.AddonReference{Name: other})
+		}
+		return made
+	}
+	addons := []addonv1.TalosClusterAddon{
+		addon("network", addonv1.PhaseNetwork), addon("other network", addonv1.PhaseNetwork, "network"),
+		addon("base", ""), addon("middle", "", "base"), addon("top", "", "gone", "middle"), addon("round", "", "about"), addon("about", "", "round"),
+	}
+	waits := map[string][]string{}
+	for i := range addons {
+		for j := range addons {
+			if MayWaitFor(&addons[i], &addons[j], addons) {
+				waits[addons[i].Name] = append(waits[addons[i].Name], addons[j].Name)
+			}
+		}
+	}
+	NewWithT(t).Expect(waits).To(Equal(map[string][]string{
+		"other network": {"network"},
+		"base":          {"network", "other network"},
+		"middle":        {"network", "other network", "base"},
+		"top":           {"network", "other network", "base", "middle"},
+		"round":         {"network", "other network", "round", "about"},
+		"about":         {"network", "other network", "round", "about"},
+	}))
+}
+
 // released is a release in some state of a rollout of "new".
 func released(state string) addonv1.TalosClusterAddonRelease {
 	made := addonv1.TalosClusterAddonRelease{}

@@ -1,6 +1,7 @@
 package startup
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -51,7 +52,8 @@ type options struct {
 	logs                *logs.Options
 }
 
-func (o *options) addTo(fs *pflag.FlagSet) {
+// addTo adds the flags to fs. Those of a program have its defaults.
+func (o *options) addTo(fs *pflag.FlagSet, program Program) {
 	o.logs = logs.NewOptions()
 	logsv1.AddFlags(o.logs, fs)
 	flags.AddManagerOptions(fs, &o.manager)
@@ -64,7 +66,7 @@ func (o *options) addTo(fs *pflag.FlagSet) {
 	fs.StringVar(&o.watchFilter, "watch-filter", "", "Only objects whose label "+clusterv1.WatchLabel+" has this value are reconciled; empty means all.")
 	fs.StringVar(&o.profilerAddress, "profiler-address", "", "The address of a profiler without authentication, for example localhost:6060; empty means none. The diagnostics endpoint has one with authentication.")
 	fs.BoolVar(&o.contentionProfiling, "contention-profiling", false, "Let profiles tell where goroutines block.")
-	fs.IntVar(&o.concurrency, "concurrency", defaultConcurrency, "How many objects of one kind are reconciled at the same time.")
+	fs.IntVar(&o.concurrency, "concurrency", cmp.Or(program.Concurrency, defaultConcurrency), "How many objects of one kind are reconciled at the same time.")
 	fs.IntVar(&o.clusterConcurrency, "clustercache-concurrency", defaultConcurrency, "How many workload clusters are connected to at the same time.")
 	fs.Float32Var(&o.qps, "kube-api-qps", defaultQPS, "Queries per second to the management cluster's API server.")
 	fs.IntVar(&o.burst, "kube-api-burst", defaultBurst, "Queries in one burst to the management cluster's API server.")

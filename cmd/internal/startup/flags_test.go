@@ -31,7 +31,7 @@ func notOurs() map[string]string {
 // cluster. Only leader election has several defaults there.
 func TestFlagsAreThoseOfClusterAPI(t *testing.T) {
 	g, ours := NewWithT(t), pflag.NewFlagSet("ours", pflag.ContinueOnError)
-	(&options{}).addTo(ours)
+	(&options{}).addTo(ours, Program{})
 	out, err := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "sigs.k8s.io/cluster-api").Output()
 	g.Expect(err).NotTo(HaveOccurred())
 	source := strings.TrimSpace(string(out))
@@ -89,7 +89,7 @@ func flagsOf(g Gomega, file string) map[string]ast.Expr {
 func TestDiagnosticsAreProtectedByDefault(t *testing.T) {
 	g, opts := NewWithT(t), &options{}
 	fs := pflag.NewFlagSet("manager", pflag.ContinueOnError)
-	opts.addTo(fs)
+	opts.addTo(fs, Program{})
 	g.Expect(fs.Parse(nil)).To(Succeed())
 	g.Expect(opts.manager.DiagnosticsAddress).To(Equal(":8443"))
 	g.Expect(opts.manager.InsecureDiagnostics).To(BeFalse())
@@ -102,7 +102,7 @@ func TestLogFormats(t *testing.T) {
 		t.Run(format, func(t *testing.T) {
 			g, opts := NewWithT(t), &options{}
 			fs := pflag.NewFlagSet("manager", pflag.ContinueOnError)
-			opts.addTo(fs)
+			opts.addTo(fs, Program{})
 			g.Expect(fs.Parse([]string{"--logging-format=" + format})).To(Succeed())
 			g.Expect(logsv1.Validate(opts.logs, nil, nil)).To(BeEmpty())
 		})
@@ -113,7 +113,7 @@ func TestLogFormats(t *testing.T) {
 // by default, or say it in words.
 func TestPagesTellTheDefaults(t *testing.T) {
 	g, ours := NewWithT(t), pflag.NewFlagSet("ours", pflag.ContinueOnError)
-	(&options{}).addTo(ours)
+	(&options{}).addTo(ours, Program{})
 	compared := 0
 	for _, page := range []string{"install.md", "sizing.md"} {
 		text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", page))
@@ -128,7 +128,7 @@ func TestPagesTellTheDefaults(t *testing.T) {
 				}
 				// Written as 10m, and kept as 10m0s.
 				told := pflag.NewFlagSet("told", pflag.ContinueOnError)
-				(&options{}).addTo(told)
+				(&options{}).addTo(told, Program{})
 				g.Expect(told.Set(flag.Name, values[i])).To(Succeed(), "%s in %s", name, page)
 				g.Expect(told.Lookup(flag.Name).Value.String()).To(Equal(flag.DefValue), "%s in %s", name, page)
 				compared++

@@ -44,6 +44,8 @@ type Program struct {
 	Name string
 	// NeedsClusterCache asks for connections to workload clusters.
 	NeedsClusterCache bool
+	// Concurrency is the default of the flag --concurrency; 0 means 100.
+	Concurrency int
 	// CachedSecrets are the ends of the names of the Secrets whose data the cache keeps,
 	// because the manager reads it again and again; of all others, it keeps the metadata.
 	// Those with the kubeconfigs of clusters are kept for the cluster cache without being
@@ -66,7 +68,7 @@ type Program struct {
 func Main(program Program) {
 	opts := &options{}
 	fs := pflag.CommandLine
-	opts.addTo(fs)
+	opts.addTo(fs, program)
 	fs.SetNormalizeFunc(cliflag.WordSepNormalizeFunc)
 	fs.AddGoFlagSet(flag.CommandLine)
 	if err := fs.Set("v", "2"); err != nil {
