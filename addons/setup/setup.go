@@ -15,12 +15,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/utils/clock"
+	"k8s.io/apimachinery/pkg/util/wait"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/addons/internal/content"
@@ -40,12 +41,9 @@ const (
 	DefaultMaxActionsPerCluster = 3
 )
 
-// idleAfter is after how long without an action of Helm its memory is given back: actions
-// come in bursts, take much of it, and leave nothing.
-const idleAfter = 10 * time.Second
-
-// stackHalvings brings a stack of 16 KiB to 2 KiB.
-const stackHalvings = 3
+// memoryInterval is how often memory is given back to the system while no action of Helm is
+// under way: actions come in bursts, take much of it, and leave nothing.
+const memoryInterval = 30 * time.Second
 
 // Options are what the provider is built on.
 type Options struct {
@@ -96,7 +94,9 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	}
 	reader := &content.Reader{Cached: mgr.GetCache(), Live: mgr.GetAPIReader()}
 	work := jobs.New(ctx, jobs.Limits{Total: options.MaxActions, PerCluster: options.MaxActionsPerCluster})
-	work.OnIdle(clock.RealClock{}, idleAfter, giveBack)
+	if err := mgr.Add(givesMemoryBack(memoryInterval, work.Count, debug.FreeOSMemory)); err != nil {
+		return fmt.Errorf("setting up the add-on provider: %w", err)
+	}
 	counts := metrics.New(options.Clock, work.Count)
 	if err := counts.Register(options.Metrics); err != nil {
 		return err
@@ -140,13 +140,19 @@ func (o *Options) complete() error {
 	return o.Options.Complete(o.NeedsClusterCache())
 }
 
-// giveBack gives memory back to the system that nobody uses. The stacks of goroutines that
-// wait are part of it: each collection halves those that are hardly used, and most have
-// grown to several times the 2 KiB that waiting takes.
-func giveBack() {
-	for range stackHalvings {
-		debug.FreeOSMemory()
-	}
+// givesMemoryBack gives memory that nobody uses back to the system, again and again while no
+// action is under way. The stacks of goroutines that wait are part of it: each collection
+// halves those that are hardly used.
+func givesMemoryBack(interval time.Duration, count func() (running, waiting int), free func()) manager.Runnable {
+	return manager.RunnableFunc(func(ctx context.Context) error {
+		wait.UntilWithContext(ctx, func(context.Context) {
+			if running, _ := count(); running == 0 {
+				free()
+			}
+		}, interval)
+
+		return nil
+	})
 }
 
 // inspect reads what an archive says of itself.

@@ -279,3 +279,21 @@ data:
 	g.Expect(series.NonZero(g, registry, "capi_talos_addon_source_resolutions_total")).To(ContainElement("Available ConfigMap 2"))
 	g.Expect(series.NonZero(g, registry, "capi_talos_addon_jobs")).To(BeEmpty(), "nothing is left to do")
 }
+
+// TestMemoryIsGivenBackBetweenActions, and not while one is under way.
+func TestMemoryIsGivenBackBetweenActions(t *testing.T) {
+	g := NewWithT(t)
+	given := func(running int) (times int) {
+		ctx, cancel := context.WithCancel(t.Context())
+		asked := 0
+		g.Expect(givesMemoryBack(time.Millisecond, func() (int, int) {
+			if asked++; asked == 10 {
+				cancel()
+			}
+			return running, 0
+		}, func() { times++ }).Start(ctx)).To(Succeed())
+		return times
+	}
+	g.Expect(given(1)).To(BeZero())
+	g.Expect(given(0)).To(Equal(10))
+}

@@ -7,11 +7,9 @@ import (
 	"context"
 	"slices"
 	"sync"
-	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
@@ -50,9 +48,6 @@ type Jobs struct {
 	// running are those that run, and waiting those that were refused, in this order.
 	running []Key
 	waiting []Key
-	// idle is what OnIdle says, and resting what is to come of it.
-	idle    func() clock.Timer
-	resting clock.Timer
 }
 
 type job struct {
@@ -63,12 +58,6 @@ type job struct {
 // New returns no jobs. Those that are started end with the context.
 func New(ctx context.Context, limits Limits) *Jobs {
 	return &Jobs{ctx: ctx, limits: limits, ended: make(chan event.GenericEvent, buffered), jobs: map[types.NamespacedName]*job{}}
-}
-
-// OnIdle has something done each time that no job has been at work for a while. It is to be
-// called before the first job is started.
-func (j *Jobs) OnIdle(passing clock.WithDelayedExecution, after time.Duration, do func()) {
-	j.idle = func() clock.Timer { return passing.AfterFunc(after, do) }
 }
 
 // Events tell of releases whose job has begun something, or has ended, and of those that
@@ -90,10 +79,6 @@ func (j *Jobs) Start(key Key, work Work) bool {
 	j.running = append(j.running, key)
 	name := types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
 	j.jobs[name] = &job{}
-	if j.resting != nil {
-		j.resting.Stop()
-		j.resting = nil
-	}
 	go j.run(key, name, work)
 
 	return true
@@ -139,9 +124,6 @@ func (j *Jobs) run(key Key, name types.NamespacedName, work Work) {
 	j.jobs[name].result = &result
 	j.running = without(j.running, key)
 	next := j.next()
-	if len(j.running) == 0 && j.idle != nil {
-		j.resting = j.idle()
-	}
 	j.mu.Unlock()
 	j.tell(name)
 	if next != nil {

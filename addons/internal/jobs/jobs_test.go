@@ -3,11 +3,9 @@ package jobs
 import (
 	"context"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/types"
-	clocktesting "k8s.io/utils/clock/testing"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/addons/internal/release"
@@ -136,30 +134,4 @@ func TestAReleaseThatIsNoMoreDoesNotWait(t *testing.T) {
 	jobs.Drop(nameOf(one))
 	g.Expect(jobs.Result(nameOf(one))).To(BeNil())
 	g.Expect(counted()).To(Equal([]int{0, 0}))
-}
-
-func TestMemoryIsGivenBackAWhileAfterTheLastJob(t *testing.T) {
-	g, letGo, done := NewWithT(t), make(chan struct{}), 0
-	jobs, clock := New(t.Context(), Limits{Total: 10, PerCluster: 2}), clocktesting.NewFakeClock(time.Unix(0, 0))
-	jobs.OnIdle(clock, time.Minute, func() { done++ })
-	one, two := key("a", "blue", "one"), key("a", "blue", "two")
-	ended := func(key Key) func() *release.Result {
-		return func() *release.Result { return jobs.Result(nameOf(key)) }
-	}
-	g.Expect(jobs.Start(one, hanging(letGo))).To(BeTrue())
-	clock.Step(time.Hour)
-	g.Expect(done).To(BeZero(), "a job is at work")
-	letGo <- struct{}{}
-	g.Eventually(ended(one)).ShouldNot(BeNil())
-	clock.Step(time.Minute - 1)
-	g.Expect(done).To(BeZero())
-	g.Expect(jobs.Start(two, hanging(letGo))).To(BeTrue())
-	clock.Step(time.Hour)
-	g.Expect(done).To(BeZero(), "another one has begun meanwhile")
-	letGo <- struct{}{}
-	g.Eventually(ended(two)).ShouldNot(BeNil())
-	clock.Step(time.Minute)
-	g.Expect(done).To(Equal(1))
-	clock.Step(time.Hour)
-	g.Expect(done).To(Equal(1))
 }
