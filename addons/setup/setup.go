@@ -27,10 +27,12 @@ import (
 	"github.com/capi-talos/capi-talos/addons/internal/content"
 	"github.com/capi-talos/capi-talos/addons/internal/controllers"
 	"github.com/capi-talos/capi-talos/addons/internal/helm"
-	"github.com/capi-talos/capi-talos/addons/internal/jobs"
 	"github.com/capi-talos/capi-talos/addons/internal/metrics"
+	"github.com/capi-talos/capi-talos/addons/internal/release"
 	"github.com/capi-talos/capi-talos/addons/internal/source"
 	"github.com/capi-talos/capi-talos/addons/internal/webhooks"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/egress"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/jobs"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/provider"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 )
@@ -93,7 +95,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		return fmt.Errorf("setting up the add-on provider: %w", err)
 	}
 	reader := &content.Reader{Cached: mgr.GetCache(), Live: mgr.GetAPIReader()}
-	work := jobs.New(ctx, jobs.Limits{Total: options.MaxActions, PerCluster: options.MaxActionsPerCluster})
+	work := jobs.New[addonv1.ReleaseAction, release.Result](ctx, jobs.Limits{Total: options.MaxActions, PerCluster: options.MaxActionsPerCluster})
 	if err := mgr.Add(givesMemoryBack(memoryInterval, work.Count, debug.FreeOSMemory)); err != nil {
 		return fmt.Errorf("setting up the add-on provider: %w", err)
 	}
@@ -102,7 +104,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		return err
 	}
 	charts := counts.Charts(source.NewCharts(source.Network{
-		AllowLocal: options.AllowLocalSources, Proxy: options.Proxy, Reading: semaphore.NewWeighted(1),
+		Guard: egress.Guard{AllowLocal: options.AllowLocalSources, Proxy: options.Proxy}, Reading: semaphore.NewWeighted(1),
 	}, inspect))
 	addons := &controllers.AddonReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Content: reader, Charts: charts, Clock: options.Clock, Random: options.Random,

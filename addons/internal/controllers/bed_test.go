@@ -29,12 +29,12 @@ import (
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/addons/internal/content"
-	"github.com/capi-talos/capi-talos/addons/internal/jobs"
 	"github.com/capi-talos/capi-talos/addons/internal/metrics"
 	"github.com/capi-talos/capi-talos/addons/internal/naming"
 	"github.com/capi-talos/capi-talos/addons/internal/release"
 	helmfake "github.com/capi-talos/capi-talos/addons/internal/release/fake"
 	"github.com/capi-talos/capi-talos/addons/internal/source"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/jobs"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	"github.com/capi-talos/capi-talos/test/support/series"
 )
@@ -200,7 +200,7 @@ func (b *bed) start() {
 	reader := &content.Reader{Cached: b.client, Live: b.client}
 	b.addons = &AddonReconciler{Client: b.client, APIReader: b.client, Content: reader, Charts: b.shelf, Clock: b.clock, Random: requeue.SharedRandom{}, Recorder: b.events}
 	b.addons.init()
-	work := jobs.New(b.t.Context(), jobs.Limits{Total: 50, PerCluster: 5})
+	work := jobs.New[addonv1.ReleaseAction, release.Result](b.t.Context(), jobs.Limits{Total: 50, PerCluster: 5})
 	counts := metrics.New(b.clock, work.Count)
 	b.registry = prometheus.NewRegistry()
 	b.Expect(counts.Register(b.registry)).To(Succeed())

@@ -16,10 +16,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/addons/internal/jobs"
 	"github.com/capi-talos/capi-talos/addons/internal/release"
 	"github.com/capi-talos/capi-talos/addons/internal/source"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/jobs"
 )
 
 const (
@@ -68,7 +68,7 @@ func (r *ReleaseReconciler) act(ctx context.Context, s *releaseScope) error {
 
 // start starts a job of the release, whose result is counted and has no values in it. It
 // reports whether it does: not while too many are at work.
-func (r *ReleaseReconciler) start(s *releaseScope, work jobs.Work) bool {
+func (r *ReleaseReconciler) start(s *releaseScope, work jobs.Work[addonv1.ReleaseAction, release.Result]) bool {
 	key, hidden := jobs.Key{Namespace: s.release.Namespace, Name: s.release.Name, Cluster: s.release.Spec.ClusterName}, s.hidden
 	started := r.Jobs.Start(key, func(ctx context.Context, progress func(addonv1.ReleaseAction)) release.Result {
 		result := work(ctx, progress).Redacted(hidden.In)

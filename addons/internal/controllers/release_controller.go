@@ -27,13 +27,13 @@ import (
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/addons/internal/content"
-	"github.com/capi-talos/capi-talos/addons/internal/jobs"
 	"github.com/capi-talos/capi-talos/addons/internal/metrics"
 	"github.com/capi-talos/capi-talos/addons/internal/naming"
 	"github.com/capi-talos/capi-talos/addons/internal/order"
 	"github.com/capi-talos/capi-talos/addons/internal/release"
 	"github.com/capi-talos/capi-talos/addons/internal/values"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/jobs"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 )
@@ -71,7 +71,7 @@ type ReleaseReconciler struct {
 	// Charts are those of all sources.
 	Charts Charts
 	// Jobs carry out what takes long.
-	Jobs *jobs.Jobs
+	Jobs *jobs.Jobs[addonv1.ReleaseAction, release.Result]
 	// Metrics count what is done.
 	Metrics *metrics.Metrics
 	// Clock tells the time.

@@ -15,9 +15,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/addons/internal/jobs"
 	"github.com/capi-talos/capi-talos/addons/internal/naming"
 	"github.com/capi-talos/capi-talos/addons/internal/release"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/jobs"
 )
 
 func TestAddonsLookAtAClusterThatTheyMaySelect(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	"github.com/Masterminds/semver/v3"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/egress"
 )
 
 // maxArchive is how large the archive of a chart may be, in bytes. Helm stores a release
@@ -157,8 +158,8 @@ func (r request) failure(err error) error {
 	if said := (*Error)(nil); errors.As(err, &said) {
 		return err
 	}
-	if errors.Is(err, errForbiddenAddress) {
-		return failf(addonv1.SourceRefusedReason, "%s: %v; the manager allows it with --allow-local-sources", r.what, errForbiddenAddress)
+	if errors.Is(err, egress.ErrForbidden) {
+		return failf(addonv1.SourceRefusedReason, "%s: %v; the manager allows it with --allow-local-sources", r.what, egress.ErrForbidden)
 	}
 	if errors.Is(err, errNotHTTPS) || errors.Is(err, http.ErrSchemeMismatch) {
 		return failf(addonv1.SourceRefusedReason, "%s: %v; set insecure: AllowHTTP to allow it, where everybody on the way can change the chart", r.what, err)

@@ -18,6 +18,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/egress"
 )
 
 // recorder is a server that keeps what it was told in the header Authorization.
@@ -209,12 +210,12 @@ func TestWhatAServerSendsTheManagerToIsLookedAt(t *testing.T) {
 	t.Cleanup(outside.Close)
 	through, err := url.Parse(outside.URL)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	network := Network{Proxy: func(r *http.Request) (*url.URL, error) {
+	network := Network{Guard: egress.Guard{Proxy: func(r *http.Request) (*url.URL, error) {
 		if r.URL.Host == "charts.example.com" {
 			return through, nil
 		}
 		return nil, nil //nolint:nilnil // That is how net/http has it.
-	}, LookUp: nowhere}
+	}, LookUp: nowhere}}
 	for _, version := range []string{"1.0.0", "2.0.0"} {
 		t.Run(version, func(t *testing.T) {
 			g := NewWithT(t)
@@ -231,43 +232,6 @@ func TestWhatAServerSendsTheManagerToIsLookedAt(t *testing.T) {
 
 func nowhere(_ context.Context, _, host string) ([]netip.Addr, error) {
 	return nil, &net.DNSError{Name: host, IsNotFound: true}
-}
-
-// TestAProxyIsNotAskedForTheManagersOwnMachine: what is dialled then is the proxy, and its
-// administrator has not thought of tenants.
-func TestAProxyIsNotAskedForTheManagersOwnMachine(t *testing.T) {
-	proxy := newRecorder(t, func(w http.ResponseWriter, _ *http.Request) {
-		_, _ = fmt.Fprint(w, indexOf(entry("1.0.0", "demo.tgz", "")))
-	})
-	through, err := url.Parse(proxy.URL)
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	network := Network{Proxy: http.ProxyURL(through), LookUp: func(ctx context.Context, network, host string) ([]netip.Addr, error) {
-		if host == "rebound.example.com" {
-			return []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("169.254.169.254")}, nil
-		}
-		return nowhere(ctx, network, host)
-	}}
-	find := func(t *testing.T, host string) error {
-		t.Helper()
-		_, err := network.Find(t.Context(), addonv1.AddonSource{Repository: addonv1.RepositorySource{
-			URL: "http://" + host, Chart: "demo", Insecure: addonv1.AllowHTTP,
-		}}, Access{})
-		return err
-	}
-	for _, host := range []string{
-		"169.254.169.254", "127.0.0.1", "[::ffff:169.254.169.254]", "localhost", "LocalHost.", "x.localhost", "2852039166", "0xa9fea9fe", "0251.0376.0251.0376", "169.254.43518", "rebound.example.com",
-	} {
-		t.Run(host, func(t *testing.T) {
-			g := NewWithT(t)
-			g.Expect(find(t, host)).To(HaveField("Reason", addonv1.SourceRefusedReason))
-			g.Expect(proxy.heard()).To(BeEmpty())
-		})
-	}
-	g := NewWithT(t)
-	g.Expect(find(t, "charts.example.com")).To(Succeed(), "only the proxy knows the name")
-	g.Expect(find(t, "192.0.2.1")).To(Succeed())
-	network.AllowLocal = true
-	g.Expect(find(t, "169.254.169.254")).To(Succeed())
 }
 
 // TestIndexesThatStandForMuchAreRefused: a few kilobytes must not become gigabytes.

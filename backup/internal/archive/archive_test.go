@@ -24,6 +24,7 @@ import (
 
 	"github.com/capi-talos/capi-talos/backup/internal/pipeline"
 	"github.com/capi-talos/capi-talos/backup/internal/store"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/egress"
 	"github.com/capi-talos/capi-talos/test/support/s3server"
 )
 
@@ -43,7 +44,7 @@ func bucket(t *testing.T, versioned bool) store.Config {
 	t.Helper()
 	g := NewWithT(t)
 	config := store.Config{
-		Endpoint: server.Endpoint, Bucket: fmt.Sprintf("bucket-%d", buckets.Add(1)), PathStyle: true, CA: server.CA, Attempts: 1,
+		Endpoint: server.Endpoint, Bucket: fmt.Sprintf("bucket-%d", buckets.Add(1)), PathStyle: true, CA: server.CA, Guard: egress.Guard{AllowLocal: true}, Attempts: 1,
 		Credentials: credentials.Value{AccessKeyID: s3server.AccessKey, SecretAccessKey: s3server.SecretKey},
 	}
 	g.Expect(server.MakeBucket(t.Context(), config.Bucket, minio.MakeBucketOptions{})).To(Succeed())

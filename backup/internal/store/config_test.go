@@ -8,6 +8,8 @@ import (
 
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	. "github.com/onsi/gomega"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/egress"
 )
 
 func TestChecks(t *testing.T) {
@@ -24,6 +26,7 @@ func TestChecks(t *testing.T) {
 		"no trusted CA":     {func(c *Config) { c.CA = nil }, UntrustedCertificate, "give the CA"},
 		"another region":    {func(c *Config) { c.Region = "mars-north-1" }, Redirected, "the region of the bucket"},
 		"nobody there":      {func(c *Config) { c.Endpoint = "https://127.0.0.1:1" }, Unavailable, "refused"},
+		"the manager's own": {func(c *Config) { c.Guard = egress.Guard{} }, Refused, "name another endpoint"},
 		"a clock that is off": {func(c *Config) {
 			c.Wrap = func(http.RoundTripper) http.RoundTripper {
 				return tripper(func(r *http.Request) (*http.Response, error) {

@@ -8,6 +8,8 @@ import (
 	"net/http"
 
 	"github.com/minio/minio-go/v7"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/egress"
 )
 
 // Reason is what is wrong, as a reason of a condition.
@@ -33,6 +35,8 @@ const (
 	Full Reason = "StoreFull"
 	// Redirected is a server that sends requests elsewhere.
 	Redirected Reason = "Redirected"
+	// Refused is an address at which no server of a user may be.
+	Refused Reason = "EndpointRefused"
 	// UntrustedCertificate is one that no trusted CA has signed, or of another name.
 	UntrustedCertificate Reason = "UntrustedCertificate"
 	// Rejected is a request that the server takes for wrong, and will again.
@@ -49,6 +53,7 @@ var next = map[Reason]string{
 	ClockSkew:            "set the clocks of the manager's node and of the server",
 	Full:                 "make room there",
 	Redirected:           "name the endpoint and the region of the bucket itself",
+	Refused:              "name another endpoint; the manager allows this one with --allow-local-endpoints",
 	UntrustedCertificate: "give the CA that has signed it, and the name that is in it",
 }
 
@@ -123,6 +128,8 @@ func reason(err error) Reason {
 	switch {
 	case errors.As(err, &redirected):
 		return Redirected
+	case errors.Is(err, egress.ErrForbidden):
+		return Refused
 	case errors.As(err, &authority), errors.As(err, &name), errors.As(err, &invalid):
 		return UntrustedCertificate
 	}

@@ -9,22 +9,22 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
-	"syscall"
 	"time"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/minio/minio-go/v7/pkg/encrypt"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/egress"
 )
 
 const (
-	// dialTimeout and responseTimeout are how long a connection and the beginning of an
+	// handshakeTimeout and responseTimeout are how long a handshake and the beginning of an
 	// answer may take.
-	dialTimeout     = 10 * time.Second
-	responseTimeout = time.Minute
+	handshakeTimeout = 10 * time.Second
+	responseTimeout  = time.Minute
 	// defaultAttempts is how often a request is made that fails in a way that may pass.
 	defaultAttempts = 4
 	// defaultRegion is what servers of a single region call it.
@@ -48,10 +48,8 @@ type Config struct {
 	Encryption encrypt.ServerSide
 	// Lock is how long nothing of what is uploaded can be deleted; nil means that it can.
 	Lock *Lock
-	// Control looks at each address that is about to be connected to; nil allows all.
-	Control func(network, address string, connection syscall.RawConn) error
-	// Proxy picks the proxy of a request; nil means none.
-	Proxy func(*http.Request) (*url.URL, error)
+	// Guard says at which addresses the server may be, and how it is reached.
+	Guard egress.Guard
 
 	// Attempts is how often a request is made that fails in a way that may pass; 0 means 4.
 	Attempts int
@@ -131,9 +129,8 @@ func (c *Config) transport() (http.RoundTripper, error) {
 			return nil, errors.New("there is no certificate in the CA of the store")
 		}
 	}
-	transport := http.RoundTripper(&http.Transport{
-		DialContext: (&net.Dialer{Timeout: dialTimeout, Control: c.Control}).DialContext, Proxy: c.Proxy,
-		TLSClientConfig: trust, TLSHandshakeTimeout: dialTimeout, ResponseHeaderTimeout: responseTimeout, IdleConnTimeout: time.Minute,
+	transport := c.Guard.Transport(&http.Transport{
+		TLSClientConfig: trust, TLSHandshakeTimeout: handshakeTimeout, ResponseHeaderTimeout: responseTimeout, IdleConnTimeout: time.Minute,
 		// What is stored is what was sent.
 		DisableCompression: true,
 	})

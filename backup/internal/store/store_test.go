@@ -21,6 +21,7 @@ import (
 	"github.com/minio/minio-go/v7/pkg/credentials"
 	. "github.com/onsi/gomega"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/egress"
 	"github.com/capi-talos/capi-talos/test/support/s3server"
 )
 
@@ -45,7 +46,7 @@ func bucketOf(t *testing.T, is kind) Config {
 	t.Helper()
 	g := NewWithT(t)
 	config := Config{
-		Endpoint: server.Endpoint, Bucket: fmt.Sprintf("bucket-%d", buckets.Add(1)), PathStyle: true, CA: server.CA,
+		Endpoint: server.Endpoint, Bucket: fmt.Sprintf("bucket-%d", buckets.Add(1)), PathStyle: true, CA: server.CA, Guard: egress.Guard{AllowLocal: true},
 		Credentials: credentials.Value{AccessKeyID: s3server.AccessKey, SecretAccessKey: s3server.SecretKey},
 	}
 	administrator := open(t, config)

@@ -3,6 +3,7 @@ package talosclient
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -98,21 +99,29 @@ func answering(calls *answers, resources state.CoreState) *node {
 // calls are the calls of a node, by name, as far as they have an error.
 func calls(n *node) map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
-		"WatchMachineStatus":    func(ctx context.Context) error { return n.WatchMachineStatus(ctx, func(MachineStatus) {}) },
-		"Version":               func(ctx context.Context) error { _, err := n.Version(ctx); return err },
-		"MachineStatus":         func(ctx context.Context) error { _, err := n.MachineStatus(ctx); return err },
-		"Hardware":              func(ctx context.Context) error { _, err := n.Hardware(ctx); return err },
-		"Volumes":               func(ctx context.Context) error { _, err := n.Volumes(ctx); return err },
-		"Addresses":             func(ctx context.Context) error { _, err := n.Addresses(ctx); return err },
-		"Hostname":              func(ctx context.Context) error { _, err := n.Hostname(ctx); return err },
-		"StaticPods":            func(ctx context.Context) error { _, err := n.StaticPods(ctx); return err },
-		"Manifests":             func(ctx context.Context) error { _, err := n.Manifests(ctx); return err },
-		"ProviderID":            func(ctx context.Context) error { _, err := n.ProviderID(ctx); return err },
-		"EtcdSpec":              func(ctx context.Context) error { _, err := n.EtcdSpec(ctx); return err },
-		"EtcdDataExists":        func(ctx context.Context) error { _, err := n.EtcdDataExists(ctx); return err },
-		"EtcdMembers":           func(ctx context.Context) error { _, err := n.EtcdMembers(ctx); return err },
-		"EtcdStatus":            func(ctx context.Context) error { _, err := n.EtcdStatus(ctx); return err },
-		"EtcdAlarms":            func(ctx context.Context) error { _, err := n.EtcdAlarms(ctx); return err },
+		"WatchMachineStatus": func(ctx context.Context) error { return n.WatchMachineStatus(ctx, func(MachineStatus) {}) },
+		"Version":            func(ctx context.Context) error { _, err := n.Version(ctx); return err },
+		"MachineStatus":      func(ctx context.Context) error { _, err := n.MachineStatus(ctx); return err },
+		"Hardware":           func(ctx context.Context) error { _, err := n.Hardware(ctx); return err },
+		"Volumes":            func(ctx context.Context) error { _, err := n.Volumes(ctx); return err },
+		"Addresses":          func(ctx context.Context) error { _, err := n.Addresses(ctx); return err },
+		"Hostname":           func(ctx context.Context) error { _, err := n.Hostname(ctx); return err },
+		"StaticPods":         func(ctx context.Context) error { _, err := n.StaticPods(ctx); return err },
+		"Manifests":          func(ctx context.Context) error { _, err := n.Manifests(ctx); return err },
+		"ProviderID":         func(ctx context.Context) error { _, err := n.ProviderID(ctx); return err },
+		"EtcdSpec":           func(ctx context.Context) error { _, err := n.EtcdSpec(ctx); return err },
+		"EtcdDataExists":     func(ctx context.Context) error { _, err := n.EtcdDataExists(ctx); return err },
+		"EtcdMembers":        func(ctx context.Context) error { _, err := n.EtcdMembers(ctx); return err },
+		"EtcdStatus":         func(ctx context.Context) error { _, err := n.EtcdStatus(ctx); return err },
+		"EtcdAlarms":         func(ctx context.Context) error { _, err := n.EtcdAlarms(ctx); return err },
+		"EtcdSnapshot": func(ctx context.Context) error {
+			snapshot, err := n.EtcdSnapshot(ctx)
+			if err != nil {
+				return err
+			}
+			_, err = io.ReadAll(snapshot)
+			return errors.Join(err, snapshot.Close())
+		},
 		"Services":              func(ctx context.Context) error { _, err := n.Services(ctx); return err },
 		"ApplyConfiguration":    func(ctx context.Context) error { return n.ApplyConfiguration(ctx, nil) },
 		"Bootstrap":             n.Bootstrap,
@@ -127,7 +136,7 @@ func calls(n *node) map[string]func(context.Context) error {
 func TestACallThatFailsIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	silent := calls(answering(&answers{end: status.Error(codes.Unavailable, "gone")}, namespaced.NewState(inmem.Build)))
-	for name := range strings.FieldsSeq(`Version Hardware EtcdDataExists EtcdMembers EtcdStatus EtcdAlarms Services
+	for name := range strings.FieldsSeq(`Version Hardware EtcdDataExists EtcdMembers EtcdStatus EtcdAlarms EtcdSnapshot Services
 		ApplyConfiguration Bootstrap Restart EtcdLeave EtcdForfeitLeadership EtcdRemoveMember`) {
 		NewWithT(t).Expect(silent[name](t.Context())).To(MatchError(ContainSubstring("gone")), name)
 	}
@@ -184,9 +193,9 @@ func TestAnswersAreToldAsTheyAre(t *testing.T) {
 		{ID: 1, Hostname: "a", PeerURLs: []string{"https://10.0.0.1:2380"}, ClientURLs: []string{"https://10.0.0.1:2379"}}, {ID: 2, Hostname: "b"}, {ID: 3, Hostname: "c", Learner: true},
 	}))
 	g.Expect(told(&machine.EtcdStatusResponse{Messages: []*machine.EtcdStatus{{MemberStatus: &machine.EtcdMemberStatus{
-		MemberId: 1, Leader: 2, RaftTerm: 3, RaftIndex: 4, RaftAppliedIndex: 5, DbSize: 6, DbSizeInUse: 7, IsLearner: true, Errors: []string{"e"},
+		MemberId: 1, Leader: 2, RaftTerm: 3, RaftIndex: 4, RaftAppliedIndex: 5, DbSize: 6, DbSizeInUse: 7, IsLearner: true, Errors: []string{"e"}, ProtocolVersion: "3.6.12",
 	}}}}).EtcdStatus(t.Context())).To(Equal(EtcdStatus{
-		MemberID: 1, Leader: 2, RaftTerm: 3, RaftIndex: 4, RaftAppliedIndex: 5, DBSizeBytes: 6, DBSizeInUseBytes: 7, Learner: true, Errors: []string{"e"},
+		MemberID: 1, Leader: 2, RaftTerm: 3, RaftIndex: 4, RaftAppliedIndex: 5, DBSizeBytes: 6, DBSizeInUseBytes: 7, Learner: true, Errors: []string{"e"}, Version: "3.6.12",
 	}))
 	g.Expect(told(&machine.EtcdAlarmListResponse{Messages: []*machine.EtcdAlarm{{MemberAlarms: []*machine.EtcdMemberAlarm{
 		{MemberId: 1}, {MemberId: 2, Alarm: machine.EtcdMemberAlarm_CORRUPT}, {MemberId: 3, Alarm: machine.EtcdMemberAlarm_NOSPACE},

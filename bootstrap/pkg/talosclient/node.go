@@ -245,7 +245,7 @@ func (n *node) EtcdStatus(ctx context.Context) (EtcdStatus, error) {
 	return EtcdStatus{
 		MemberID: s.GetMemberId(), Leader: s.GetLeader(), RaftTerm: s.GetRaftTerm(), RaftIndex: s.GetRaftIndex(),
 		RaftAppliedIndex: s.GetRaftAppliedIndex(), DBSizeBytes: s.GetDbSize(), DBSizeInUseBytes: s.GetDbSizeInUse(),
-		Learner: s.GetIsLearner(), Errors: s.GetErrors(),
+		Learner: s.GetIsLearner(), Errors: s.GetErrors(), Version: s.GetProtocolVersion(),
 	}, nil
 }
 
@@ -306,6 +306,30 @@ func (n *node) EtcdAlarms(ctx context.Context) ([]EtcdAlarm, error) {
 		}
 	}
 	return alarms, nil
+}
+
+// EtcdSnapshot implements Node.
+func (n *node) EtcdSnapshot(ctx context.Context) (io.ReadCloser, error) {
+	// The SDK reads on until its context ends, also when nobody reads what it has read.
+	ctx, cancel := context.WithCancel(ctx)
+	stream, err := n.Client.EtcdSnapshot(ctx, &machine.EtcdSnapshotRequest{})
+	if err != nil {
+		cancel()
+		return nil, fmt.Errorf("beginning a snapshot of etcd: %w", err)
+	}
+	return &snapshotStream{ReadCloser: stream, cancel: cancel}, nil
+}
+
+// snapshotStream ends its call when it is closed.
+type snapshotStream struct {
+	io.ReadCloser
+	cancel context.CancelFunc
+}
+
+// Close implements io.Closer.
+func (s *snapshotStream) Close() error {
+	s.cancel()
+	return s.ReadCloser.Close()
 }
 
 // Services implements Node.

@@ -7,6 +7,7 @@ package talosclient
 import (
 	"context"
 	"errors"
+	"io"
 	"net/url"
 	"slices"
 	"time"
@@ -160,6 +161,13 @@ type Node interface {
 	// EtcdRemoveMember takes another member out of etcd through this node's.
 	// ErrMemberNotFound when there is no such member (any more).
 	EtcdRemoveMember(ctx context.Context, id uint64) error
+	// EtcdSnapshot streams the database of this node's own member as etcd gives it, with
+	// the SHA-256 checksum of all before in the last 32 bytes. Where Talos cannot read on,
+	// the stream ends as if it were complete
+	// (internal/app/machined/internal/server/v1alpha1/v1alpha1_server.go, EtcdSnapshot):
+	// the checksum alone tells. It has no deadline of its own, and ends with ctx. The
+	// caller closes it, before the Node.
+	EtcdSnapshot(ctx context.Context) (io.ReadCloser, error)
 	// Services are the Talos system services of this node.
 	Services(ctx context.Context) ([]Service, error)
 	// StaticPods are the static Pods of this node as its kubelet reports them.
@@ -362,6 +370,8 @@ type EtcdStatus struct {
 	DBSizeInUseBytes int64
 	Learner          bool
 	Errors           []string
+	// Version is the version of etcd that runs, without a "v".
+	Version string
 }
 
 // EtcdAlarm is an alarm of one member ("NOSPACE", "CORRUPT").

@@ -12,10 +12,10 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/capimachine"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
-	"github.com/capi-talos/capi-talos/controlplane/internal/nodes"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
@@ -140,7 +140,7 @@ func (r *Reconciler) interval(s *scope, after plan.Recheck) time.Duration {
 func (r *Reconciler) intervalByHealth(s *scope) time.Duration {
 	var provisioned []*clusterv1.Machine
 	for _, machine := range s.machines {
-		if nodes.IsProvisioned(machine) {
+		if capimachine.IsProvisioned(machine) {
 			provisioned = append(provisioned, machine)
 		}
 	}
@@ -164,7 +164,7 @@ func (r *Reconciler) intervalByHealth(s *scope) time.Duration {
 func (s *scope) onlyWaits() bool {
 	waits := slices.Contains([]plan.Action{plan.WaitForInfrastructure, plan.WaitForEndpoint, plan.WaitForMachine}, s.decision.Action)
 
-	return waits && !slices.ContainsFunc(s.machines, nodes.IsProvisioned)
+	return waits && !slices.ContainsFunc(s.machines, capimachine.IsProvisioned)
 }
 
 // isHealthy reports whether the API server and the nodes of Machines are healthy.

@@ -17,10 +17,10 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/capimachine"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
-	"github.com/capi-talos/capi-talos/controlplane/internal/nodes"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
@@ -105,7 +105,7 @@ func (r *Reconciler) machineFacts(s *scope, machine *clusterv1.Machine, judged e
 		Created:       machine.CreationTimestamp.Time,
 		ProviderID:    machine.Spec.ProviderID,
 		FailureDomain: failureDomain(machine),
-		Provisioned:   nodes.IsProvisioned(machine),
+		Provisioned:   capimachine.IsProvisioned(machine),
 		Held:          s.parts[machine.Name].held(),
 		Configured:    machine.Spec.Bootstrap.DataSecretName != nil,
 		Outdated:      len(s.outdated[machine.Name]) > 0,
@@ -145,7 +145,7 @@ func (r *Reconciler) peerAddresses(machine *clusterv1.Machine, infraMachine *uns
 	if len(node.EtcdAddresses) > 0 {
 		return node.EtcdAddresses
 	}
-	hosts, sure := r.infrastructure.PeerAddresses(infraMachine, nodes.Addresses(machine))
+	hosts, sure := r.infrastructure.PeerAddresses(infraMachine, capimachine.Addresses(machine))
 	if !sure && node.Err == nil {
 		return nil
 	}

@@ -16,9 +16,9 @@ import (
 	"sigs.k8s.io/cluster-api/util/version"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/capimachine"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
-	"github.com/capi-talos/capi-talos/controlplane/internal/nodes"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
@@ -81,7 +81,7 @@ func machineHealth(s *scope, machine *clusterv1.Machine) []metav1.Condition {
 	if s.parts[machine.Name].held() {
 		return health.Unknown("The Machine waits for its turn to join")
 	}
-	if !nodes.IsProvisioned(machine) {
+	if !capimachine.IsProvisioned(machine) {
 		return health.Unknown("Waiting for the infrastructure of the Machine to be provisioned")
 	}
 	if s.bundle == nil {

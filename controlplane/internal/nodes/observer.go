@@ -9,6 +9,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrl "sigs.k8s.io/controller-runtime"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/capimachine"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
@@ -66,7 +67,7 @@ func (o Observer) Ask(ctx context.Context, machines []*clusterv1.Machine, creden
 		found     = NotAsked(machines)
 	)
 	for _, machine := range machines {
-		if !IsProvisioned(machine) {
+		if !capimachine.IsProvisioned(machine) {
 			continue
 		}
 		group.Go(func() {
@@ -106,7 +107,7 @@ func (o Observer) watch(ctx context.Context, machine *clusterv1.Machine, facts h
 // Target is how the node of a Machine is reached, and recognized: first where it answered
 // last.
 func (o Observer) Target(machine *clusterv1.Machine) talosclient.Target {
-	addresses, last := Addresses(machine), o.Memory.Reached(KeyOf(machine))
+	addresses, last := capimachine.Addresses(machine), o.Memory.Reached(KeyOf(machine))
 	slices.SortStableFunc(addresses, func(a, b string) int {
 		switch last {
 		case a:

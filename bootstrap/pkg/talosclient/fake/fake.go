@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"sync"
 
@@ -123,6 +124,8 @@ type Machine struct {
 	OnBootstrap func(m *Machine) error
 	OnForfeit   func(m *Machine) error
 	OnLeave     func(m *Machine) error
+	// OnSnapshot gives the snapshot of etcd; nil has none.
+	OnSnapshot func(m *Machine) (io.ReadCloser, error)
 	// OnRemoveMember is given the ID of the member to remove.
 	OnRemoveMember func(m *Machine, id uint64) error
 

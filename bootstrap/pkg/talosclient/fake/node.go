@@ -2,7 +2,9 @@ package fake
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
@@ -212,6 +214,16 @@ func (n *node) EtcdRemoveMember(_ context.Context, id uint64) error {
 		return talosclient.ErrMemberNotFound
 	}
 	return n.machine.OnRemoveMember(n.machine, id)
+}
+
+func (n *node) EtcdSnapshot(context.Context) (io.ReadCloser, error) {
+	if err := n.machine.fault("EtcdSnapshot"); err != nil {
+		return nil, err
+	}
+	if n.machine.OnSnapshot == nil {
+		return nil, errors.New("the machine has no snapshot")
+	}
+	return n.machine.OnSnapshot(n.machine)
 }
 
 func (n *node) Services(context.Context) ([]talosclient.Service, error) {

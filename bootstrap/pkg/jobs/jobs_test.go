@@ -5,21 +5,25 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-
-	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/addons/internal/release"
 )
 
+type step string
+
+const working step = "working"
+
+type result struct{ count int }
+
 // hanging is work that hangs until it is let go.
-func hanging(letGo <-chan struct{}) Work {
-	return func(ctx context.Context, progress func(addonv1.ReleaseAction)) release.Result {
-		progress(addonv1.ActionInstall)
+func hanging(letGo <-chan struct{}) Work[step, result] {
+	return func(ctx context.Context, progress func(step)) result {
+		progress(working)
 		select {
 		case <-letGo:
 		case <-ctx.Done():
 		}
-		return release.Result{Failures: 7}
+		return result{count: 7}
 	}
 }
 
@@ -31,10 +35,10 @@ func nameOf(key Key) types.NamespacedName {
 	return types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
 }
 
-func told(g *WithT, jobs *Jobs) string {
+func told(g *WithT, jobs *Jobs[step, result]) string {
 	var name string
 	g.Eventually(jobs.Events()).Should(Receive(HaveField("Object", Satisfy(func(object any) bool {
-		made, is := object.(*addonv1.TalosClusterAddonRelease)
+		made, is := object.(*metav1.PartialObjectMetadata)
 		name = made.Name
 		return is
 	}))))
@@ -44,16 +48,16 @@ func told(g *WithT, jobs *Jobs) string {
 
 func TestTheLifeOfAJob(t *testing.T) {
 	g, letGo := NewWithT(t), make(chan struct{})
-	jobs, one := New(t.Context(), Limits{Total: 10, PerCluster: 2}), key("a", "blue", "one")
+	jobs, one := New[step, result](t.Context(), Limits{Total: 10, PerCluster: 2}), key("a", "blue", "one")
 	_, running := jobs.Running(nameOf(one))
 	g.Expect(running).To(BeFalse())
 	g.Expect(jobs.Result(nameOf(one))).To(BeNil())
 
 	g.Expect(jobs.Start(one, hanging(letGo))).To(BeTrue())
 	g.Expect(told(g, jobs)).To(Equal("one"))
-	action, running := jobs.Running(nameOf(one))
+	doing, running := jobs.Running(nameOf(one))
 	g.Expect(running).To(BeTrue())
-	g.Expect(action).To(Equal(addonv1.ActionInstall))
+	g.Expect(doing).To(Equal(working))
 	jobs.Forget(nameOf(one), nil)
 	_, running = jobs.Running(nameOf(one))
 	g.Expect(running).To(BeTrue(), "what runs is not forgotten")
@@ -62,7 +66,7 @@ func TestTheLifeOfAJob(t *testing.T) {
 	g.Expect(told(g, jobs)).To(Equal("one"))
 	_, running = jobs.Running(nameOf(one))
 	g.Expect(running).To(BeFalse())
-	g.Expect(jobs.Result(nameOf(one))).To(HaveField("Failures", int32(7)))
+	g.Expect(jobs.Result(nameOf(one))).To(Equal(&result{count: 7}))
 	ended := jobs.Result(nameOf(one))
 	g.Expect(jobs.Start(one, hanging(letGo))).To(BeTrue())
 	g.Expect(told(g, jobs)).To(Equal("one"))
@@ -77,7 +81,7 @@ func TestTheLifeOfAJob(t *testing.T) {
 // whoever was refused is told when there is room.
 func TestNobodyTakesAllJobs(t *testing.T) {
 	g, letGo := NewWithT(t), make(chan struct{})
-	jobs := New(t.Context(), Limits{Total: 8, PerCluster: 2})
+	jobs := New[step, result](t.Context(), Limits{Total: 8, PerCluster: 2})
 	start := func(key Key) bool {
 		started := jobs.Start(key, hanging(letGo))
 		if started {
@@ -107,9 +111,9 @@ func TestNobodyTakesAllJobs(t *testing.T) {
 	g.Expect(woken).To(ContainElements("a3", "a6", "b3"))
 }
 
-func TestAReleaseThatIsNoMoreDoesNotWait(t *testing.T) {
+func TestAnObjectThatIsNoMoreDoesNotWait(t *testing.T) {
 	g, letGo := NewWithT(t), make(chan struct{})
-	jobs := New(t.Context(), Limits{Total: 1, PerCluster: 1})
+	jobs := New[step, result](t.Context(), Limits{Total: 1, PerCluster: 1})
 	counted := func() []int {
 		running, waiting := jobs.Count()
 		return []int{running, waiting}

@@ -1,6 +1,6 @@
 // Package jobs carries out what takes long beside the reconciles that have begun it, so
 // that a worker is free for other clusters meanwhile. What is at work is known to this
-// process alone: after a restart it is found in Helm's own records.
+// process alone: after a restart it is found where the work leaves its traces.
 package jobs
 
 import (
@@ -12,8 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 
-	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/addons/internal/release"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 )
 
@@ -22,51 +20,52 @@ const buffered = 1024
 
 // Limits bound how many jobs run at a time. Both are required.
 type Limits struct {
-	// Total is how many may run, and PerCluster how many of one cluster: one whose Pods
-	// never become ready must not keep the others waiting. A namespace gets at most half
+	// Total is how many may run, and PerCluster how many of one cluster: one that hangs
+	// must not keep the others waiting. A namespace gets at most half
 	// of those that others leave.
 	Total, PerCluster int
 }
 
 // Work is what a job does. It tells progress what it is about to do.
-type Work func(ctx context.Context, progress func(addonv1.ReleaseAction)) release.Result
+type Work[Step ~string, Result any] func(ctx context.Context, progress func(Step)) Result
 
-// Key is a release and its cluster, in one namespace.
+// Key is an object that has a job, and its cluster, in one namespace.
 type Key struct {
 	Namespace, Name, Cluster string
 }
 
-// Jobs are the jobs of a process.
-type Jobs struct {
+// Jobs are the jobs of a process: what each is doing is a Step, and how it has ended a
+// Result.
+type Jobs[Step ~string, Result any] struct {
 	// ctx ends with the manager.
 	ctx    context.Context //nolint:containedctx // Jobs outlive the reconciles that begin them.
 	limits Limits
 	ended  chan event.GenericEvent
 
 	mu   sync.Mutex
-	jobs map[types.NamespacedName]*job
+	jobs map[types.NamespacedName]*job[Step, Result]
 	// running are those that run, and waiting those that were refused, in this order.
 	running []Key
 	waiting []Key
 }
 
-type job struct {
-	action addonv1.ReleaseAction
-	result *release.Result
+type job[Step ~string, Result any] struct {
+	step   Step
+	result *Result
 }
 
 // New returns no jobs. Those that are started end with the context.
-func New(ctx context.Context, limits Limits) *Jobs {
-	return &Jobs{ctx: ctx, limits: limits, ended: make(chan event.GenericEvent, buffered), jobs: map[types.NamespacedName]*job{}}
+func New[Step ~string, Result any](ctx context.Context, limits Limits) *Jobs[Step, Result] {
+	return &Jobs[Step, Result]{ctx: ctx, limits: limits, ended: make(chan event.GenericEvent, buffered), jobs: map[types.NamespacedName]*job[Step, Result]{}}
 }
 
-// Events tell of releases whose job has begun something, or has ended, and of those that
+// Events tell of objects whose job has begun something, or has ended, and of those that
 // may try to start one again.
-func (j *Jobs) Events() <-chan event.GenericEvent { return j.ended }
+func (j *Jobs[Step, Result]) Events() <-chan event.GenericEvent { return j.ended }
 
-// Start starts a job for a release that has none, and reports whether it does: not while
+// Start starts a job for an object that has none, and reports whether it does: not while
 // too many are at work. Then an event tells when to try again.
-func (j *Jobs) Start(key Key, work Work) bool {
+func (j *Jobs[Step, Result]) Start(key Key, work Work[Step, Result]) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if !j.admits(key) {
@@ -78,14 +77,14 @@ func (j *Jobs) Start(key Key, work Work) bool {
 	j.waiting = without(j.waiting, key)
 	j.running = append(j.running, key)
 	name := types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
-	j.jobs[name] = &job{}
+	j.jobs[name] = &job[Step, Result]{}
 	go j.run(key, name, work)
 
 	return true
 }
 
 // admits reports whether a job may begin now.
-func (j *Jobs) admits(key Key) bool {
+func (j *Jobs[Step, Result]) admits(key Key) bool {
 	ofCluster, ofNamespace := 0, 0
 	for _, other := range j.running {
 		if other.Namespace != key.Namespace {
@@ -101,8 +100,8 @@ func (j *Jobs) admits(key Key) bool {
 	return ofCluster < j.limits.PerCluster && ofNamespace < share && len(j.running) < j.limits.Total
 }
 
-// Count returns how many jobs run, and how many releases wait for one.
-func (j *Jobs) Count() (running, waiting int) {
+// Count returns how many jobs run, and how many objects wait for one.
+func (j *Jobs[Step, Result]) Count() (running, waiting int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 
@@ -113,10 +112,10 @@ func without(keys []Key, key Key) []Key {
 	return slices.DeleteFunc(keys, func(other Key) bool { return other == key })
 }
 
-func (j *Jobs) run(key Key, name types.NamespacedName, work Work) {
-	result := work(j.ctx, func(action addonv1.ReleaseAction) {
+func (j *Jobs[Step, Result]) run(key Key, name types.NamespacedName, work Work[Step, Result]) {
+	result := work(j.ctx, func(step Step) {
 		j.mu.Lock()
-		j.jobs[name].action = action
+		j.jobs[name].step = step
 		j.mu.Unlock()
 		j.tell(name)
 	})
@@ -132,7 +131,7 @@ func (j *Jobs) run(key Key, name types.NamespacedName, work Work) {
 }
 
 // next is the first of those that wait and could begin; nil when there is none.
-func (j *Jobs) next() *Key {
+func (j *Jobs[Step, Result]) next() *Key {
 	for _, key := range j.waiting {
 		if j.admits(key) {
 			j.waiting = without(slices.Clone(j.waiting), key)
@@ -143,16 +142,16 @@ func (j *Jobs) next() *Key {
 	return nil
 }
 
-func (j *Jobs) tell(name types.NamespacedName) {
-	object := &addonv1.TalosClusterAddonRelease{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
+func (j *Jobs[Step, Result]) tell(name types.NamespacedName) {
+	object := &metav1.PartialObjectMetadata{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
 	select {
 	case j.ended <- event.GenericEvent{Object: object}:
 	case <-j.ctx.Done():
 	}
 }
 
-// Running reports whether a job of a release is at work, and what it is doing.
-func (j *Jobs) Running(name types.NamespacedName) (addonv1.ReleaseAction, bool) {
+// Running reports whether a job of an object is at work, and what it is doing.
+func (j *Jobs[Step, Result]) Running(name types.NamespacedName) (Step, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	found := j.jobs[name]
@@ -160,12 +159,12 @@ func (j *Jobs) Running(name types.NamespacedName) (addonv1.ReleaseAction, bool) 
 		return "", false
 	}
 
-	return found.action, true
+	return found.step, true
 }
 
-// Result is how the last job of a release has ended; nil when none has. It stays until it
+// Result is how the last job of an object has ended; nil when none has. It stays until it
 // is forgotten.
-func (j *Jobs) Result(name types.NamespacedName) *release.Result {
+func (j *Jobs[Step, Result]) Result(name types.NamespacedName) *Result {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if found := j.jobs[name]; found != nil {
@@ -175,9 +174,9 @@ func (j *Jobs) Result(name types.NamespacedName) *release.Result {
 	return nil
 }
 
-// Forget forgets how a job of a release has ended, once that is recorded. Another job that
+// Forget forgets how a job of an object has ended, once that is recorded. Another job that
 // was started meanwhile is not forgotten.
-func (j *Jobs) Forget(name types.NamespacedName, recorded *release.Result) {
+func (j *Jobs[Step, Result]) Forget(name types.NamespacedName, recorded *Result) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if found := j.jobs[name]; found != nil && found.result != nil && found.result == recorded {
@@ -185,8 +184,8 @@ func (j *Jobs) Forget(name types.NamespacedName, recorded *release.Result) {
 	}
 }
 
-// Drop forgets a release that is no more: how its job has ended, and that it waits for one.
-func (j *Jobs) Drop(name types.NamespacedName) {
+// Drop forgets an object that is no more: how its job has ended, and that it waits for one.
+func (j *Jobs[Step, Result]) Drop(name types.NamespacedName) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if found := j.jobs[name]; found != nil && found.result != nil {
