@@ -44,7 +44,7 @@ func TestImportRulesKnowAllProviders(t *testing.T) {
 		"api":    {},
 		"shared": {module + "bootstrap/api/", module + "bootstrap/pkg/", module + "test/"},
 		// There is no provider of backups yet, but what it will be made of.
-		"providers": {module + "bootstrap/pkg/", module + "test/", module + "backup/internal/"},
+		"providers": {module + "bootstrap/pkg/", module + "test/", module + "backup/api/", module + "backup/internal/"},
 		"managers":  {module + "bootstrap/pkg/", module + "cmd/internal/"},
 	}
 	for _, provider := range ours {

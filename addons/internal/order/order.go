@@ -8,25 +8,22 @@ import (
 	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/labels"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 )
 
 // Selects reports whether an add-on selects a Cluster.
 func Selects(addon *addonv1.TalosClusterAddon, cluster metav1.Object) (bool, error) {
-	if addon.Spec.MatchAll != nil && *addon.Spec.MatchAll {
-		return true, nil
-	}
-	selector, err := metav1.LabelSelectorAsSelector(&addon.Spec.ClusterSelector)
+	selected, err := objects.Selects(addon.Spec.ClusterSelector, addon.Spec.MatchAll, cluster)
 	if err != nil {
 		return false, fmt.Errorf("reading clusterSelector of TalosClusterAddon %s: %w", addon.Name, err)
 	}
 
-	return !selector.Empty() && selector.Matches(labels.Set(cluster.GetLabels())), nil
+	return selected, nil
 }
 
 // WaitsFor says which other add-ons an add-on waits for in a cluster; nothing when it waits

@@ -426,12 +426,21 @@ func TestClustersAreApart(t *testing.T) {
 		_, err := archiveOf(t, cluster, config).Write(t.Context(), draft("a", fmt.Sprint(i)), "x", contents(snapshot(1000)))
 		g.Expect(err).ToNot(HaveOccurred())
 	}
-	var all []Found
-	for found, err := range All(t.Context(), open(t, config), "some/prefix") {
-		g.Expect(err).ToNot(HaveOccurred())
-		all = append(all, found)
+	for namespace, count := range map[string]int{"team": 4, "team-prod": 1, "te": 1, "t": 0} {
+		var all []Found
+		for found, err := range All(t.Context(), open(t, config), "some/prefix", namespace) {
+			g.Expect(err).ToNot(HaveOccurred())
+			g.Expect(found.Cluster.Namespace).To(Equal(namespace))
+			all = append(all, found)
+		}
+		g.Expect(all).To(HaveLen(count), namespace)
 	}
-	g.Expect(all).To(HaveLen(len(clusters)))
+	for _, err := range All(t.Context(), open(t, config), "some/prefix", "team/prod") {
+		g.Expect(err).To(MatchError(ContainSubstring("cannot be a folder")))
+	}
+	g.Expect(Probe("/some/prefix/", "team")).To(Equal("some/prefix/clusters/team/probe"))
+	_, err := Probe("", "..")
+	g.Expect(err).To(MatchError(ContainSubstring("cannot be a folder")))
 	for i, cluster := range clusters {
 		archive := archiveOf(t, cluster, config)
 		g.Expect(archive.Names(t.Context())).To(Equal([]string{"a"}))

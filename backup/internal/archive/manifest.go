@@ -33,6 +33,9 @@ type Manifest struct {
 	UID  string `json:"uid"`
 	// Cluster is whose etcd it is of.
 	Cluster Cluster `json:"cluster"`
+	// Schedule is the name of the TalosEtcdBackupSchedule that has had it made; empty when
+	// somebody has made it by hand.
+	Schedule string `json:"schedule,omitempty"`
 	// TalosVersion, KubernetesVersion and EtcdVersion are those that ran.
 	TalosVersion      string `json:"talosVersion"`
 	KubernetesVersion string `json:"kubernetesVersion"`

@@ -20,12 +20,37 @@ type Found struct {
 	Name    string
 }
 
-// All returns the backups of all clusters below a prefix, as their manifests are there. It
-// reads none of them, and ends with the first error.
-func All(ctx context.Context, in Store, prefix string) iter.Seq2[Found, error] {
+// Probe returns a key at which a namespace has nothing, and may have something: it is for
+// finding out whether a store can be written to.
+func Probe(prefix, namespace string) (string, error) {
+	folder, err := folderOf(prefix, namespace)
+	if err != nil {
+		return "", err
+	}
+
+	return folder + "probe", nil
+}
+
+// folderOf is the folder of a namespace, with a slash at its end.
+func folderOf(prefix, namespace string) (string, error) {
+	if !segment.MatchString(namespace) {
+		return "", fmt.Errorf("%q cannot be a folder of a store", namespace)
+	}
+
+	return path.Join(strings.Trim(prefix, "/"), top, namespace) + "/", nil
+}
+
+// All returns the backups of all clusters of a namespace below a prefix, as their manifests
+// are there. It reads none of them, and ends with the first error.
+func All(ctx context.Context, in Store, prefix, namespace string) iter.Seq2[Found, error] {
 	return func(yield func(Found, error) bool) {
+		folder, err := folderOf(prefix, namespace)
+		if err != nil {
+			yield(Found{}, err)
+			return
+		}
 		seen := map[string]bool{}
-		for object, err := range in.List(ctx, path.Join(strings.Trim(prefix, "/"), top)+"/") {
+		for object, err := range in.List(ctx, folder) {
 			if err != nil {
 				yield(Found{}, err)
 				return

@@ -29,6 +29,8 @@ const (
 	Exists Reason = "AlreadyExists"
 	// Locked is an object that can't be deleted yet.
 	Locked Reason = "ObjectLocked"
+	// LockUnsupported is a bucket that locks no objects, though it is to.
+	LockUnsupported Reason = "ObjectLockUnsupported"
 	// ClockSkew is a clock that is off, here or there.
 	ClockSkew Reason = "ClockSkew"
 	// Full is a server without room.
@@ -50,6 +52,7 @@ var next = map[Reason]string{
 	NoBucket:             "create it, or correct its name",
 	InvalidCredentials:   "correct the Secret with the credentials",
 	Denied:               "allow it to the access key",
+	LockUnsupported:      "that is chosen when a bucket is made: name another one, or take objectLock out",
 	ClockSkew:            "set the clocks of the manager's node and of the server",
 	Full:                 "make room there",
 	Redirected:           "name the endpoint and the region of the bucket itself",

@@ -194,6 +194,9 @@ func (s *Store) Check(ctx context.Context, key string, write bool) (Facts, error
 		return Facts{}, judge("reading the object lock of the bucket", err)
 	}
 	facts.LocksObjects = locking == "Enabled"
+	if s.lock != nil && !facts.LocksObjects {
+		return facts, NewError(LockUnsupported, "reading the object lock of the bucket", errors.New("it locks no objects"))
+	}
 	if !write {
 		return facts, nil
 	}

@@ -52,6 +52,7 @@ type Jobs[Step ~string, Result any] struct {
 type job[Step ~string, Result any] struct {
 	step   Step
 	result *Result
+	cancel context.CancelFunc
 }
 
 // New returns no jobs. Those that are started end with the context.
@@ -77,8 +78,9 @@ func (j *Jobs[Step, Result]) Start(key Key, work Work[Step, Result]) bool {
 	j.waiting = without(j.waiting, key)
 	j.running = append(j.running, key)
 	name := types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
-	j.jobs[name] = &job[Step, Result]{}
-	go j.run(key, name, work)
+	ctx, cancel := context.WithCancel(j.ctx) //nolint:gosec // G118: it is called when the job has ended.
+	j.jobs[name] = &job[Step, Result]{cancel: cancel}
+	go j.run(ctx, key, name, work)
 
 	return true
 }
@@ -112,8 +114,8 @@ func without(keys []Key, key Key) []Key {
 	return slices.DeleteFunc(keys, func(other Key) bool { return other == key })
 }
 
-func (j *Jobs[Step, Result]) run(key Key, name types.NamespacedName, work Work[Step, Result]) {
-	result := work(j.ctx, func(step Step) {
+func (j *Jobs[Step, Result]) run(ctx context.Context, key Key, name types.NamespacedName, work Work[Step, Result]) {
+	result := work(ctx, func(step Step) {
 		j.mu.Lock()
 		j.jobs[name].step = step
 		j.mu.Unlock()
@@ -121,6 +123,7 @@ func (j *Jobs[Step, Result]) run(key Key, name types.NamespacedName, work Work[S
 	})
 	j.mu.Lock()
 	j.jobs[name].result = &result
+	j.jobs[name].cancel()
 	j.running = without(j.running, key)
 	next := j.next()
 	j.mu.Unlock()
@@ -160,6 +163,16 @@ func (j *Jobs[Step, Result]) Running(name types.NamespacedName) (Step, bool) {
 	}
 
 	return found.step, true
+}
+
+// Cancel ends the context of the job of an object that is at work, if there is one. How it
+// ends is told as ever.
+func (j *Jobs[Step, Result]) Cancel(name types.NamespacedName) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if found := j.jobs[name]; found != nil {
+		found.cancel()
+	}
 }
 
 // Result is how the last job of an object has ended; nil when none has. It stays until it

@@ -139,3 +139,18 @@ func TestAnObjectThatIsNoMoreDoesNotWait(t *testing.T) {
 	g.Expect(jobs.Result(nameOf(one))).To(BeNil())
 	g.Expect(counted()).To(Equal([]int{0, 0}))
 }
+
+func TestAJobThatIsCancelledEnds(t *testing.T) {
+	g := NewWithT(t)
+	jobs, one, two := New[step, result](t.Context(), Limits{Total: 10, PerCluster: 2}), key("a", "blue", "one"), key("a", "blue", "two")
+	jobs.Cancel(nameOf(one))
+	for _, each := range []Key{one, two} {
+		g.Expect(jobs.Start(each, hanging(nil))).To(BeTrue())
+		g.Expect(told(g, jobs)).To(Equal(each.Name))
+	}
+	jobs.Cancel(nameOf(one))
+	g.Expect(told(g, jobs)).To(Equal("one"))
+	g.Expect(jobs.Result(nameOf(one))).NotTo(BeNil())
+	_, running := jobs.Running(nameOf(two))
+	g.Expect(running).To(BeTrue())
+}

@@ -9,6 +9,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -47,6 +48,20 @@ func Change[T client.Object](ctx context.Context, c client.Client, object T, cha
 // up, are refused so too, and may be free later.
 func IsRefused(err error) bool {
 	return apierrors.IsInvalid(err) || apierrors.IsForbidden(err) || apierrors.IsBadRequest(err)
+}
+
+// Selects reports whether a selector selects an object by its labels. An empty selector
+// selects nothing, as users who forget it expect; all are selected where all is true.
+func Selects(selector metav1.LabelSelector, all *bool, object metav1.Object) (bool, error) {
+	if all != nil && *all {
+		return true, nil
+	}
+	parsed, err := metav1.LabelSelectorAsSelector(&selector)
+	if err != nil {
+		return false, err
+	}
+
+	return !parsed.Empty() && parsed.Matches(labels.Set(object.GetLabels())), nil
 }
 
 // KindOf is the kind of a typed object, by the name of its type.

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
@@ -93,4 +94,26 @@ func TestAStatusIsWrittenWithOneCallOrNone(t *testing.T) {
 	g.Expect(found.Status.Phase).To(Equal(corev1.PodRunning))
 	g.Expect(found.Status.Conditions).To(HaveLen(1))
 	g.Expect(apierrors.IsConflict(PatchStatus(t.Context(), c, before, after))).To(BeTrue(), "somebody has written it meanwhile")
+}
+
+func TestSelects(t *testing.T) {
+	object := &metav1.ObjectMeta{Labels: map[string]string{"tier": "gold"}}
+	for name, tt := range map[string]struct {
+		selector metav1.LabelSelector
+		all      *bool
+		want     bool
+	}{
+		"its labels":                        {selector: metav1.LabelSelector{MatchLabels: map[string]string{"tier": "gold"}}, want: true},
+		"other labels":                      {selector: metav1.LabelSelector{MatchLabels: map[string]string{"tier": "silver"}}},
+		"an empty selector selects nothing": {},
+		"all":                               {all: ptr.To(true), want: true},
+		"not all":                           {all: ptr.To(false)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			g.Expect(Selects(tt.selector, tt.all, object)).To(Equal(tt.want))
+		})
+	}
+	_, err := Selects(metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "tier", Operator: "Like"}}}, nil, object)
+	NewWithT(t).Expect(err).To(HaveOccurred())
 }

@@ -78,7 +78,9 @@ func (p *Pool) Secure(ctx context.Context, address string, creds Credentials) (N
 	if c.isReady() {
 		return node, nil // It was verified, and each handshake since has been.
 	}
-	if _, err := node.Version(ctx); err != nil {
+	// Who may not read the version, as one who may make backups only, is known to the node
+	// as well.
+	if _, err := node.Version(ctx); err != nil && status.Code(err) != codes.PermissionDenied {
 		p.retire(c)
 		_ = node.Close()
 		return nil, fmt.Errorf("connecting to the Talos API of %s: %w", address, secureError(err, id, p.clock.Now()))

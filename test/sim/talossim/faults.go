@@ -55,6 +55,13 @@ type Faults struct {
 	Alarm string
 	// DatabaseBytes is what the database of its etcd takes; 0 is a small one.
 	DatabaseBytes int64
+	// SnapshotBytes is how large a snapshot of its etcd is; 0 is a small one.
+	SnapshotBytes int64
+	// SnapshotEnds ends a snapshot after so many bytes as if it were complete, as Talos
+	// does when it cannot read on; 0 does not.
+	SnapshotEnds int64
+	// SnapshotHangs sends the first part of a snapshot, and nothing more.
+	SnapshotHangs bool
 }
 
 // Break changes what is wrong with the machine.

@@ -2,11 +2,15 @@ package talos
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	machineapi "github.com/siderolabs/talos/pkg/machinery/api/machine"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -67,7 +71,7 @@ var _ = Describe("A cluster of three control plane machines", Ordered, func() {
 		deleteMachines(ctx, name, machinesOf(ctx, name, controlPlanes)[:2]...)
 	}, SpecTimeout(longTimeout))
 
-	It("stands the restart of a node between its leave and its reset", func(ctx SpecContext) {
+	It("stands the restart of a node between its leave and its reset", Label("leave"), func(ctx SpecContext) {
 		victim, letGo := leaveAndStay(ctx, name)
 		Expect(world.nodes.Fleet.Restart(ctx, hostOf(victim))).To(Succeed())
 		Eventually(ctx, func(g Gomega) {
@@ -209,14 +213,38 @@ func awaitOthers(ctx context.Context, name string, before []string) {
 	Eventually(ctx, func() []string { return freeHosts(ctx, name) }).WithTimeout(timeout).WithPolling(time.Second).ShouldNot(BeEmpty())
 }
 
-// leaveAndStay deletes a control plane Machine, and returns when it has left etcd.
-// It stays until the returned function is called.
+// leaveAndStay deletes a control plane Machine, and returns when its node has left etcd, and
+// its data is gone, too: a node that restarts before never joins again, because its etcd
+// finds out that its member was removed. The Machine stays until the returned function is
+// called.
 func leaveAndStay(ctx context.Context, name string) (*clusterv1.Machine, func(context.Context)) {
 	GinkgoHelper()
 	victim, letGo := machinesOf(ctx, name, controlPlanes)[0], holdHooks(ctx, name)
 	kubectl(ctx, name, "delete", "machine", victim.Name, "--wait=false")
 	awaitLeft(ctx, name, victim)
+	Eventually(ctx, func() (int, error) { return etcdFilesAt(ctx, name, addressOf(victim)) }).WithTimeout(timeout).WithPolling(pollFast).Should(BeZero())
 	return victim, letGo
+}
+
+// etcdFilesAt counts what the data directory of the etcd of a node has.
+func etcdFilesAt(ctx context.Context, name, address string) (int, error) {
+	GinkgoHelper()
+	talos := talosOf(ctx, name, address)
+	defer func() { _ = talos.Close() }()
+	stream, err := talos.LS(ctx, &machineapi.ListRequest{Root: "/var/lib/etcd/member"})
+	if err != nil {
+		return 0, err
+	}
+	for files := 0; ; files++ {
+		switch file, err := stream.Recv(); {
+		case errors.Is(err, io.EOF):
+			return files, nil
+		case strings.Contains(fmt.Sprint(err)+file.GetError(), "no such file or directory"):
+			return 0, nil
+		case err != nil:
+			return 0, err
+		}
+	}
 }
 
 // holdHooks lets nobody take our pre-terminate hook from the Machines of a

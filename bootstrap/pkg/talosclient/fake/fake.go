@@ -124,8 +124,8 @@ type Machine struct {
 	OnBootstrap func(m *Machine) error
 	OnForfeit   func(m *Machine) error
 	OnLeave     func(m *Machine) error
-	// OnSnapshot gives the snapshot of etcd; nil has none.
-	OnSnapshot func(m *Machine) (io.ReadCloser, error)
+	// OnSnapshot gives the snapshot of etcd, which ends with ctx; nil has none.
+	OnSnapshot func(ctx context.Context, m *Machine) (io.ReadCloser, error)
 	// OnRemoveMember is given the ID of the member to remove.
 	OnRemoveMember func(m *Machine, id uint64) error
 

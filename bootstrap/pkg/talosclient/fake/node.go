@@ -216,14 +216,14 @@ func (n *node) EtcdRemoveMember(_ context.Context, id uint64) error {
 	return n.machine.OnRemoveMember(n.machine, id)
 }
 
-func (n *node) EtcdSnapshot(context.Context) (io.ReadCloser, error) {
+func (n *node) EtcdSnapshot(ctx context.Context) (io.ReadCloser, error) {
 	if err := n.machine.fault("EtcdSnapshot"); err != nil {
 		return nil, err
 	}
 	if n.machine.OnSnapshot == nil {
 		return nil, errors.New("the machine has no snapshot")
 	}
-	return n.machine.OnSnapshot(n.machine)
+	return n.machine.OnSnapshot(ctx, n.machine)
 }
 
 func (n *node) Services(context.Context) ([]talosclient.Service, error) {

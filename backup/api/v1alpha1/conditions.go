@@ -1,0 +1,118 @@
+package v1alpha1
+
+import clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+// Condition types of a TalosBackupStore. Paused is Cluster API's own.
+const (
+	// StoreReadyCondition is True when the last check of the store found nothing wrong.
+	StoreReadyCondition = clusterv1.ReadyCondition
+	// ImportedCondition reports whether the backups that were found in the store are
+	// TalosEtcdBackups. It is set only where they are to be.
+	ImportedCondition = "Imported"
+)
+
+// Condition types of a TalosEtcdBackup. Paused is Cluster API's own.
+const (
+	// BackupReadyCondition is True when the backup is complete and the last verification
+	// found it sound.
+	BackupReadyCondition = clusterv1.ReadyCondition
+	// CompletedCondition reports whether the backup is in the store. It stays False once
+	// the backup has failed.
+	CompletedCondition = "Completed"
+	// VerifiedCondition reports what the last verification has found.
+	VerifiedCondition = "Verified"
+	// BackupDeletingCondition is True while the backup is being deleted; the message says
+	// what it waits for.
+	BackupDeletingCondition = clusterv1.DeletingCondition
+)
+
+// Condition types of a TalosEtcdBackupSchedule. Paused is Cluster API's own.
+const (
+	// ScheduleReadyCondition is True when the newest backup of each selected Cluster is
+	// complete, or none is due yet.
+	ScheduleReadyCondition = clusterv1.ReadyCondition
+)
+
+// Reasons of Ready, beside those of the condition that is not True.
+const (
+	// ReadyReason: everything is as it is asked for.
+	ReadyReason = clusterv1.ReadyReason
+	// NotYetKnownReason: something was not looked at yet.
+	NotYetKnownReason = "NotYetKnown"
+)
+
+// Reasons of Ready of a store, beside those of the server: NotFound, BucketNotFound,
+// InvalidCredentials, AccessDenied, ObjectLockUnsupported, ClockSkew, StoreFull, Redirected, EndpointRefused,
+// UntrustedCertificate, RequestRejected and StoreUnavailable.
+const (
+	// SecretInvalidReason: a Secret of the store is missing, or lacks a key.
+	SecretInvalidReason = "SecretInvalid"
+	// ConfigurationInvalidReason: the store is described in a way that cannot work.
+	ConfigurationInvalidReason = "ConfigurationInvalid"
+)
+
+// Reasons of Ready of a schedule.
+const (
+	// ScheduleInvalidReason: schedule or timeZone cannot be understood.
+	ScheduleInvalidReason = "ScheduleInvalid"
+	// NoClusterSelectedReason: no Cluster is selected.
+	NoClusterSelectedReason = "NoClusterSelected"
+	// BackupFailedReason: the newest backup of a Cluster has failed.
+	BackupFailedReason = "BackupFailed"
+	// BackupMissedReason: the newest backup of a Cluster was not begun in time.
+	BackupMissedReason = "BackupMissed"
+)
+
+// Reasons of Imported.
+const (
+	// ImportedReason: all that was found is a TalosEtcdBackup.
+	ImportedReason = "Imported"
+	// ImportFailedReason: some of what was found could not be imported.
+	ImportFailedReason = "ImportFailed"
+)
+
+// Reasons of Completed.
+const (
+	// CompletedReason: the backup is in the store.
+	CompletedReason = "Completed"
+	// WaitingForClusterReason: the Cluster, its control plane or its secrets are not there
+	// yet.
+	WaitingForClusterReason = "WaitingForCluster"
+	// WaitingForStoreReason: the store is not there, or not ready.
+	WaitingForStoreReason = "WaitingForStore"
+	// WaitingForTurnReason: other backups are taken first.
+	WaitingForTurnReason = "WaitingForTurn"
+	// BackingUpReason: the snapshot is being taken and stored.
+	BackingUpReason = "BackingUp"
+	// AttemptFailedReason: the last attempt has failed; it is tried again.
+	AttemptFailedReason = "AttemptFailed"
+	// FailedReason: it is not tried again.
+	FailedReason = "Failed"
+	// NoRecipientReason: the secrets of the cluster are to be stored, and the store has no
+	// recipients who could read them.
+	NoRecipientReason = "NoRecipient"
+	// ReadOnlyReason: nothing may be written to the store.
+	ReadOnlyReason = "ReadOnly"
+	// NameTakenReason: the store has another backup of that name.
+	NameTakenReason = "NameTaken"
+	// LostReason: the backup was complete, and is not in the store any more.
+	LostReason = "Lost"
+)
+
+// Reasons of Verified.
+const (
+	// VerifiedReason: the backup is sound.
+	VerifiedReason = "Verified"
+	// DamagedReason: what the store has is not what was stored.
+	DamagedReason = "Damaged"
+)
+
+// Reasons of Deleting.
+const (
+	// DeletingDataReason: the data is being deleted.
+	DeletingDataReason = "DeletingData"
+	// ObjectLockedReason: the store keeps the data until the lock of its objects ends.
+	ObjectLockedReason = "ObjectLocked"
+	// DeletionFailedReason: the data could not be deleted; it is tried again.
+	DeletionFailedReason = "DeletionFailed"
+)

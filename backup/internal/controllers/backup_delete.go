@@ -1,0 +1,141 @@
+package controllers
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	clusterctlv1 "sigs.k8s.io/cluster-api/cmd/clusterctl/api/v1alpha3"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/backup/internal/archive"
+	"github.com/capi-talos/capi-talos/backup/internal/store"
+	"github.com/capi-talos/capi-talos/backup/internal/stores"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/jobs"
+)
+
+const (
+	// deletionTimeout is how long the deletion of the data of a backup may take.
+	deletionTimeout = 10 * time.Minute
+	// deletionRetry and lockedRetry are how soon it is tried again.
+	deletionRetry = time.Minute
+	lockedRetry   = time.Hour
+)
+
+// reconcileDelete deletes the data of the backup where it is to, and lets the object go.
+func (r *BackupReconciler) reconcileDelete(ctx context.Context, s *backupScope) error {
+	if step, running := r.Jobs.Running(s.key()); running {
+		if step != stepDelete {
+			r.Jobs.Cancel(s.key())
+		}
+		s.deleting = condition.True(backupv1.DeletingDataReason, stepText(step))
+		return nil
+	}
+	if why := s.keepsData(); why != "" {
+		if why != dataStays {
+			r.Recorder.Eventf(s.backup, nil, corev1.EventTypeWarning, "DataLeftBehind", "Delete", "The data of the backup stays in the store: %s", why)
+		}
+		return r.letGo(ctx, s)
+	}
+	if s.ended != nil && s.ended.Removal {
+		if s.ended.Deleted && !s.ended.Lost {
+			r.Recorder.Eventf(s.backup, nil, corev1.EventTypeNormal, "DataDeleted", "Delete", "The data of the backup is deleted from the store")
+		}
+		if s.ended.Deleted {
+			return r.letGo(ctx, s)
+		}
+		r.deletionFailed(s, s.ended.Err)
+		return nil
+	}
+	if hold := s.deletionHold().Sub(r.Clock.Now()); hold > 0 {
+		s.again(hold)
+		return nil
+	}
+
+	return r.remove(ctx, s)
+}
+
+// dataStays says that the data stays as it is meant to.
+const dataStays = "-"
+
+// keepsData says why the data stays in the store; empty when it is to be deleted.
+func (s *backupScope) keepsData() string {
+	_, isMoved := s.backup.Annotations[clusterctlv1.DeleteForMoveAnnotation]
+	_, isForced := s.backup.Annotations[backupv1.ForceDeleteAnnotation]
+	switch {
+	case isMoved, s.backup.Spec.DeletionPolicy != backupv1.DeletionDelete, s.backup.Annotations[backupv1.IDAnnotation] == "":
+		return dataStays
+	case isForced:
+		return "the backup has the annotation " + backupv1.ForceDeleteAnnotation
+	case s.store == nil:
+		return "its TalosBackupStore is gone"
+	case s.store.Spec.AccessMode == backupv1.AccessReadOnly:
+		return "accessMode of its TalosBackupStore is ReadOnly"
+	}
+
+	return ""
+}
+
+// deletionFailed says why the data is still there, and has it tried again later.
+func (r *BackupReconciler) deletionFailed(s *backupScope, err error) {
+	reason := backupv1.DeletionFailedReason
+	if store.ReasonOf(err) == store.Locked {
+		reason = backupv1.ObjectLockedReason
+	}
+	s.deleting = condition.True(reason, err.Error()+"; it is tried again, and the annotation "+backupv1.ForceDeleteAnnotation+" leaves the data")
+	s.fail(r.Clock.Now(), err)
+}
+
+// deletionHold is until when the deletion is not tried again.
+func (s *backupScope) deletionHold() time.Time {
+	last := conditions.Get(s.backup, backupv1.BackupDeletingCondition)
+	switch {
+	case last != nil && last.Reason == backupv1.ObjectLockedReason:
+		return s.backup.Status.Failure.At.Add(lockedRetry)
+	case last != nil && last.Reason == backupv1.DeletionFailedReason:
+		return s.backup.Status.Failure.At.Add(deletionRetry)
+	}
+
+	return time.Time{}
+}
+
+// remove starts the job that deletes the data.
+func (r *BackupReconciler) remove(ctx context.Context, s *backupScope) error {
+	var err error
+	s.opened, err = r.Stores.Open(ctx, s.store)
+	if invalid := (*stores.InvalidError)(nil); errors.As(err, &invalid) {
+		r.deletionFailed(s, err)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	work := &attempt{clock: r.Clock, draft: archive.Manifest{Name: s.backup.Name}}
+	if err := work.in(s); err != nil {
+		r.deletionFailed(s, err)
+		return nil
+	}
+	s.deleting = condition.True(backupv1.DeletingDataReason, stepText(stepDelete))
+	key := jobs.Key{Namespace: s.backup.Namespace, Name: s.backup.Name, Cluster: s.backup.Spec.ClusterName}
+	r.Jobs.Start(key, func(ctx context.Context, progress func(Step)) Result {
+		ctx, cancel := context.WithTimeout(ctx, deletionTimeout)
+		defer cancel()
+
+		return work.remove(ctx, progress)
+	})
+
+	return nil
+}
+
+func (r *BackupReconciler) letGo(ctx context.Context, s *backupScope) error {
+	before := s.backup.DeepCopy()
+	controllerutil.RemoveFinalizer(s.backup, backupv1.BackupFinalizer)
+	s.gone = true
+
+	return client.IgnoreNotFound(r.Client.Patch(ctx, s.backup, client.MergeFrom(before)))
+}

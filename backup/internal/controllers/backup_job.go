@@ -1,0 +1,170 @@
+package controllers
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"time"
+
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/backup/internal/archive"
+	"github.com/capi-talos/capi-talos/backup/internal/store"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+)
+
+const (
+	// attemptNameLength is how many letters tell an attempt from others.
+	attemptNameLength = 10
+	// leftoverAge is how old what attempts have left behind must be to be deleted: older
+	// than any backup may take.
+	leftoverAge = 48 * time.Hour
+	// identityLength is how many hex digits of a digest tell clusters apart.
+	identityLength = 32
+)
+
+// Step is what a job is doing.
+type Step string
+
+// The steps.
+const (
+	stepBackUp Step = "BackUp"
+	stepVerify Step = "Verify"
+	stepDelete Step = "Delete"
+)
+
+// stepText says what a job is doing.
+func stepText(step Step) string {
+	switch step {
+	case stepBackUp:
+		return "the snapshot is being taken and stored"
+	case stepVerify:
+		return "what was stored is being read back"
+	case stepDelete:
+		return "the data is being deleted"
+	}
+
+	return "the backup is looked for in the store"
+}
+
+// Result is how a job has ended.
+type Result struct {
+	// Manifest is the backup, if it is complete.
+	Manifest *archive.Manifest
+	// Verified is when it was read back; zero when it was not.
+	Verified time.Time
+	// Removal reports whether the data was to be deleted, and Deleted whether it is gone, or
+	// was never this backup's.
+	Removal, Deleted bool
+	// Lost reports whether the store does not have the backup, but another one of its name,
+	// or none though it should.
+	Lost bool
+	// Err is what went wrong.
+	Err error
+}
+
+// attempt is one try to make a backup, to find it, or to delete it.
+type attempt struct {
+	name    string
+	clock   clock.PassiveClock
+	archive *archive.Archive
+	draft   archive.Manifest
+	// take is how the snapshot is taken; nil where the backup is to be there already.
+	take *take
+}
+
+// in says where the backup is.
+func (a *attempt) in(s *backupScope) error {
+	a.draft.UID = s.backup.Annotations[backupv1.IDAnnotation]
+	cluster := archive.Cluster{Namespace: s.backup.Namespace, Name: s.backup.Spec.ClusterName, Identity: s.backup.Annotations[backupv1.ClusterIdentityAnnotation]}
+	var err error
+	a.archive, err = archive.Of(cluster, s.opened, s.opened.Prefix)
+
+	return err
+}
+
+// identityOf is the identity of a cluster, by the CA of its Talos API.
+func identityOf(bundle *secrets.Bundle) string {
+	sum := sha256.Sum256(bundle.TalosCA())
+
+	return hex.EncodeToString(sum[:])[:identityLength]
+}
+
+// run makes the backup, if it is not there, and reads it back.
+func (a *attempt) run(ctx context.Context, progress func(Step)) Result {
+	manifest, err := a.find(ctx)
+	if store.ReasonOf(err) == store.NotFound {
+		if a.take == nil {
+			return Result{Lost: true, Err: err}
+		}
+		progress(stepBackUp)
+		manifest, err = a.backUp(ctx)
+	}
+	if err != nil {
+		return Result{Err: err}
+	}
+	progress(stepVerify)
+	if err := a.archive.Check(ctx, manifest); err != nil {
+		return Result{Manifest: manifest, Err: err}
+	}
+
+	return Result{Manifest: manifest, Verified: a.clock.Now()}
+}
+
+// find looks for the backup. One with another ID is somebody else's.
+func (a *attempt) find(ctx context.Context) (*archive.Manifest, error) {
+	manifest, err := a.archive.Read(ctx, a.draft.Name)
+	if err != nil {
+		return nil, err
+	}
+	if manifest.UID != a.draft.UID {
+		return nil, store.NewError(store.Exists, "storing backup "+a.draft.Name, errors.New("the store has another backup of that name; make one of another name"))
+	}
+
+	return manifest, nil
+}
+
+// backUp takes a snapshot and stores it.
+func (a *attempt) backUp(ctx context.Context) (*archive.Manifest, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	draft := a.draft
+	draft.Begun = a.clock.Now().UTC()
+	taken, err := a.take.taker.Take(ctx, a.take.machines, a.take.credentials)
+	if err != nil {
+		return nil, err
+	}
+	draft.Member, draft.Machine, draft.RaftIndex = taken.Member, taken.Machine.Name, taken.RaftIndex
+	draft.TalosVersion, draft.EtcdVersion, draft.KubernetesVersion = taken.TalosVersion, taken.EtcdVersion, taken.Machine.Spec.Version
+	draft.Recipients = a.take.keys
+	manifest, err := a.archive.Write(ctx, draft, a.name, archive.Contents{Snapshot: taken, Secrets: a.take.secrets, Recipients: a.take.recipients, Ended: a.clock.Now})
+	if err != nil {
+		return nil, err
+	}
+	// What other attempts have left behind is no reason to fail.
+	if done, err := a.archive.Collect(ctx, a.clock.Now().Add(-leftoverAge)); err != nil || done != (archive.Collected{}) {
+		ctrl.LoggerFrom(ctx).Info("Deleted what attempts have left behind", "files", done.Files, "uploads", done.Uploads, "error", fmt.Sprint(err))
+	}
+
+	return manifest, nil
+}
+
+// remove deletes the data of the backup, and nothing of another one.
+func (a *attempt) remove(ctx context.Context, progress func(Step)) Result {
+	progress(stepDelete)
+	_, err := a.find(ctx)
+	reason := store.ReasonOf(err)
+	if reason == store.Exists {
+		return Result{Removal: true, Deleted: true, Lost: true}
+	}
+	// What an attempt has left that was not ended goes, too.
+	if err == nil || reason == store.NotFound {
+		err = a.archive.Delete(ctx, a.draft.Name)
+	}
+
+	return Result{Removal: true, Deleted: err == nil, Err: err}
+}

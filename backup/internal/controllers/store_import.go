@@ -1,0 +1,156 @@
+package controllers
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/backup/internal/archive"
+	"github.com/capi-talos/capi-talos/backup/internal/store"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
+)
+
+// maxNamed is how many backups a message names.
+const maxNamed = 3
+
+// reconcileImport makes objects for the backups of this namespace that the store has and
+// nobody knows: once for a store, or at each check, as it says.
+func (r *StoreReconciler) reconcileImport(ctx context.Context, s *storeScope) error {
+	policy := s.store.Spec.ImportPolicy
+	_, done := s.store.Annotations[backupv1.ImportedAnnotation]
+	isDue := !done || (policy == backupv1.ImportAlways && s.checked)
+	if s.opened == nil || policy == backupv1.ImportNever || !isDue {
+		return nil
+	}
+	imported, failed, err := r.importAll(ctx, s)
+	if store.ReasonOf(err) != "" {
+		s.imported = condition.False(backupv1.ImportFailedReason, err.Error())
+		s.next = min(s.next, recheckInterval)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	s.imported = importedOf(failed)
+	if imported > 0 {
+		r.Recorder.Eventf(s.store, nil, corev1.EventTypeNormal, backupv1.ImportedReason, "Import", "%d backups were found in the store", imported)
+	}
+	if len(failed) > 0 || done {
+		return nil
+	}
+	status, written := s.store.Status, s.before.DeepCopy()
+	if err := annotate(ctx, r.Client, written, map[string]string{backupv1.ImportedAnnotation: ""}); err != nil {
+		return err
+	}
+	s.before, s.store = written, written.DeepCopy()
+	s.store.Status = status
+
+	return nil
+}
+
+// importAll makes the objects of all backups of the namespace that have none. It counts them,
+// and says of which backups none can be made, and why.
+func (r *StoreReconciler) importAll(ctx context.Context, s *storeScope) (imported int, failed []string, err error) {
+	known := map[string]*backupv1.TalosEtcdBackup{}
+	for i := range s.backups {
+		known[s.backups[i].Name] = &s.backups[i]
+	}
+	for found, err := range archive.All(ctx, s.opened, s.opened.Prefix, s.store.Namespace) {
+		if err != nil {
+			return imported, failed, err
+		}
+		if there := known[found.Name]; there != nil {
+			if !isOf(there, found.Cluster) {
+				failed = append(failed, fmt.Sprintf("%s of Cluster %s: a TalosEtcdBackup of another Cluster has that name", found.Name, found.Cluster.Name))
+			}
+			continue
+		}
+		made, err := r.importBackup(ctx, s, found)
+		switch {
+		case isRefusal(err):
+			failed = append(failed, fmt.Sprintf("%s of Cluster %s: %v", found.Name, found.Cluster.Name, err))
+		case err != nil:
+			return imported, failed, err
+		default:
+			known[made.Name] = made
+			imported++
+		}
+	}
+
+	return imported, failed, nil
+}
+
+// isOf reports whether a backup is of a cluster. One that has stored nothing yet does not
+// know its identity.
+func isOf(backup *backupv1.TalosEtcdBackup, cluster archive.Cluster) bool {
+	identity := backup.Annotations[backupv1.ClusterIdentityAnnotation]
+
+	return backup.Spec.ClusterName == cluster.Name && (identity == "" || identity == cluster.Identity)
+}
+
+// importBackup makes the object of a backup that was found.
+func (r *StoreReconciler) importBackup(ctx context.Context, s *storeScope, found archive.Found) (*backupv1.TalosEtcdBackup, error) {
+	in, err := archive.Of(found.Cluster, s.opened, s.opened.Prefix)
+	if err != nil {
+		return nil, &refusal{err}
+	}
+	manifest, err := in.Read(ctx, found.Name)
+	if err != nil {
+		return nil, &refusal{err}
+	}
+	made := &backupv1.TalosEtcdBackup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: s.store.Namespace, Name: found.Name, Annotations: map[string]string{
+			backupv1.IDAnnotation: manifest.UID, backupv1.ClusterIdentityAnnotation: found.Cluster.Identity, backupv1.ImportedAnnotation: "",
+		}},
+		Spec: backupv1.TalosEtcdBackupSpec{ClusterName: found.Cluster.Name, StoreName: s.store.Name, Secrets: secretsOf(manifest), DeletionPolicy: backupv1.DeletionRetain},
+	}
+	if manifest.Schedule != "" {
+		made.Labels = map[string]string{backupv1.ScheduleNameLabel: manifest.Schedule}
+	}
+	err = r.Client.Create(ctx, made)
+	switch {
+	case apierrors.IsAlreadyExists(err):
+		return made, nil
+	case objects.IsRefused(err):
+		return nil, &refusal{err}
+	case err != nil:
+		return nil, fmt.Errorf("creating TalosEtcdBackup %s: %w", made.Name, err)
+	}
+
+	return made, nil
+}
+
+// refusal is why one backup cannot be imported, which keeps no other one from being.
+type refusal struct{ error }
+
+func isRefusal(err error) bool {
+	_, is := err.(*refusal) //nolint:errorlint // It is never wrapped.
+
+	return is
+}
+
+func importedOf(failed []string) condition.Finding {
+	if len(failed) == 0 {
+		return condition.True(backupv1.ImportedReason, "")
+	}
+	more := ""
+	if len(failed) > maxNamed {
+		more = fmt.Sprintf("; and %d more", len(failed)-maxNamed)
+	}
+
+	return condition.False(backupv1.ImportFailedReason, strings.Join(failed[:min(len(failed), maxNamed)], "; ")+more)
+}
+
+func secretsOf(manifest *archive.Manifest) backupv1.SecretsPolicy {
+	if manifest.Secrets != nil {
+		return backupv1.SecretsInclude
+	}
+
+	return backupv1.SecretsExclude
+}

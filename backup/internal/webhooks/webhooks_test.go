@@ -1,0 +1,68 @@
+package webhooks
+
+import (
+	"testing"
+
+	"filippo.io/age"
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/ptr"
+
+	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
+)
+
+func TestRecipientsThatAreNone(t *testing.T) {
+	g := NewWithT(t)
+	key, err := age.GenerateX25519Identity()
+	g.Expect(err).NotTo(HaveOccurred())
+	for name, tt := range map[string]struct{ recipient, want string }{
+		"a public key": {key.Recipient().String(), ""}, "a private key": {key.String(), "spec.recipients: Invalid value: recipient 0 is a private key"},
+		"neither": {"age1none", "recipient 0 is no public key of age"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, store := NewWithT(t), &backupv1.TalosBackupStore{Spec: backupv1.TalosBackupStoreSpec{Recipients: []string{tt.recipient}}}
+			_, err := stores().ValidateCreate(t.Context(), store)
+			if tt.want == "" {
+				g.Expect(err).NotTo(HaveOccurred())
+				return
+			}
+			g.Expect(apierrors.IsInvalid(err)).To(BeTrue())
+			g.Expect(err).To(MatchError(ContainSubstring(tt.want)))
+			g.Expect(err.Error()).NotTo(ContainSubstring(tt.recipient))
+			_, err = stores().ValidateUpdate(t.Context(), nil, store)
+			g.Expect(err).To(HaveOccurred())
+			store.DeletionTimestamp = ptr.To(metav1.Now())
+			_, err = stores().ValidateUpdate(t.Context(), nil, store)
+			g.Expect(err).NotTo(HaveOccurred(), "what is being deleted is let go")
+			_, err = stores().ValidateDelete(t.Context(), store)
+			g.Expect(err).NotTo(HaveOccurred())
+		})
+	}
+}
+
+func TestSchedulesThatAreNone(t *testing.T) {
+	for name, tt := range map[string]struct {
+		change func(*backupv1.TalosEtcdBackupScheduleSpec)
+		want   string
+	}{
+		"a schedule":           {func(*backupv1.TalosEtcdBackupScheduleSpec) {}, ""},
+		"a bad one":            {func(s *backupv1.TalosEtcdBackupScheduleSpec) { s.Schedule = "@daily" }, `spec.schedule: Invalid value: "@daily"`},
+		"one that never comes": {func(s *backupv1.TalosEtcdBackupScheduleSpec) { s.Schedule = "0 0 30 2 *" }, "is never due"},
+		"an unknown time zone": {func(s *backupv1.TalosEtcdBackupScheduleSpec) { s.TimeZone = "Europe/Atlantis" }, `spec.timeZone: Invalid value: "Europe/Atlantis"`},
+		"a bad selector": {func(s *backupv1.TalosEtcdBackupScheduleSpec) {
+			s.ClusterSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}
+		}, "spec.clusterSelector"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, schedule := NewWithT(t), &backupv1.TalosEtcdBackupSchedule{Spec: backupv1.TalosEtcdBackupScheduleSpec{Schedule: "0 2 * * 1-5", TimeZone: "Europe/Berlin"}}
+			tt.change(&schedule.Spec)
+			_, err := schedules().ValidateCreate(t.Context(), schedule)
+			if tt.want == "" {
+				g.Expect(err).NotTo(HaveOccurred())
+				return
+			}
+			g.Expect(err).To(MatchError(ContainSubstring(tt.want)))
+		})
+	}
+}
