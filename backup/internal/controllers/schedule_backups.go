@@ -79,7 +79,8 @@ func canBeBackedUp(cluster *clusterv1.Cluster) bool {
 }
 
 // since is the time of the schedule for which the last backup of a Cluster was begun, or
-// when there was none to begin before.
+// when there was none to begin before. Where the status was lost, the newest one is begun
+// once more, under the name that it has already.
 func (s *scheduleScope) since(cluster *scheduledCluster) time.Time {
 	return slices.MaxFunc([]time.Time{s.schedule.CreationTimestamp.Time, cluster.CreationTimestamp.Time, cluster.status.ScheduledAt.Time}, time.Time.Compare)
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/klog/v2"
@@ -218,15 +217,8 @@ func (s *scheduleScope) clusterOf(cluster *clusterv1.Cluster, backups []backupv1
 		}
 	}
 	for i := range backups {
-		backup := &backups[i]
-		if backup.Spec.ClusterName != cluster.Name || backup.Spec.StoreName != s.schedule.Spec.StoreName {
-			continue
-		}
-		found.backups = append(found.backups, backup)
-		// The backups know it, too, where the status was lost.
-		at, err := time.Parse(time.RFC3339, backup.Annotations[backupv1.ScheduledAtAnnotation])
-		if err == nil && at.After(found.status.ScheduledAt.Time) {
-			found.status.ScheduledAt = metav1.NewTime(at)
+		if backup := &backups[i]; backup.Spec.ClusterName == cluster.Name && backup.Spec.StoreName == s.schedule.Spec.StoreName {
+			found.backups = append(found.backups, backup)
 		}
 	}
 	slices.SortFunc(found.backups, func(a, b *backupv1.TalosEtcdBackup) int {
