@@ -120,7 +120,7 @@ func (r *BackupReconciler) begin(ctx context.Context, s *backupScope) error {
 		s.completed = condition.False(backupv1.FailedReason, err.Error())
 		return r.end(ctx, s, outcomeFailed)
 	}
-	timeout := max(s.deadline().Sub(r.Clock.Now()), firstRetry)
+	timeout := s.timeLeft(r.Clock.Now())
 	key := jobs.Key{Namespace: s.backup.Namespace, Name: s.backup.Name, Cluster: s.backup.Spec.ClusterName}
 	started := r.Jobs.Start(key, func(ctx context.Context, progress func(Step)) Result {
 		ctx, cancel := context.WithTimeout(ctx, timeout)

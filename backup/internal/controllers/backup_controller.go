@@ -145,11 +145,22 @@ func (s *backupScope) isMade() bool {
 	return isImported || s.outcome() == outcomeCompleted
 }
 
-// deadline is until when the backup is tried.
-func (s *backupScope) deadline() time.Time {
-	timeout := ptr.Deref(s.backup.Spec.TimeoutSeconds, backupv1.DefaultBackupTimeoutSeconds)
+// timeout is for how long the backup is tried.
+func (s *backupScope) timeout() time.Duration {
+	return time.Duration(ptr.Deref(s.backup.Spec.TimeoutSeconds, backupv1.DefaultBackupTimeoutSeconds)) * time.Second
+}
 
-	return s.backup.Status.StartedAt.Add(time.Duration(timeout) * time.Second)
+// deadline is until when the backup is tried.
+func (s *backupScope) deadline() time.Time { return s.backup.Status.StartedAt.Add(s.timeout()) }
+
+// timeLeft is how long an attempt that begins now may take. One that only reads back what is
+// in the store already, as after a long time without the store, has as long as any.
+func (s *backupScope) timeLeft(now time.Time) time.Duration {
+	if s.isMade() {
+		return s.timeout()
+	}
+
+	return max(s.deadline().Sub(now), firstRetry)
 }
 
 // Reconcile reconciles one TalosEtcdBackup.

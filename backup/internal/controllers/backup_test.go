@@ -361,3 +361,13 @@ func TestADeletionThatFailsIsTriedAgain(t *testing.T) {
 	b.Expect(b.allBackups()).To(BeEmpty())
 	b.Expect(b.keys()).To(BeEmpty())
 }
+
+func TestHowLongAnAttemptMayTake(t *testing.T) {
+	g, now := NewWithT(t), time.Date(2026, time.November, 25, 12, 0, 0, 0, time.UTC)
+	s := &backupScope{backup: &backupv1.TalosEtcdBackup{Spec: backupv1.TalosEtcdBackupSpec{TimeoutSeconds: ptr.To(int32(600))}}}
+	s.backup.Status.StartedAt = metav1.NewTime(now)
+	g.Expect(s.timeLeft(now.Add(time.Minute))).To(Equal(9 * time.Minute))
+	g.Expect(s.timeLeft(now.Add(time.Hour))).To(Equal(firstRetry), "once more, after a time without a manager")
+	s.backup.Annotations = map[string]string{backupv1.ImportedAnnotation: ""}
+	g.Expect(s.timeLeft(now.Add(time.Hour))).To(Equal(10*time.Minute), "it is only read back")
+}
