@@ -4,13 +4,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Defaults of a TalosBackupStore.
-const (
-	// DefaultRegion is the region of a bucket that names none.
-	DefaultRegion = "us-east-1"
-	// DefaultCheckIntervalSeconds is how often a store is checked.
-	DefaultCheckIntervalSeconds = int32(300)
-)
+// DefaultCheckIntervalSeconds is how often a store is checked.
+const DefaultCheckIntervalSeconds = int32(300)
 
 // Keys of the Secrets of a store.
 const (

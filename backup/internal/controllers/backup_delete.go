@@ -36,8 +36,8 @@ func (r *BackupReconciler) reconcileDelete(ctx context.Context, s *backupScope) 
 		s.deleting = condition.True(backupv1.DeletingDataReason, stepText(step))
 		return nil
 	}
-	if why := s.keepsData(); why != "" {
-		if why != dataStays {
+	if keeps, why := s.keepsData(); keeps {
+		if why != "" {
 			r.Recorder.Eventf(s.backup, nil, corev1.EventTypeWarning, "DataLeftBehind", "Delete", "The data of the backup stays in the store: %s", why)
 		}
 		return r.letGo(ctx, s)
@@ -60,35 +60,33 @@ func (r *BackupReconciler) reconcileDelete(ctx context.Context, s *backupScope) 
 	return r.remove(ctx, s)
 }
 
-// dataStays says that the data stays as it is meant to.
-const dataStays = "-"
-
-// keepsData says why the data stays in the store; empty when it is to be deleted.
-func (s *backupScope) keepsData() string {
+// keepsData reports whether the data stays in the store, and why, where it was to be deleted.
+func (s *backupScope) keepsData() (keeps bool, why string) {
 	_, isMoved := s.backup.Annotations[clusterctlv1.DeleteForMoveAnnotation]
 	_, isForced := s.backup.Annotations[backupv1.ForceDeleteAnnotation]
 	switch {
 	case isMoved, s.backup.Spec.DeletionPolicy != backupv1.DeletionDelete, s.backup.Annotations[backupv1.IDAnnotation] == "":
-		return dataStays
+		return true, ""
 	case isForced:
-		return "the backup has the annotation " + backupv1.ForceDeleteAnnotation
+		return true, "the backup has the annotation " + backupv1.ForceDeleteAnnotation
 	case s.store == nil:
-		return "its TalosBackupStore is gone"
+		return true, "its TalosBackupStore is gone"
 	case s.store.Spec.AccessMode == backupv1.AccessReadOnly:
-		return "accessMode of its TalosBackupStore is ReadOnly"
+		return true, "accessMode of its TalosBackupStore is ReadOnly"
 	}
 
-	return ""
+	return false, ""
 }
 
 // deletionFailed says why the data is still there, and has it tried again later.
 func (r *BackupReconciler) deletionFailed(s *backupScope, err error) {
-	reason := backupv1.DeletionFailedReason
+	reason, wait := backupv1.DeletionFailedReason, deletionRetry
 	if store.ReasonOf(err) == store.Locked {
-		reason = backupv1.ObjectLockedReason
+		reason, wait = backupv1.ObjectLockedReason, lockedRetry
 	}
 	s.deleting = condition.True(reason, err.Error()+"; it is tried again, and the annotation "+backupv1.ForceDeleteAnnotation+" leaves the data")
 	s.fail(r.Clock.Now(), err)
+	s.again(wait)
 }
 
 // deletionHold is until when the deletion is not tried again.

@@ -1,5 +1,6 @@
-// Package controllers reconciles TalosBackupStores and TalosEtcdBackups: one finds out what
-// is wrong with a store and what it has, the other brings a backup there.
+// Package controllers reconciles TalosBackupStores, TalosEtcdBackups and
+// TalosEtcdBackupSchedules: one finds out what is wrong with a store and what it has, one
+// brings a backup there, and one says when, and which are kept.
 package controllers
 
 import (

@@ -1,0 +1,96 @@
+package archive
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/minio/minio-go/v7"
+	. "github.com/onsi/gomega"
+
+	"github.com/capi-talos/capi-talos/backup/internal/pipeline"
+	"github.com/capi-talos/capi-talos/backup/internal/store"
+)
+
+// TestClustersAreApart: with names that begin as others do. Nothing of one is read, deleted
+// or collected as the other's.
+func TestClustersAreApart(t *testing.T) {
+	g := NewWithT(t)
+	config := bucket(t, false)
+	clusters := []Cluster{
+		someCluster, {Namespace: "team", Name: "prod", Identity: "0123abcde"}, {Namespace: "team", Name: "prod-2", Identity: "0123abcd"},
+		{Namespace: "team-prod", Name: "prod", Identity: "0123abcd"}, {Namespace: "te", Name: "am", Identity: "prod"}, {Namespace: "team", Name: "p", Identity: "rod"},
+	}
+	for i, cluster := range clusters {
+		_, err := archiveOf(t, cluster, config).Write(t.Context(), draft("a", fmt.Sprint(i)), "x", contents(snapshot(1000)))
+		g.Expect(err).ToNot(HaveOccurred())
+	}
+	for namespace, count := range map[string]int{"team": 4, "team-prod": 1, "te": 1, "t": 0} {
+		var all []Found
+		for found, err := range All(t.Context(), open(t, config), "some/prefix", namespace) {
+			g.Expect(err).ToNot(HaveOccurred())
+			g.Expect(found.Cluster.Namespace).To(Equal(namespace))
+			all = append(all, found)
+		}
+		g.Expect(all).To(HaveLen(count), namespace)
+	}
+	for _, err := range All(t.Context(), open(t, config), "some/prefix", "team/prod") {
+		g.Expect(err).To(MatchError(ContainSubstring("cannot be a folder")))
+	}
+	g.Expect(Probe("/some/prefix/", "team")).To(Equal("some/prefix/clusters/team/probe"))
+	_, err := Probe("", "..")
+	g.Expect(err).To(MatchError(ContainSubstring("cannot be a folder")))
+	for i, cluster := range clusters {
+		archive := archiveOf(t, cluster, config)
+		g.Expect(archive.Names(t.Context())).To(Equal([]string{"a"}))
+		collectAll(t, archive)
+		g.Expect(archive.Delete(t.Context(), "a")).To(Succeed())
+		g.Expect(keys(t, open(t, config))).To(HaveLen(2 * (len(clusters) - i - 1)))
+	}
+	for _, cluster := range []Cluster{
+		{Namespace: "team/prod", Name: "a", Identity: "b"}, {Namespace: "..", Name: "a", Identity: "b"}, {Namespace: "a", Name: "", Identity: "b"}, {Namespace: "a", Name: "b", Identity: "C"},
+	} {
+		_, err := Of(cluster, nil, "")
+		g.Expect(err).To(MatchError(ContainSubstring("cannot be a folder")))
+	}
+	archive := archiveOf(t, someCluster, config)
+	for _, name := range []string{"", "..", "a/b", "../x"} {
+		g.Expect(archive.Delete(t.Context(), name)).To(MatchError(ContainSubstring("cannot be a folder")))
+	}
+}
+
+// TestAHiddenBackupIsLeftAlone: somebody has deleted its manifest in a bucket that keeps
+// versions. It is no backup, and can be had back.
+func TestAHiddenBackupIsLeftAlone(t *testing.T) {
+	g := NewWithT(t)
+	config := bucket(t, true)
+	archive := archiveOf(t, someCluster, config)
+	_, err := archive.Write(t.Context(), draft("a", "1"), "x", contents(snapshot(1000)))
+	g.Expect(err).ToNot(HaveOccurred())
+	g.Expect(server.RemoveObject(t.Context(), config.Bucket, "some/prefix/clusters/team/prod/0123abcd/a/manifest.json", minio.RemoveObjectOptions{})).To(Succeed())
+	g.Expect(archive.Names(t.Context())).To(BeEmpty())
+	collectAll(t, archive)
+	g.Expect(keys(t, open(t, config))).To(HaveLen(3))
+	// With its name, all of it goes.
+	g.Expect(archive.Delete(t.Context(), "a")).To(Succeed())
+	g.Expect(keys(t, open(t, config))).To(BeEmpty())
+}
+
+// TestALockedBackupStaysWhole: its manifest can't be deleted, and so nothing is.
+func TestALockedBackupStaysWhole(t *testing.T) {
+	g := NewWithT(t)
+	config := bucket(t, false)
+	config.Bucket += "-locking"
+	g.Expect(server.MakeBucket(t.Context(), config.Bucket, minio.MakeBucketOptions{ObjectLocking: true})).To(Succeed())
+	config.Lock = &store.Lock{Mode: minio.Compliance, For: time.Hour}
+	archive, plain := archiveOf(t, someCluster, config), snapshot(1000)
+	written, err := archive.Write(t.Context(), draft("a", "1"), "x", contents(plain))
+	g.Expect(err).ToNot(HaveOccurred())
+	g.Expect(store.ReasonOf(archive.Delete(t.Context(), "a"))).To(Equal(store.Locked))
+	g.Expect(archive.Check(t.Context(), written)).To(Succeed())
+	// What an attempt has left is locked as well, and collected later.
+	_, err = archive.Write(t.Context(), draft("b", "2"), "y", contents(plain[:500]))
+	g.Expect(err).To(MatchError(pipeline.ErrTrailer))
+	collectAll(t, archive)
+	g.Expect(archive.Names(t.Context())).To(Equal([]string{"a"}))
+}
