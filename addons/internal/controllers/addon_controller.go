@@ -202,12 +202,6 @@ func (r *AddonReconciler) addonsThat(ctx context.Context, object client.Object, 
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list the TalosClusterAddons of an object", "object", klog.KObj(object))
 		return nil
 	}
-	var requests []ctrl.Request
-	for i := range addons.Items {
-		if are(&addons.Items[i]) {
-			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&addons.Items[i])})
-		}
-	}
 
-	return requests
+	return reconciliation.Requests(addons.Items, are)
 }

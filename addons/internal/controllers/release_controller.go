@@ -331,12 +331,6 @@ func (r *ReleaseReconciler) releasesThat(
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list TalosClusterAddonReleases")
 		return nil
 	}
-	var requests []ctrl.Request
-	for i := range releases.Items {
-		if are(&releases.Items[i]) {
-			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&releases.Items[i])})
-		}
-	}
 
-	return requests
+	return reconciliation.Requests(releases.Items, are)
 }

@@ -272,16 +272,12 @@ func (r *BackupReconciler) backupsThat(ctx context.Context, object client.Object
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list the TalosEtcdBackups of an object", "object", klog.KObj(object))
 		return nil
 	}
-	var requests []ctrl.Request
-	for i := range list.Items {
-		backup := &list.Items[i]
-		isDone := backup.Annotations[backupv1.OutcomeAnnotation] != "" && isTold(backup)
-		if are(backup) && (!isDone || !backup.DeletionTimestamp.IsZero()) {
-			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(backup)})
-		}
-	}
 
-	return requests
+	return reconciliation.Requests(list.Items, func(backup *backupv1.TalosEtcdBackup) bool {
+		isDone := backup.Annotations[backupv1.OutcomeAnnotation] != "" && isTold(backup)
+
+		return are(backup) && (!isDone || !backup.DeletionTimestamp.IsZero())
+	})
 }
 
 // jobToBackup maps a job to its backup. How a job has ended is recorded at once.

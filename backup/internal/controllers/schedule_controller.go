@@ -240,12 +240,8 @@ func (r *ScheduleReconciler) clusterToSchedules(ctx context.Context, object clie
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list the TalosEtcdBackupSchedules of a Cluster", "Cluster", klog.KObj(object))
 		return nil
 	}
-	var requests []ctrl.Request
-	for i := range list.Items {
-		requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-	}
 
-	return requests
+	return reconciliation.Requests(list.Items, func(*backupv1.TalosEtcdBackupSchedule) bool { return true })
 }
 
 // backupToSchedule maps a backup to the schedule that has made it.

@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -275,13 +276,8 @@ func (r *StoreReconciler) secretToStores(ctx context.Context, object client.Obje
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to list the TalosBackupStores of a Secret", "Secret", klog.KObj(object))
 		return nil
 	}
-	var requests []ctrl.Request
-	for i := range list.Items {
-		s3, name := &list.Items[i].Spec.S3, object.GetName()
-		if s3.CredentialsSecretName == name || s3.CASecretName == name || s3.Encryption.CustomerKeySecretName == name {
-			requests = append(requests, ctrl.Request{NamespacedName: client.ObjectKeyFromObject(&list.Items[i])})
-		}
-	}
 
-	return requests
+	return reconciliation.Requests(list.Items, func(store *backupv1.TalosBackupStore) bool {
+		return slices.Contains([]string{store.Spec.S3.CredentialsSecretName, store.Spec.S3.CASecretName, store.Spec.S3.Encryption.CustomerKeySecretName}, object.GetName())
+	})
 }

@@ -49,6 +49,22 @@ func Begin(
 	return true, nil
 }
 
+// Requests are those for the objects of a list that are meant.
+func Requests[T any, P interface {
+	*T
+	client.Object
+}](objects []T, are func(P) bool,
+) []reconcile.Request {
+	var requests []reconcile.Request
+	for i := range objects {
+		if object := P(&objects[i]); are(object) {
+			requests = append(requests, reconcile.Request{NamespacedName: client.ObjectKeyFromObject(object)})
+		}
+	}
+
+	return requests
+}
+
 // Limiter decides when an object is reconciled next: Cluster API's controllers do.
 type Limiter interface {
 	DeferNextReconcile(req reconcile.Request, reconcileAfter time.Time)
