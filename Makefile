@@ -7,7 +7,7 @@ GOLANGCI_LINT_VERSION := v2.15.0
 # The list of providers is that of clusterctl-settings.json: <folder>:<name>, where the
 # name is that in component files and images.
 PROVIDER_NAMES := $(shell awk -F'"' '/"providers"/ {list = 1} \
-	list && /"name"/ {name = $$4; sub(/-talos$$/, "", name)} \
+	list && /"componentsFile"/ {name = $$4; sub(/-components\.yaml$$/, "", name)} \
 	list && /"configFolder"/ {split($$4, path, "/"); print path[2] ":" name}' clusterctl-settings.json)
 PROVIDERS := $(foreach provider,$(PROVIDER_NAMES),$(firstword $(subst :, ,$(provider))))
 $(if $(PROVIDERS),,$(error clusterctl-settings.json lists no providers))
@@ -16,6 +16,8 @@ name_of = $(patsubst $(1):%,%,$(filter $(1):%,$(PROVIDER_NAMES)))
 # test/stack/parts/modules pin what is built from elsewhere; they are no code of
 # ours.
 MODULES := . $(patsubst %/go.mod,%,$(wildcard test/*/go.mod test/sim/*/go.mod test/suites/*/go.mod test/suites/machinery/*/go.mod))
+# The programs of etcd that the backup provider runs: a module for each release of etcd.
+ETCD_MODULES := $(wildcard backup/etcd/*)
 TOOL := go -C test/tools tool
 OUT := out
 ROOT := $(CURDIR)
@@ -81,7 +83,7 @@ verify-generate:
 
 .PHONY: verify-modules
 verify-modules:
-	@set -e; for module in $(MODULES); do echo "mod tidy -diff $$module"; (cd $$module && go mod tidy -diff) \
+	@set -e; for module in $(MODULES) $(ETCD_MODULES); do echo "mod tidy -diff $$module"; (cd $$module && go mod tidy -diff) \
 		|| { echo "$$module/go.mod is not tidy, run go mod tidy there"; exit 1; }; done
 
 .PHONY: verify-documents
@@ -263,8 +265,11 @@ announce-demo:
 ##@ Build and release
 
 .PHONY: build
-build: ## Build the managers into out/bin.
+build: ## Build the managers, and the programs of etcd for backups, into out/bin.
 	CGO_ENABLED=0 go build -trimpath -ldflags '-s -w' -o $(OUT)/bin/ ./cmd/...
+	@set -e; for module in $(ETCD_MODULES); do release=$${module##*/}; for program in etcdutl server; do \
+		name=$$(echo $$program | sed 's/server/etcd/')-$$release; echo "build $$name"; \
+		CGO_ENABLED=0 go -C $$module build -trimpath -ldflags '-s -w' -o $(ROOT)/$(OUT)/bin/etcd/$$name go.etcd.io/etcd/$$program/v3; done; done
 
 .PHONY: images
 images: $(PROVIDERS:%=image-%) ## Build the managers' images with Docker.

@@ -12,6 +12,7 @@ import (
 func TestManagersLinkOnlyWhatTheyNeed(t *testing.T) {
 	for manager, without := range map[string][]string{
 		"addons":         {"github.com/siderolabs/", "github.com/cosi-project/"},
+		"backup":         {"helm.sh/"},
 		"bootstrap":      {"helm.sh/"},
 		"controlplane":   {"helm.sh/"},
 		"infrastructure": {"helm.sh/"},

@@ -21,6 +21,7 @@ const (
 	controlPlaneGroup   = "controlplane.cluster.x-k8s.io"
 	infrastructureGroup = "infrastructure.cluster.x-k8s.io"
 	addonsGroup         = "addons.cluster.x-k8s.io"
+	backupGroup         = "backup.cluster.x-k8s.io"
 
 	// contractLabel names, as its value, our API versions that follow the
 	// contract of its key.
@@ -56,6 +57,9 @@ func wantKinds() map[string]wantKind {
 		"TalosHost":                 {folder: "infrastructure", group: infrastructureGroup, version: "v1alpha1", shortName: "th", status: true, inventory: true},
 		"TalosClusterAddon":         {folder: "addons", group: addonsGroup, version: "v1alpha1", shortName: "tca", status: true, inventory: true},
 		"TalosClusterAddonRelease":  {folder: "addons", group: addonsGroup, version: "v1alpha1", shortName: "tcar", status: true},
+		"TalosBackupStore":          {folder: "backup", group: backupGroup, version: "v1alpha1", shortName: "tbs", status: true, inventory: true},
+		"TalosEtcdBackup":           {folder: "backup", group: backupGroup, version: "v1alpha1", shortName: "teb", status: true, inventory: true},
+		"TalosEtcdBackupSchedule":   {folder: "backup", group: backupGroup, version: "v1alpha1", shortName: "tebs", status: true, inventory: true},
 	}
 }
 

@@ -35,9 +35,10 @@ type stateResource struct {
 }
 
 type stateMetric struct {
-	Name string `json:"name"`
-	Help string `json:"help"`
-	Each struct {
+	Name      string `json:"name"`
+	Help      string `json:"help"`
+	ErrorLogV int    `json:"errorLogV"`
+	Each      struct {
 		Type     string     `json:"type"`
 		Gauge    *stateEach `json:"gauge"`
 		StateSet *stateEach `json:"stateSet"`

@@ -41,10 +41,9 @@ func TestImportRulesKnowAllProviders(t *testing.T) {
 	g.Expect(yaml.Unmarshal([]byte(read(g, ".golangci.yml")), &linter)).To(Succeed())
 	const module = "github.com/capi-talos/capi-talos/"
 	want := map[string][]string{
-		"api":    {},
-		"shared": {module + "bootstrap/api/", module + "bootstrap/pkg/", module + "test/"},
-		// There is no provider of backups yet, but what it will be made of.
-		"providers": {module + "bootstrap/pkg/", module + "test/", module + "backup/api/", module + "backup/internal/"},
+		"api":       {},
+		"shared":    {module + "bootstrap/api/", module + "bootstrap/pkg/", module + "test/"},
+		"providers": {module + "bootstrap/pkg/", module + "test/"},
 		"managers":  {module + "bootstrap/pkg/", module + "cmd/internal/"},
 	}
 	for _, provider := range ours {

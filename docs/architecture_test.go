@@ -30,7 +30,7 @@ func section(g Gomega, page, heading string) string {
 // the API packages declare, and for no other.
 func TestWhoWritesWhatNamesEachAnnotation(t *testing.T) {
 	g := NewWithT(t)
-	declared := annotationsOf(strings.Join(found(`(?m)^\s*(?:const )?\w+Annotation *= ([^\n]+)$`, sources(g, "..", "bootstrap/api", "controlplane/api", "infrastructure/api")), "\n"))
+	declared := annotationsOf(strings.Join(found(`(?m)^\s*(?:const )?\w+Annotation *= ([^\n]+)$`, sources(g, "..", "backup/api", "bootstrap/api", "controlplane/api", "infrastructure/api")), "\n"))
 	g.Expect(len(declared)).To(BeNumerically(">", 20))
 	rows := found("(?m)^\\| `([a-z0-9.-]+/[a-z0-9-]+)` \\| ", section(g, "architecture.md", "Who writes what"))
 	g.Expect(rows).To(ConsistOf(declared))

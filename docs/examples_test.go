@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
+	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
@@ -41,8 +42,10 @@ func (e example) String() string { return e.page + ":\n" + e.text }
 func examples(g Gomega) []example {
 	pages, err := filepath.Glob("*.md")
 	g.Expect(err).NotTo(HaveOccurred())
+	kinds, err := filepath.Glob("kinds/*.md")
+	g.Expect(err).NotTo(HaveOccurred())
 	var all []example
-	for _, page := range pages {
+	for _, page := range append(pages, kinds...) {
 		text, err := os.ReadFile(page)
 		g.Expect(err).NotTo(HaveOccurred())
 		for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
@@ -125,7 +128,7 @@ func (e example) objects(g Gomega, scheme *runtime.Scheme) []runtime.Object {
 func examplesScheme(g Gomega) *runtime.Scheme {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
-		addonv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme, infrav1.AddToScheme, clusterv1.AddToScheme, addonsv1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme,
+		addonv1.AddToScheme, backupv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme, infrav1.AddToScheme, clusterv1.AddToScheme, addonsv1.AddToScheme, corev1.AddToScheme, rbacv1.AddToScheme,
 	} {
 		g.Expect(add(scheme)).To(Succeed())
 	}

@@ -46,6 +46,10 @@ func TestFiguresOnPagesAreThoseOfTheCode(t *testing.T) {
 		"the time-out of a release":         {"docs/uninstall.md", "`releaseTimeoutSeconds` \\((\\d+) by default", "infrastructure/api/v1alpha1/talosmachine_types.go", `state Error until it answers and is wiped\. Defaults to (\d+)\.`},
 		"the contract":                      {versioning, `v0\.1 follows (\w+)`, "metadata.yaml", `contract: (\w+)`},
 		"the release of Cluster API":        {versioning, `which is (1\.\d+) today`, "go.mod", `\tsigs\.k8s\.io/cluster-api v(\d+\.\d+)`},
+		"the memory of a part of a backup":  {sizing, `parts of (\d+) MiB in memory`, "backup/internal/store/upload.go", `partSize += (\d+) << 20`},
+		"when a backup is tried no more":    {"docs/backups.md", "until `timeoutSeconds` \\((\\d+)\\) are over", "backup/api/v1alpha1/talosetcdbackup_types.go", `DefaultBackupTimeoutSeconds = int32\((\d+)\)`},
+		"how often a store is checked":      {"docs/backups.md", "With `checkIntervalSeconds: (\\d+)`", "backup/api/v1alpha1/talosbackupstore_types.go", `DefaultCheckIntervalSeconds = int32\((\d+)\)`},
+		"how many backups are made at once": {sizing, "With `--max-backups=(\\d+)`", "backup/setup/setup.go", `DefaultMaxBackups += (\d+)`},
 		"the size of gzipped user data":     {release, `\(about (\d+) kB gzipped`, "docs/container.md", `about (\d+) kB gzipped`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -137,7 +141,7 @@ func providerFolders(g Gomega) []string {
 }
 
 // TestUninstallTakesAwayWhatWasInstalled: the label that all of it has, and the roles
-// that the page about the installation has for users.
+// that pages have for users.
 func TestUninstallTakesAwayWhatWasInstalled(t *testing.T) {
 	g := NewWithT(t)
 	page := source(g, "docs/uninstall.md")
@@ -146,8 +150,12 @@ func TestUninstallTakesAwayWhatWasInstalled(t *testing.T) {
 		labels = append(labels, pinned(g, "config/"+provider+"/default/kustomization.yaml", `cluster\.x-k8s\.io/provider: (\S+)`))
 	}
 	g.Expect(page).To(ContainSubstring("--selector 'cluster.x-k8s.io/provider in (" + strings.Join(labels, ", ") + ")'"))
-	roles := found(`(?m)^kind: ClusterRole\nmetadata:\n  name: (\S+)$`, source(g, "docs/install.md"))
-	g.Expect(roles).To(HaveLen(2))
+	var roles []string
+	for _, path := range []string{"docs/install.md", "docs/addons.md", "docs/backups.md"} {
+		shown := found(`(?m)^kind: ClusterRole\nmetadata:\n  name: (\S+)$`, source(g, path))
+		g.Expect(shown).NotTo(BeEmpty(), path)
+		roles = append(roles, shown...)
+	}
 	g.Expect(strings.Fields(pinned(g, "docs/uninstall.md", `delete --ignore-not-found clusterrole (.+)`))).To(ConsistOf(roles))
 }
 
@@ -156,7 +164,7 @@ func TestUninstallTakesAwayWhatWasInstalled(t *testing.T) {
 func TestRightsOnSecretsAreThoseOfTheRoles(t *testing.T) {
 	g := NewWithT(t)
 	reads := found("`([a-z]+)`", pinned(g, "docs/SECURITY.md", `(?m)^\| the managers \| (.+) on Secrets in all namespaces`))
-	writes := found("`([a-z]+)`", pinned(g, "docs/SECURITY.md", `all but the add-on manager also (.+), the infrastructure manager`))
+	writes := found("`([a-z]+)`", pinned(g, "docs/SECURITY.md", `all but the add-on and the backup manager also (.+), the infrastructure manager`))
 	g.Expect(reads).NotTo(BeEmpty())
 	g.Expect(writes).NotTo(BeEmpty())
 	for _, provider := range providerFolders(g) {
@@ -171,8 +179,8 @@ func TestRightsOnSecretsAreThoseOfTheRoles(t *testing.T) {
 			}
 		}
 		g.Expect(granted).To(ContainElements(reads), provider)
-		if provider == "addons" {
-			g.Expect(granted).NotTo(ContainElement(BeElementOf(writes)))
+		if provider == "addons" || provider == "backup" {
+			g.Expect(granted).NotTo(ContainElement(BeElementOf(writes)), provider)
 		} else {
 			g.Expect(granted).To(ContainElements(writes), provider)
 		}

@@ -51,7 +51,10 @@ func moduleFolders(t *testing.T) []string {
 
 // pagesForUsers are those that name conditions, reasons, annotations and metrics so
 // that people find out what is wrong, or what to do.
-var pagesForUsers = []string{"access.md", "airgap.md", "cni.md", "maintenance.md", "network.md", "troubleshooting.md", "upgrade.md"}
+var pagesForUsers = []string{
+	"access.md", "airgap.md", "backups.md", "cni.md", "maintenance.md", "network.md", "troubleshooting.md", "upgrade.md",
+	"kinds/talosbackupstore.md", "kinds/talosetcdbackup.md", "kinds/talosetcdbackupschedule.md",
+}
 
 // TestPagesNameOnlyWhatExists: each condition, reason, event, annotation, metric and
 // alert that these pages name is one of ours, or of Cluster API.
@@ -84,10 +87,16 @@ func TestPagesNameOnlyWhatExists(t *testing.T) {
 func TestTroubleshootingNamesWhatNeedsSomebody(t *testing.T) {
 	g := NewWithT(t)
 	page := readAll(g, "troubleshooting.md")
-	for _, kind := range []string{"TalosHost", "TalosMachine", "TalosConfig", "TalosCluster", "TalosControlPlane", "TalosClusterAddon", "TalosClusterAddonRelease"} {
+	for _, kind := range []string{
+		"TalosHost", "TalosMachine", "TalosConfig", "TalosCluster", "TalosControlPlane", "TalosClusterAddon", "TalosClusterAddonRelease",
+		"TalosBackupStore", "TalosEtcdBackup", "TalosEtcdBackupSchedule",
+	} {
 		g.Expect(page).To(ContainSubstring("| "+kind+" |"), "which conditions tell most")
 	}
-	for _, runBook := range []string{"hosts.md#a-host-is-in-error", "hosts.md#a-host-is-not-claimed", "container.md#run-book", "kinds/taloscontrolplane.md#run-book", "metrics.md#alerts", "move.md#a-move-that-was-interrupted", "upgrade.md#it-stands-still"} {
+	for _, runBook := range []string{
+		"hosts.md#a-host-is-in-error", "hosts.md#a-host-is-not-claimed", "container.md#run-book", "kinds/taloscontrolplane.md#run-book", "metrics.md#alerts", "move.md#a-move-that-was-interrupted", "upgrade.md#it-stands-still",
+		"kinds/talosbackupstore.md#conditions", "kinds/talosetcdbackup.md#conditions", "kinds/talosetcdbackupschedule.md#conditions",
+	} {
 		g.Expect(page).To(ContainSubstring("(" + runBook + ")"))
 	}
 }

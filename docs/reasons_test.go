@@ -28,7 +28,7 @@ func TestPagesNameEachReason(t *testing.T) {
 	pages := strings.Join(slices.Collect(maps.Values(all)), "\n")
 	for _, file := range []string{
 		"../bootstrap/api/v1beta1/conditions.go", "../controlplane/api/v1beta1/conditions.go", "../infrastructure/api/v1alpha1/conditions.go",
-		"../addons/api/v1alpha1/conditions.go",
+		"../addons/api/v1alpha1/conditions.go", "../backup/api/v1alpha1/conditions.go",
 	} {
 		reasons := declaredReasons(g, file)
 		g.Expect(reasons).NotTo(BeEmpty(), file)
@@ -46,8 +46,24 @@ func TestTroubleshootingNamesEachReasonOfAddons(t *testing.T) {
 	g.Expect(reasons).To(ContainElements(good))
 	page, err := os.ReadFile("troubleshooting.md")
 	g.Expect(err).NotTo(HaveOccurred())
-	section := regexp.MustCompile(`(?s)## An add-on is not ready.*?\n## Certificates`).FindString(string(page))
+	section := regexp.MustCompile(`(?s)## An add-on is not ready.*?\n## A backup is not made`).FindString(string(page))
 	g.Expect(unnamed(section, slices.DeleteFunc(reasons, func(reason string) bool { return slices.Contains(good, reason) }))).To(BeEmpty())
+}
+
+// TestPagesOfKindsNameEachReasonOfBackups: whoever meets one, of ours or of the server of a
+// store, finds its cause and what to do in a row of a table.
+func TestPagesOfKindsNameEachReasonOfBackups(t *testing.T) {
+	g := NewWithT(t)
+	rows := strings.Join(regexp.MustCompile(`(?m)^\|.*$`).FindAllString(readAll(g, "kinds/talosbackupstore.md", "kinds/talosetcdbackup.md", "kinds/talosetcdbackupschedule.md"), -1), "\n")
+	ofServers, err := os.ReadFile("../backup/internal/store/errors.go")
+	g.Expect(err).NotTo(HaveOccurred())
+	servers := found(`(?m)^\t\w+ Reason = "([A-Z]\w+)"$`, string(ofServers))
+	g.Expect(servers).To(ContainElements("AlreadyExists", "StoreUnavailable"))
+	// A backup calls it NameTaken. NotYetKnown is in the text.
+	notThere := []string{"AlreadyExists", "NotYetKnown"}
+	reasons := slices.Concat(declaredReasons(g, "../backup/api/v1alpha1/conditions.go"), servers)
+	g.Expect(len(reasons)).To(BeNumerically(">", 30))
+	g.Expect(unnamed(rows, slices.DeleteFunc(reasons, func(reason string) bool { return slices.Contains(notThere, reason) }))).To(BeEmpty())
 }
 
 // unnamed are the reasons that a text does not name.

@@ -3,8 +3,10 @@ package samples
 
 import (
 	"bytes"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -16,36 +18,41 @@ import (
 	"sigs.k8s.io/yaml"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
+	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 )
 
-// addonsFolder has the samples of those who have the add-on provider as well.
-const addonsFolder = "addons"
+// folders have the samples of those who have another provider as well, by its group.
+func folders() map[string]string {
+	return map[string]string{addonv1.GroupVersion.Group: "addons", backupv1.GroupVersion.Group: "backup"}
+}
 
 // TestEachKindHasASample: each kind of ours has a sample, with fields of that kind
 // only, no two have the same name, and the kustomization of their folder lists them.
 func TestEachKindHasASample(t *testing.T) {
 	g, scheme := NewWithT(t), runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{clusterv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme, infrav1.AddToScheme, addonv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{
+		clusterv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme, infrav1.AddToScheme, addonv1.AddToScheme, backupv1.AddToScheme,
+	} {
 		g.Expect(add(scheme)).To(Succeed())
 	}
 	found := map[schema.GroupVersionKind][]string{}
-	for _, folder := range []string{".", addonsFolder} {
+	for _, folder := range append(slices.Sorted(maps.Values(folders())), ".") {
 		for kind, names := range samplesIn(g, scheme, folder) {
 			for _, name := range names {
 				g.Expect(found[kind]).NotTo(ContainElement(name), "%s in %s", kind.Kind, folder)
 			}
 			found[kind] = append(found[kind], names...)
-			if kind.Group == addonv1.GroupVersion.Group {
-				g.Expect(folder).To(Equal(addonsFolder), "%s needs the add-on provider", kind.Kind)
+			if own, hasOwn := folders()[kind.Group]; hasOwn {
+				g.Expect(folder).To(Equal(own), "%s needs another provider", kind.Kind)
 			}
 		}
 	}
 	// Nobody but the add-on provider makes these.
 	generated := addonv1.GroupVersion.WithKind(addonv1.TalosClusterAddonReleaseKind)
-	for _, group := range []schema.GroupVersion{bootstrapv1.GroupVersion, controlplanev1.GroupVersion, infrav1.GroupVersion, addonv1.GroupVersion} {
+	for _, group := range []schema.GroupVersion{bootstrapv1.GroupVersion, controlplanev1.GroupVersion, infrav1.GroupVersion, addonv1.GroupVersion, backupv1.GroupVersion} {
 		for kind, of := range scheme.KnownTypes(group) {
 			if of.PkgPath() == "k8s.io/apimachinery/pkg/apis/meta/v1" || isList(kind) {
 				continue

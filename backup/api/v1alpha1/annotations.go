@@ -32,6 +32,11 @@ const (
 	// now. Each new value does so once; the last one is in status.lastRun.
 	RunAnnotation = "backup.cluster.x-k8s.io/run"
 
+	// VerifyAnnotation on a TalosEtcdBackup has it verified now. Its value is the level, and
+	// after a slash anything that makes it another value: Snapshot/2026-11-25. Each new
+	// value does so once; the last one is in status.verification.request.
+	VerifyAnnotation = "backup.cluster.x-k8s.io/verify"
+
 	// ForceDeleteAnnotation on a TalosEtcdBackup that is being deleted lets it go though
 	// its data could not be deleted. Its value does not matter.
 	ForceDeleteAnnotation = "backup.cluster.x-k8s.io/force-delete"

@@ -103,8 +103,18 @@ const (
 const (
 	// VerifiedReason: the backup is sound.
 	VerifiedReason = "Verified"
-	// DamagedReason: what the store has is not what was stored.
+	// DamagedReason: what the store has is not what was stored, or etcd finds fault with it.
 	DamagedReason = "Damaged"
+	// NoIdentityReason: the store has no private key that can read the backup.
+	NoIdentityReason = "NoIdentity"
+	// ScratchSpaceShortReason: the manager has too little room to unpack the backup.
+	ScratchSpaceShortReason = "ScratchSpaceShort"
+	// EtcdReleaseUnknownReason: the manager has no programs of the release of etcd that the
+	// snapshot is of.
+	EtcdReleaseUnknownReason = "EtcdReleaseUnknown"
+	// VerificationFailedReason: the verification could not be carried out; it is tried
+	// again.
+	VerificationFailedReason = "VerificationFailed"
 )
 
 // Reasons of Deleting.

@@ -16,6 +16,8 @@ const (
 	SessionTokenKey    = "sessionToken"
 	// CAKey is the key of CA certificates.
 	CAKey = "ca.crt"
+	// IdentitiesKey is the key of private keys of age, one a line.
+	IdentitiesKey = "identities"
 	// CustomerKeyKey is the key of the 32 bytes with which the server encrypts.
 	CustomerKeyKey = "key"
 )
@@ -39,6 +41,15 @@ type TalosBackupStoreSpec struct {
 	// +kubebuilder:validation:items:MinLength=1
 	// +kubebuilder:validation:items:MaxLength=4096
 	Recipients []string `json:"recipients,omitempty"`
+
+	// identitySecretName is the name of a Secret in the namespace with private keys of age
+	// under the key identities, one a line. With them backups are verified at the levels
+	// Snapshot and Restore. By default those that are encrypted can be verified by their
+	// digests only, and the private keys need not be in the management cluster.
+	// +optional
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	IdentitySecretName string `json:"identitySecretName,omitempty"`
 
 	// accessMode says what may be done with the store: ReadWrite, or ReadOnly: then
 	// backups are read and imported, and nothing is written or deleted. Defaults to

@@ -189,21 +189,45 @@ const (
 // VerificationStatus is what a verification has found.
 type VerificationStatus struct {
 	// level is how the backup was verified: Digest when all of it was read back and
-	// compared with what was stored.
+	// compared with what was stored, Snapshot when etcd's own tool has looked at all of its
+	// database, and Restore when an etcd has served it.
 	// +required
 	Level VerificationLevel `json:"level,omitempty"`
 
 	// at is when it was.
 	// +required
 	At metav1.Time `json:"at,omitempty,omitzero"`
+
+	// request is the value of the annotation backup.cluster.x-k8s.io/verify that was last
+	// heeded.
+	// +optional
+	// +kubebuilder:validation:MaxLength=256
+	Request string `json:"request,omitempty"`
+
+	// revision is the last revision of etcd that the snapshot has.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Revision *int64 `json:"revision,omitempty"`
+
+	// keys is how many keys it has.
+	// +optional
+	// +kubebuilder:validation:Minimum=0
+	Keys *int64 `json:"keys,omitempty"`
 }
 
 // VerificationLevel is how a backup was verified.
-// +kubebuilder:validation:Enum=Digest
+// +kubebuilder:validation:Enum=Digest;Snapshot;Restore
 type VerificationLevel string
 
-// VerificationDigest reads a backup back and compares it with what was stored.
-const VerificationDigest VerificationLevel = "Digest"
+const (
+	// VerificationDigest reads a backup back and compares it with what was stored.
+	VerificationDigest VerificationLevel = "Digest"
+	// VerificationSnapshot decrypts and unpacks it besides, and has etcd's own tool look at
+	// all of its database.
+	VerificationSnapshot VerificationLevel = "Snapshot"
+	// VerificationRestore restores it besides, and compares what an etcd serves.
+	VerificationRestore VerificationLevel = "Restore"
+)
 
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:path=talosetcdbackups,shortName=teb,scope=Namespaced,categories=cluster-api

@@ -78,6 +78,11 @@ type TalosEtcdBackupScheduleSpec struct {
 	// +optional
 	Backup ScheduledBackup `json:"backup,omitempty,omitzero"`
 
+	// verification says how the newest backup of each Cluster is verified once more, and
+	// when. By default each backup is verified by its digest when it is made, and not again.
+	// +optional
+	Verification ScheduledVerification `json:"verification,omitempty,omitzero"`
+
 	// retention says which backups of a Cluster are kept. Whatever it says, the newest one
 	// is, and so is the newest one that was verified. By default all are.
 	// +optional
@@ -123,6 +128,20 @@ type ScheduledBackup struct {
 	// +kubebuilder:validation:Minimum=60
 	// +kubebuilder:validation:Maximum=86400
 	TimeoutSeconds *int32 `json:"timeoutSeconds,omitempty"`
+}
+
+// ScheduledVerification says how and when backups are verified once more.
+type ScheduledVerification struct {
+	// schedule says when, as that of the backups does, and in the same time zone.
+	// +required
+	// +kubebuilder:validation:MinLength=9
+	// +kubebuilder:validation:MaxLength=256
+	Schedule string `json:"schedule,omitempty"`
+
+	// level is how: Digest, Snapshot or Restore. Snapshot and Restore need the private keys
+	// of the store's identitySecretName where backups are encrypted. Defaults to Snapshot.
+	// +optional
+	Level VerificationLevel `json:"level,omitempty"`
 }
 
 // Retention says which backups are kept: those that any rule keeps.
@@ -193,6 +212,11 @@ type TalosEtcdBackupScheduleStatus struct {
 	// +optional
 	NextAt metav1.Time `json:"nextAt,omitempty,omitzero"`
 
+	// intervalSeconds is the longest time between two backups that the schedule asks for.
+	// +optional
+	// +kubebuilder:validation:Minimum=60
+	IntervalSeconds *int64 `json:"intervalSeconds,omitempty"`
+
 	// lastRun is the value of the annotation backup.cluster.x-k8s.io/run that was last
 	// heeded.
 	// +optional
@@ -220,9 +244,14 @@ type ScheduledCluster struct {
 	// +optional
 	ScheduledAt metav1.Time `json:"scheduledAt,omitempty,omitzero"`
 
-	// completedAt is when the snapshot of the newest backup that is complete was taken.
+	// completedAt is when the snapshot of the newest backup was taken that is complete, and
+	// not known to be damaged.
 	// +optional
 	CompletedAt metav1.Time `json:"completedAt,omitempty,omitzero"`
+
+	// verifiedAt is when the newest of its backups that are sound was last verified.
+	// +optional
+	VerifiedAt metav1.Time `json:"verifiedAt,omitempty,omitzero"`
 
 	// missed is how many backups were missed since the last one.
 	// +optional

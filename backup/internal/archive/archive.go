@@ -254,7 +254,7 @@ func (a *Archive) Restore(ctx context.Context, manifest *Manifest, snapshot io.W
 	}
 	stored, _, err := a.store.Get(ctx, key, manifest.Data.VersionID)
 	if err != nil {
-		return err
+		return gone(err, &manifest.Data)
 	}
 	defer func() { _ = stored.Close() }()
 
@@ -272,7 +272,7 @@ func (a *Archive) Secrets(ctx context.Context, manifest *Manifest, identities ..
 	}
 	sealed, _, err := a.store.GetSmall(ctx, key, manifest.Secrets.VersionID, maxManifest)
 	if err != nil {
-		return nil, err
+		return nil, gone(err, manifest.Secrets)
 	}
 	if pipeline.SHA256(sealed) != manifest.Secrets.StoredSHA256 {
 		return nil, pipeline.ErrStored
@@ -284,30 +284,51 @@ func (a *Archive) Secrets(ctx context.Context, manifest *Manifest, identities ..
 // Check reads a backup back, and compares all of it with its manifest. It needs no key,
 // and says nothing about what is inside.
 func (a *Archive) Check(ctx context.Context, manifest *Manifest) error {
-	files := []File{manifest.Data}
-	if manifest.Secrets != nil {
-		files = append(files, *manifest.Secrets)
+	if err := a.checkFile(ctx, manifest, &manifest.Data); err != nil {
+		return err
 	}
-	for _, file := range files {
-		key, err := a.key(manifest.Name, file.Name)
-		if err != nil {
-			return err
-		}
-		stored, _, err := a.store.Get(ctx, key, file.VersionID)
-		if err != nil {
-			return err
-		}
-		sum, size, err := pipeline.Sum(stored)
-		_ = stored.Close()
-		if err != nil {
-			return err
-		}
-		if sum != file.StoredSHA256 || size != file.StoredBytes {
-			return fmt.Errorf("%w: %s", pipeline.ErrStored, file.Name)
-		}
+
+	return a.CheckSecrets(ctx, manifest)
+}
+
+// CheckSecrets reads the secrets of a backup back, if it has any, and compares them with its
+// manifest. Restore compares the snapshot.
+func (a *Archive) CheckSecrets(ctx context.Context, manifest *Manifest) error {
+	if manifest.Secrets == nil {
+		return nil
+	}
+
+	return a.checkFile(ctx, manifest, manifest.Secrets)
+}
+
+func (a *Archive) checkFile(ctx context.Context, manifest *Manifest, file *File) error {
+	key, err := a.key(manifest.Name, file.Name)
+	if err != nil {
+		return err
+	}
+	stored, _, err := a.store.Get(ctx, key, file.VersionID)
+	if err != nil {
+		return gone(err, file)
+	}
+	sum, size, err := pipeline.Sum(stored)
+	_ = stored.Close()
+	if err != nil {
+		return err
+	}
+	if sum != file.StoredSHA256 || size != file.StoredBytes {
+		return fmt.Errorf("%w: %s", pipeline.ErrStored, file.Name)
 	}
 
 	return nil
+}
+
+// gone says that a file which a manifest names is not there: that does not pass.
+func gone(err error, file *File) error {
+	if store.ReasonOf(err) == store.NotFound {
+		return fmt.Errorf("%w: %s is gone", pipeline.ErrStored, file.Name)
+	}
+
+	return err
 }
 
 // Verified stores what a verification has found.

@@ -413,6 +413,27 @@ func TestWhatIsDifferentIsFound(t *testing.T) {
 	g.Expect(keys(t, open(t, config))).To(HaveLen(3))
 }
 
+// TestFilesThatAreGone do not come back: the backup is damaged, whichever it is.
+func TestFilesThatAreGone(t *testing.T) {
+	for _, file := range []string{"data-x", "secrets-x"} {
+		t.Run(file, func(t *testing.T) {
+			g := NewWithT(t)
+			config, key := bucket(t, false), identity(t)
+			archive := archiveOf(t, someCluster, config)
+			written, err := archive.Write(t.Context(), draft("a", "1"), "x", contents(snapshot(10_000), key.Recipient()))
+			g.Expect(err).ToNot(HaveOccurred())
+			g.Expect(server.RemoveObject(t.Context(), config.Bucket, "some/prefix/clusters/team/prod/0123abcd/a/"+file, minio.RemoveObjectOptions{})).To(Succeed())
+			g.Expect(archive.Check(t.Context(), written)).To(MatchError(pipeline.ErrStored))
+			if file == "data-x" {
+				g.Expect(archive.Restore(t.Context(), written, io.Discard, key)).To(MatchError(pipeline.ErrStored))
+				return
+			}
+			_, err = archive.Secrets(t.Context(), written, key)
+			g.Expect(err).To(MatchError(pipeline.ErrStored))
+		})
+	}
+}
+
 // TestNothingSecretIsReadable: in anything that the store has.
 func TestNothingSecretIsReadable(t *testing.T) {
 	g := NewWithT(t)

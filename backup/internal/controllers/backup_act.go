@@ -17,6 +17,7 @@ import (
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/backup/internal/archive"
+	"github.com/capi-talos/capi-talos/backup/internal/metrics"
 	"github.com/capi-talos/capi-talos/backup/internal/snapshot"
 	"github.com/capi-talos/capi-talos/backup/internal/stores"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
@@ -29,13 +30,17 @@ const (
 	// attempt has failed, and after many have; in between it doubles.
 	firstRetry = 10 * time.Second
 	lastRetry  = 5 * time.Minute
+	// bundleRetry is how soon the secrets of a cluster are looked for again: nobody tells
+	// when they are there.
+	bundleRetry = 30 * time.Second
 	// maxMessage is how much of an error is kept.
 	maxMessage = 4096
 )
 
 // reconcileNormal makes the backup, once.
 func (r *BackupReconciler) reconcileNormal(ctx context.Context, s *backupScope) error {
-	if s.outcome() != "" && isTold(s.backup) {
+	r.refuseRequest(s)
+	if isSettled(s.backup) {
 		return nil
 	}
 	if step, running := r.Jobs.Running(s.key()); running {
@@ -113,16 +118,19 @@ func (r *BackupReconciler) begin(ctx context.Context, s *backupScope) error {
 			return err
 		}
 	}
-	work := &attempt{name: utilrand.String(attemptNameLength), clock: r.Clock, take: s.take, draft: archive.Manifest{
+	work := &attempt{name: utilrand.String(attemptNameLength), clock: r.Clock, metrics: r.Metrics, verifier: r.Verifier, take: s.take, draft: archive.Manifest{
 		Name: s.backup.Name, Schedule: s.backup.Labels[backupv1.ScheduleNameLabel], Tool: r.Tool,
 	}}
 	if err := work.in(s); err != nil {
 		s.completed = condition.False(backupv1.FailedReason, err.Error())
 		return r.end(ctx, s, outcomeFailed)
 	}
+	if ready, err := r.gatherVerification(ctx, s, work); err != nil || !ready {
+		return err
+	}
 	timeout := s.timeLeft(r.Clock.Now())
 	key := jobs.Key{Namespace: s.backup.Namespace, Name: s.backup.Name, Cluster: s.backup.Spec.ClusterName}
-	started := r.Jobs.Start(key, func(ctx context.Context, progress func(Step)) Result {
+	started := r.Jobs.Start(key, func(ctx context.Context, progress func(metrics.Step)) Result {
 		ctx, cancel := context.WithTimeout(ctx, timeout)
 		defer cancel()
 
@@ -179,6 +187,7 @@ func (r *BackupReconciler) gatherTake(ctx context.Context, s *backupScope) error
 	bundle, err := secrets.GetBundle(ctx, r.SecretCachingClient, client.ObjectKeyFromObject(s.cluster))
 	if errors.Is(err, secrets.ErrBundleMissing) || errors.Is(err, secrets.ErrBundleInvalid) {
 		s.completed = condition.Unknown(backupv1.WaitingForClusterReason, err.Error())
+		s.again(bundleRetry)
 		return nil
 	}
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"time"
 
+	"filippo.io/age"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
 	kerrors "k8s.io/apimachinery/pkg/util/errors"
@@ -24,8 +25,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/backup/internal/archive"
+	"github.com/capi-talos/capi-talos/backup/internal/metrics"
 	"github.com/capi-talos/capi-talos/backup/internal/snapshot"
 	"github.com/capi-talos/capi-talos/backup/internal/stores"
+	"github.com/capi-talos/capi-talos/backup/internal/verify"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/jobs"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
@@ -56,8 +60,12 @@ type BackupReconciler struct {
 	Stores *stores.Opener
 	// Taker takes snapshots.
 	Taker *snapshot.Taker
+	// Verifier verifies backups.
+	Verifier Verifier
 	// Jobs carry out what takes long.
-	Jobs *jobs.Jobs[Step, Result]
+	Jobs *jobs.Jobs[metrics.Step, Result]
+	// Metrics count what is done.
+	Metrics *metrics.Metrics
 	// Clock tells the time.
 	Clock clock.PassiveClock
 	// Random spreads what begins together.
@@ -76,11 +84,11 @@ type BackupReconciler struct {
 
 // +kubebuilder:rbac:groups=backup.cluster.x-k8s.io,resources=talosetcdbackups,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=backup.cluster.x-k8s.io,resources=talosetcdbackups/status,verbs=patch
-// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=get;list;watch
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters;machines,verbs=list;watch
 
 // SetupWithManager registers the controller with mgr.
 func (r *BackupReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
-	if r.Client == nil || r.APIReader == nil || r.SecretCachingClient == nil || r.Stores == nil || r.Taker == nil || r.Jobs == nil ||
+	if r.Client == nil || r.APIReader == nil || r.SecretCachingClient == nil || r.Stores == nil || r.Taker == nil || r.Verifier == nil || r.Jobs == nil || r.Metrics == nil ||
 		r.Clock == nil || r.Random == nil || r.Recorder == nil || r.Tool == "" {
 		return errors.New("setting up the TalosEtcdBackup controller: a required field is nil")
 	}
@@ -103,6 +111,11 @@ func (r *BackupReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manage
 }
 
 func (r *BackupReconciler) init() { r.certificates = secrets.NewClientCertificates(r.Clock) }
+
+// Verifier verifies backups. See verify.Verifier.
+type Verifier interface {
+	Verify(ctx context.Context, level backupv1.VerificationLevel, in *archive.Archive, manifest *archive.Manifest, identities []age.Identity) (*verify.Report, error)
+}
 
 // backupScope is what one reconcile knows about one TalosEtcdBackup.
 type backupScope struct {
@@ -274,9 +287,7 @@ func (r *BackupReconciler) backupsThat(ctx context.Context, object client.Object
 	}
 
 	return reconciliation.Requests(list.Items, func(backup *backupv1.TalosEtcdBackup) bool {
-		isDone := backup.Annotations[backupv1.OutcomeAnnotation] != "" && isTold(backup)
-
-		return are(backup) && (!isDone || !backup.DeletionTimestamp.IsZero())
+		return are(backup) && (!isSettled(backup) || !backup.DeletionTimestamp.IsZero())
 	})
 }
 

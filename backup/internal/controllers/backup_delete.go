@@ -13,6 +13,7 @@ import (
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/backup/internal/archive"
+	"github.com/capi-talos/capi-talos/backup/internal/metrics"
 	"github.com/capi-talos/capi-talos/backup/internal/store"
 	"github.com/capi-talos/capi-talos/backup/internal/stores"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
@@ -30,7 +31,7 @@ const (
 // reconcileDelete deletes the data of the backup where it is to, and lets the object go.
 func (r *BackupReconciler) reconcileDelete(ctx context.Context, s *backupScope) error {
 	if step, running := r.Jobs.Running(s.key()); running {
-		if step != stepDelete {
+		if step != metrics.StepDelete {
 			r.Jobs.Cancel(s.key())
 		}
 		s.deleting = condition.True(backupv1.DeletingDataReason, stepText(step))
@@ -113,14 +114,14 @@ func (r *BackupReconciler) remove(ctx context.Context, s *backupScope) error {
 	if err != nil {
 		return err
 	}
-	work := &attempt{clock: r.Clock, draft: archive.Manifest{Name: s.backup.Name}}
+	work := &attempt{clock: r.Clock, metrics: r.Metrics, draft: archive.Manifest{Name: s.backup.Name}}
 	if err := work.in(s); err != nil {
 		r.deletionFailed(s, err)
 		return nil
 	}
-	s.deleting = condition.True(backupv1.DeletingDataReason, stepText(stepDelete))
+	s.deleting = condition.True(backupv1.DeletingDataReason, stepText(metrics.StepDelete))
 	key := jobs.Key{Namespace: s.backup.Namespace, Name: s.backup.Name, Cluster: s.backup.Spec.ClusterName}
-	r.Jobs.Start(key, func(ctx context.Context, progress func(Step)) Result {
+	r.Jobs.Start(key, func(ctx context.Context, progress func(metrics.Step)) Result {
 		ctx, cancel := context.WithTimeout(ctx, deletionTimeout)
 		defer cancel()
 

@@ -8,12 +8,15 @@ import (
 	"fmt"
 	"time"
 
+	"filippo.io/age"
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/backup/internal/archive"
+	"github.com/capi-talos/capi-talos/backup/internal/metrics"
 	"github.com/capi-talos/capi-talos/backup/internal/store"
+	"github.com/capi-talos/capi-talos/backup/internal/verify"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 )
 
@@ -27,24 +30,14 @@ const (
 	identityLength = 32
 )
 
-// Step is what a job is doing.
-type Step string
-
-// The steps.
-const (
-	stepBackUp Step = "BackUp"
-	stepVerify Step = "Verify"
-	stepDelete Step = "Delete"
-)
-
 // stepText says what a job is doing.
-func stepText(step Step) string {
+func stepText(step metrics.Step) string {
 	switch step {
-	case stepBackUp:
+	case metrics.StepBackUp:
 		return "the snapshot is being taken and stored"
-	case stepVerify:
-		return "what was stored is being read back"
-	case stepDelete:
+	case metrics.StepVerify:
+		return "what was stored is being verified"
+	case metrics.StepDelete:
 		return "the data is being deleted"
 	}
 
@@ -55,8 +48,12 @@ func stepText(step Step) string {
 type Result struct {
 	// Manifest is the backup, if it is complete.
 	Manifest *archive.Manifest
-	// Verified is when it was read back; zero when it was not.
+	// Level is how it was to be verified, and Request the annotation that has asked for
+	// that; Verified is when it was, and Report what was found; nothing when it was not.
+	Level    backupv1.VerificationLevel
+	Request  string
 	Verified time.Time
+	Report   *verify.Report
 	// Removal reports whether the data was to be deleted, and Deleted whether it is gone, or
 	// was never this backup's.
 	Removal, Deleted bool
@@ -71,8 +68,16 @@ type Result struct {
 type attempt struct {
 	name    string
 	clock   clock.PassiveClock
+	metrics *metrics.Metrics
 	archive *archive.Archive
 	draft   archive.Manifest
+	// verifier verifies the backup at a level, with private keys, because a request asks for
+	// that; what it finds is stored unless the store is only read.
+	verifier   Verifier
+	level      backupv1.VerificationLevel
+	request    string
+	identities []age.Identity
+	isReadOnly bool
 	// take is how the snapshot is taken; nil where the backup is to be there already.
 	take *take
 }
@@ -95,24 +100,34 @@ func identityOf(bundle *secrets.Bundle) string {
 }
 
 // run makes the backup, if it is not there, and reads it back.
-func (a *attempt) run(ctx context.Context, progress func(Step)) Result {
+func (a *attempt) run(ctx context.Context, progress func(metrics.Step)) Result {
 	manifest, err := a.find(ctx)
 	if store.ReasonOf(err) == store.NotFound {
 		if a.take == nil {
 			return Result{Lost: true, Err: err}
 		}
-		progress(stepBackUp)
-		manifest, err = a.backUp(ctx)
+		err = a.step(metrics.StepBackUp, progress, func() (err error) {
+			manifest, err = a.backUp(ctx)
+			return err
+		})
 	}
 	if err != nil {
 		return Result{Err: err}
 	}
-	progress(stepVerify)
-	if err := a.archive.Check(ctx, manifest); err != nil {
-		return Result{Manifest: manifest, Err: err}
-	}
+	result := Result{Manifest: manifest, Level: a.level, Request: a.request}
+	result.Err = a.step(metrics.StepVerify, progress, func() error { return a.verify(ctx, &result) })
 
-	return Result{Manifest: manifest, Verified: a.clock.Now()}
+	return result
+}
+
+// step does a step, and counts it.
+func (a *attempt) step(step metrics.Step, progress func(metrics.Step), do func() error) error {
+	progress(step)
+	began := a.clock.Now()
+	err := do()
+	a.metrics.Ended(step, a.clock.Since(began), err)
+
+	return err
 }
 
 // find looks for the backup. One with another ID is somebody else's.
@@ -145,6 +160,7 @@ func (a *attempt) backUp(ctx context.Context) (*archive.Manifest, error) {
 	if err != nil {
 		return nil, err
 	}
+	a.metrics.Stored(manifest.Data.PlainBytes, manifest.Data.StoredBytes)
 	// What other attempts have left behind is no reason to fail.
 	if done, err := a.archive.Collect(ctx, a.clock.Now().Add(-leftoverAge)); err != nil || done != (archive.Collected{}) {
 		ctrl.LoggerFrom(ctx).Info("Deleted what attempts have left behind", "files", done.Files, "uploads", done.Uploads, "error", fmt.Sprint(err))
@@ -154,17 +170,23 @@ func (a *attempt) backUp(ctx context.Context) (*archive.Manifest, error) {
 }
 
 // remove deletes the data of the backup, and nothing of another one.
-func (a *attempt) remove(ctx context.Context, progress func(Step)) Result {
-	progress(stepDelete)
-	_, err := a.find(ctx)
-	reason := store.ReasonOf(err)
-	if reason == store.Exists {
-		return Result{Removal: true, Deleted: true, Lost: true}
-	}
-	// What an attempt has left that was not ended goes, too.
-	if err == nil || reason == store.NotFound {
-		err = a.archive.Delete(ctx, a.draft.Name)
-	}
+func (a *attempt) remove(ctx context.Context, progress func(metrics.Step)) Result {
+	result := Result{Removal: true}
+	result.Err = a.step(metrics.StepDelete, progress, func() error {
+		_, err := a.find(ctx)
+		reason := store.ReasonOf(err)
+		if reason == store.Exists {
+			result.Lost = true
+			return nil
+		}
+		// What an attempt has left that was not ended goes, too.
+		if err == nil || reason == store.NotFound {
+			err = a.archive.Delete(ctx, a.draft.Name)
+		}
 
-	return Result{Removal: true, Deleted: err == nil, Err: err}
+		return err
+	})
+	result.Deleted = result.Err == nil
+
+	return result
 }

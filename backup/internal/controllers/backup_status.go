@@ -2,7 +2,6 @@ package controllers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -15,7 +14,6 @@ import (
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/backup/internal/archive"
-	"github.com/capi-talos/capi-talos/backup/internal/pipeline"
 	"github.com/capi-talos/capi-talos/backup/internal/store"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
@@ -85,20 +83,10 @@ func (r *BackupReconciler) complete(ctx context.Context, s *backupScope, result 
 	if err := r.end(ctx, s, outcomeCompleted); err != nil {
 		return err
 	}
-	status, manifest := &s.backup.Status, result.Manifest
-	status.Snapshot = snapshotOf(manifest)
+	manifest := result.Manifest
+	s.backup.Status.Snapshot = snapshotOf(manifest)
 	s.completed = condition.True(backupv1.CompletedReason, "")
-	switch {
-	case result.Err == nil:
-		status.Verification = backupv1.VerificationStatus{Level: backupv1.VerificationDigest, At: metav1.NewTime(result.Verified.Truncate(time.Second))}
-		status.Failure = backupv1.BackupFailure{}
-		s.verified = condition.True(backupv1.VerifiedReason, "")
-	case errors.Is(result.Err, pipeline.ErrStored):
-		s.verified = condition.False(backupv1.DamagedReason, result.Err.Error())
-	default:
-		s.fail(r.Clock.Now(), result.Err)
-		s.verified = condition.Unknown(reasonOf(result.Err), result.Err.Error())
-	}
+	r.takeVerification(s, result)
 	if first {
 		r.Recorder.Eventf(s.backup, nil, corev1.EventTypeNormal, backupv1.CompletedReason, "BackUp", "The etcd of Cluster %s is backed up: %d bytes, of Machine %s",
 			s.backup.Spec.ClusterName, manifest.Data.StoredBytes, manifest.Machine)

@@ -33,8 +33,11 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/backup/internal/archive"
+	"github.com/capi-talos/capi-talos/backup/internal/metrics"
 	"github.com/capi-talos/capi-talos/backup/internal/snapshot"
 	"github.com/capi-talos/capi-talos/backup/internal/stores"
+	"github.com/capi-talos/capi-talos/backup/internal/verify"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/egress"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/jobs"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
@@ -86,6 +89,8 @@ type bed struct {
 	// snapshots counts those that were taken.
 	snapshots atomic.Int64
 
+	metrics   *metrics.Metrics
+	verifier  *fakeVerifier
 	stores    *StoreReconciler
 	backups   *BackupReconciler
 	schedules *ScheduleReconciler
@@ -121,7 +126,7 @@ func newBedAt(t *testing.T, bucket string, key *age.X25519Identity, begin time.T
 	scheme := runtime.NewScheme()
 	b := &bed{
 		WithT: NewWithT(t), t: t, clock: clocktesting.NewFakeClock(begin), events: events.NewFakeRecorder(1000),
-		dialer: fake.NewDialer(), bucket: bucket, key: key,
+		dialer: fake.NewDialer(), bucket: bucket, key: key, verifier: &fakeVerifier{},
 	}
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, backupv1.AddToScheme} {
 		b.Expect(add(scheme)).To(Succeed())
@@ -202,15 +207,39 @@ func etcdSnapshot(size int) []byte {
 
 // start starts a new manager, which knows nothing of the former one.
 func (b *bed) start() {
+	work := jobs.New[metrics.Step, Result](b.t.Context(), jobs.Limits{Total: 10, PerCluster: 1})
+	b.metrics = metrics.New(work.Count)
 	opener := &stores.Opener{Live: b.client, Clock: b.clock, Guard: egress.Guard{AllowLocal: true}, Attempts: 1}
-	b.stores = &StoreReconciler{Client: b.client, APIReader: b.client, Stores: opener, Clock: b.clock, Random: requeue.SharedRandom{}, Recorder: b.events}
+	b.stores = &StoreReconciler{Client: b.client, APIReader: b.client, Stores: opener, Metrics: b.metrics, Clock: b.clock, Random: requeue.SharedRandom{}, Recorder: b.events}
 	b.stores.init()
 	b.backups = &BackupReconciler{
-		Client: b.client, APIReader: b.client, SecretCachingClient: b.client, Stores: opener, Taker: &snapshot.Taker{Dialer: b.dialer},
-		Jobs: jobs.New[Step, Result](b.t.Context(), jobs.Limits{Total: 10, PerCluster: 1}), Clock: b.clock, Random: requeue.SharedRandom{}, Recorder: b.events, Tool: "test",
+		Client: b.client, APIReader: b.client, SecretCachingClient: b.client, Stores: opener, Taker: &snapshot.Taker{Dialer: b.dialer}, Verifier: b.verifier,
+		Jobs: work, Metrics: b.metrics, Clock: b.clock, Random: requeue.SharedRandom{}, Recorder: b.events, Tool: "test",
 	}
 	b.backups.init()
-	b.schedules = &ScheduleReconciler{Client: b.client, APIReader: b.client, Clock: b.clock, Recorder: b.events}
+	b.schedules = &ScheduleReconciler{Client: b.client, APIReader: b.client, Metrics: b.metrics, Clock: b.clock, Recorder: b.events}
+}
+
+// fakeVerifier finds by digest what there is, and by the other levels what a test says:
+// package verify shows these with a real etcd.
+type fakeVerifier struct {
+	// err is what is wrong, and asked are the levels that were asked for.
+	err   error
+	asked []backupv1.VerificationLevel
+	// keys is with how many private keys.
+	keys int
+}
+
+func (v *fakeVerifier) Verify(ctx context.Context, level backupv1.VerificationLevel, in *archive.Archive, manifest *archive.Manifest, identities []age.Identity) (*verify.Report, error) {
+	if level == backupv1.VerificationDigest {
+		return &verify.Report{Level: level}, in.Check(ctx, manifest)
+	}
+	v.asked, v.keys = append(v.asked, level), len(identities)
+	if v.err != nil {
+		return nil, v.err
+	}
+
+	return &verify.Report{Level: level, Etcd: "3.6", Revision: 42, Keys: 7}, nil
 }
 
 func (b *bed) create(objects ...client.Object) {

@@ -35,14 +35,30 @@ func (r *ScheduleReconciler) reconcileCluster(ctx context.Context, s *scheduleSc
 	if err := r.reconcileDue(ctx, s, cluster); err != nil {
 		return err
 	}
-	cluster.status.CompletedAt = metav1.Time{}
-	for _, backup := range cluster.backups {
-		if isComplete(backup) && backup.Status.Snapshot.TakenAt.After(cluster.status.CompletedAt.Time) {
-			cluster.status.CompletedAt = backup.Status.Snapshot.TakenAt
+	if err := r.reconcileVerification(ctx, s, cluster); err != nil {
+		return err
+	}
+	cluster.status.CompletedAt, cluster.status.VerifiedAt = cluster.newest()
+
+	return r.prune(ctx, s, cluster)
+}
+
+// newest says when the snapshot of the newest backup that is complete was taken, and not
+// known to be damaged, and when the newest one that is sound was verified; zero where there is
+// none.
+func (c *scheduledCluster) newest() (completed, verified metav1.Time) {
+	var sound metav1.Time
+	for _, backup := range c.backups {
+		taken := backup.Status.Snapshot.TakenAt
+		if isComplete(backup) && !conditions.IsFalse(backup, backupv1.VerifiedCondition) && taken.After(completed.Time) {
+			completed = taken
+		}
+		if isComplete(backup) && conditions.IsTrue(backup, backupv1.VerifiedCondition) && taken.After(sound.Time) {
+			sound, verified = taken, backup.Status.Verification.At
 		}
 	}
 
-	return r.prune(ctx, s, cluster)
+	return completed, verified
 }
 
 // reconcileDue begins the backup that is due now, if one is.
@@ -158,6 +174,7 @@ func (r *ScheduleReconciler) prune(ctx context.Context, s *scheduleScope, cluste
 		if err := r.discard(ctx, backup); err != nil {
 			return err
 		}
+		r.Metrics.Pruned()
 	}
 	kept := int(ptr.Deref(s.schedule.Spec.FailedLimit, backupv1.DefaultFailedLimit))
 	for _, backup := range cluster.backups {

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/backup/internal/metrics"
 	"github.com/capi-talos/capi-talos/backup/internal/schedule"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
@@ -44,6 +45,8 @@ type ScheduleReconciler struct {
 	Client client.Client
 	// APIReader reads live.
 	APIReader client.Reader
+	// Metrics count what is done.
+	Metrics *metrics.Metrics
 	// Clock tells the time.
 	Clock clock.PassiveClock
 	// Recorder records events.
@@ -55,13 +58,13 @@ type ScheduleReconciler struct {
 	limiter reconciliation.Limiter
 }
 
-// +kubebuilder:rbac:groups=backup.cluster.x-k8s.io,resources=talosetcdbackupschedules,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=backup.cluster.x-k8s.io,resources=talosetcdbackupschedules,verbs=get;list;watch
 // +kubebuilder:rbac:groups=backup.cluster.x-k8s.io,resources=talosetcdbackupschedules/status,verbs=patch
 // +kubebuilder:rbac:groups=backup.cluster.x-k8s.io,resources=talosetcdbackups,verbs=get;list;watch;create;patch;delete
 
 // SetupWithManager registers the controller with mgr.
 func (r *ScheduleReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
-	if r.Client == nil || r.APIReader == nil || r.Clock == nil || r.Recorder == nil {
+	if r.Client == nil || r.APIReader == nil || r.Metrics == nil || r.Clock == nil || r.Recorder == nil {
 		return errors.New("setting up the TalosEtcdBackupSchedule controller: a required field is nil")
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", scheduleControllerName)
@@ -86,6 +89,8 @@ type scheduleScope struct {
 	before   *backupv1.TalosEtcdBackupSchedule
 	// parsed is the schedule; nil when it cannot be understood.
 	parsed *schedule.Schedule
+	// verification is when backups are verified once more; nil when they are not.
+	verification *schedule.Schedule
 	// store is nil when it is not there.
 	store *backupv1.TalosBackupStore
 	// clusters are those that are selected, with their backups of this schedule.
@@ -176,6 +181,11 @@ func (r *ScheduleReconciler) gather(ctx context.Context, s *scheduleScope) error
 		s.ready = condition.False(backupv1.ScheduleInvalidReason, err.Error())
 	} else {
 		s.parsed = parsed
+	}
+	if again := spec.Verification.Schedule; again != "" {
+		if s.verification, err = schedule.Parse(again, spec.TimeZone); err != nil {
+			s.ready = condition.False(backupv1.ScheduleInvalidReason, "verification: "+err.Error())
+		}
 	}
 	store := &backupv1.TalosBackupStore{}
 	err = r.Client.Get(ctx, client.ObjectKey{Namespace: s.schedule.Namespace, Name: spec.StoreName}, store)

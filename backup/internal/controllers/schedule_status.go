@@ -24,6 +24,10 @@ func (r *ScheduleReconciler) reconcileStatus(ctx context.Context, s *scheduleSco
 	}
 	condition.Set(s.schedule, backupv1.ScheduleReadyCondition, s.ready)
 	status.SelectedClusters = ptr.To(int32(len(s.clusters))) //nolint:gosec // G115: no namespace has 2^31 Clusters.
+	status.IntervalSeconds = nil
+	if s.parsed != nil {
+		status.IntervalSeconds = ptr.To(int64(s.parsed.Interval().Seconds()))
+	}
 	status.Clusters = nil
 	if next := metav1.NewTime(s.next); !next.Equal(&status.NextAt) {
 		status.NextAt = next

@@ -271,3 +271,38 @@ func TestAScheduleGoesOnAfterALoss(t *testing.T) {
 	b.Expect(b.keys()).To(HaveLen(2 * 3))
 	b.Expect(b.snapshots.Load()).To(Equal(int64(1)))
 }
+
+// TestTheNewestBackupIsVerifiedOnASchedule of its own, once for each time.
+func TestTheNewestBackupIsVerifiedOnASchedule(t *testing.T) {
+	b := newScheduledBed(t, func(s *backupv1.TalosEtcdBackupSchedule) {
+		s.Spec.Verification = backupv1.ScheduledVerification{Schedule: "0 4 * * *", Level: backupv1.VerificationRestore}
+	})
+	b.create(b.identities())
+	edit(b, b.theStore(), func(s *backupv1.TalosBackupStore) { s.Spec.IdentitySecretName = "identities" })
+	b.clock.SetTime(midnight.Add(2 * time.Hour))
+	b.settle()
+	b.Expect(b.verifier.asked).To(BeEmpty())
+	for range 2 {
+		b.clock.Step(2 * time.Hour)
+		b.settle()
+		b.clock.Step(time.Hour)
+		b.settle()
+		b.clock.Step(21 * time.Hour)
+		b.settle()
+	}
+	b.Expect(b.verifier.asked).To(HaveLen(2))
+	b.Expect(b.verifier.asked).To(HaveEach(backupv1.VerificationRestore))
+	verified := 0
+	for _, backup := range b.allBackups() {
+		if backup.Status.Verification.Level == backupv1.VerificationRestore {
+			verified++
+		}
+	}
+	b.Expect(verified).To(Equal(2), "each time the newest one")
+	b.Expect(b.theSchedule().Status.Clusters[0].VerifiedAt.IsZero()).To(BeFalse())
+
+	edit(b, b.theSchedule(), func(s *backupv1.TalosEtcdBackupSchedule) { s.Spec.Suspend = ptr.To(true) })
+	b.clock.Step(7 * 24 * time.Hour)
+	b.settle()
+	b.Expect(b.verifier.asked).To(HaveLen(2))
+}

@@ -26,6 +26,7 @@ import (
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/backup/internal/archive"
+	"github.com/capi-talos/capi-talos/backup/internal/metrics"
 	"github.com/capi-talos/capi-talos/backup/internal/store"
 	"github.com/capi-talos/capi-talos/backup/internal/stores"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
@@ -52,6 +53,8 @@ type StoreReconciler struct {
 	APIReader client.Reader
 	// Stores opens stores.
 	Stores *stores.Opener
+	// Metrics count what is done.
+	Metrics *metrics.Metrics
 	// Clock tells the time.
 	Clock clock.PassiveClock
 	// Random spreads what begins together.
@@ -74,7 +77,7 @@ type StoreReconciler struct {
 
 // SetupWithManager registers the controller with mgr.
 func (r *StoreReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
-	if r.Client == nil || r.APIReader == nil || r.Stores == nil || r.Clock == nil || r.Random == nil || r.Recorder == nil {
+	if r.Client == nil || r.APIReader == nil || r.Stores == nil || r.Metrics == nil || r.Clock == nil || r.Random == nil || r.Recorder == nil {
 		return errors.New("setting up the TalosBackupStore controller: a required field is nil")
 	}
 	r.init()
@@ -181,6 +184,7 @@ func (r *StoreReconciler) reconcileCheck(ctx context.Context, s *storeScope) err
 		last.at = r.Clock.Now()
 		last.facts, last.err = r.check(ctx, s.store, opened)
 		r.checks.set(key, last)
+		r.Metrics.Checked(usableOf(last).Reason)
 		s.checked = true
 		if last.err == nil {
 			s.next = interval

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/cluster-api/util/conditions"
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/backup/internal/archive"
@@ -24,7 +25,8 @@ const maxNamed = 3
 func (r *StoreReconciler) reconcileImport(ctx context.Context, s *storeScope) error {
 	policy := s.store.Spec.ImportPolicy
 	_, done := s.store.Annotations[backupv1.ImportedAnnotation]
-	isDue := !done || (policy == backupv1.ImportAlways && s.checked)
+	// What could not be imported is tried again with the next check.
+	isDue := !done && !conditions.IsFalse(s.before, backupv1.ImportedCondition) || s.checked && (!done || policy == backupv1.ImportAlways)
 	if s.opened == nil || policy == backupv1.ImportNever || !isDue {
 		return nil
 	}

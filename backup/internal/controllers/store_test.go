@@ -154,4 +154,13 @@ func TestABackupWhoseNameIsTakenIsNotImported(t *testing.T) {
 	found := conditions.Get(b.theStore(), backupv1.ImportedCondition)
 	b.Expect(found.Reason).To(Equal(backupv1.ImportFailedReason))
 	b.Expect(found.Message).To(Equal("one of Cluster prod: a TalosEtcdBackup of another Cluster has that name"))
+
+	// It is tried again with the next check, and not each time that somebody looks.
+	b.Expect(b.client.Delete(t.Context(), b.theBackup("one"))).To(Succeed())
+	b.settle()
+	b.Expect(b.allBackups()).To(HaveLen(1))
+	b.clock.Step(time.Duration(backupv1.DefaultCheckIntervalSeconds) * time.Second)
+	b.settle()
+	b.Expect(b.theBackup("one").Spec.ClusterName).To(Equal("prod"))
+	b.Expect(says(b.theStore(), backupv1.ImportedCondition)).To(Equal("True Imported"))
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"time"
+	_ "time/tzdata" // The image of the manager has no database of time zones.
 
 	"github.com/robfig/cron/v3"
 )
@@ -93,6 +94,46 @@ func (s *Schedule) Next(after time.Time) time.Time {
 	}
 
 	return time.Time{}
+}
+
+// Interval is the longest time between two times at which the schedule is due, as long as
+// no clocks are set.
+func (s *Schedule) Interval() time.Duration {
+	first, last, longest := s.minutes()
+	former := time.Time{}
+	for on, begin := 0, (date{2000, time.January, 1}); on < horizon; on++ {
+		today := begin.plus(on)
+		if !s.matches(today) {
+			continue
+		}
+		midnight := today.at(0, 0, time.UTC)
+		if !former.IsZero() {
+			longest = max(longest, midnight.Add(first).Sub(former.Add(last)))
+		}
+		former = midnight
+	}
+
+	return longest
+}
+
+// minutes are the first and the last minute of a day at which the schedule is due, and the
+// longest time between two of them.
+func (s *Schedule) minutes() (first, last, longest time.Duration) {
+	first = -1
+	for at := time.Duration(0); at < 24*time.Hour; at += time.Minute {
+		hour, minute := int(at/time.Hour), int(at%time.Hour/time.Minute)
+		if s.fields.Hour&(1<<hour) == 0 || s.fields.Minute&(1<<minute) == 0 {
+			continue
+		}
+		if first < 0 {
+			first = at
+		} else {
+			longest = max(longest, at-last)
+		}
+		last = at
+	}
+
+	return first, last, longest
 }
 
 func earliest(first, second time.Time) time.Time {

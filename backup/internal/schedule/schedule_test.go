@@ -56,6 +56,24 @@ func TestNext(t *testing.T) {
 	}
 }
 
+func TestInterval(t *testing.T) {
+	for expression, want := range map[string]time.Duration{
+		"* * * * *":        time.Minute,
+		"*/20 * * * *":     20 * time.Minute,
+		"0 2 * * *":        24 * time.Hour,
+		"0 2,8 * * *":      18 * time.Hour,
+		"*/5 8-17 * * *":   14*time.Hour + 5*time.Minute,
+		"*/5 8-17 * * 1-5": 62*time.Hour + 5*time.Minute,
+		"0 12 * * 0":       7 * 24 * time.Hour,
+		"0 0 1 * *":        31 * 24 * time.Hour,
+		"0 0 29 2 *":       1461 * 24 * time.Hour,
+	} {
+		t.Run(expression, func(t *testing.T) {
+			NewWithT(t).Expect(parse(t, expression, "Europe/Berlin").Interval()).To(Equal(want))
+		})
+	}
+}
+
 func TestParseRefuses(t *testing.T) {
 	for name, test := range map[string]struct{ expression, zone, want string }{
 		"six fields":                  {"0 30 2 * * *", "", "expected exactly 5 fields"},

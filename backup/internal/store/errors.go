@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"regexp"
 
 	"github.com/minio/minio-go/v7"
 
@@ -120,7 +121,22 @@ func judge(doing string, err error) error {
 		return fmt.Errorf("%s: %w", doing, err)
 	}
 
-	return &Error{Reason: reason(err), doing: doing, cause: err}
+	return &Error{Reason: reason(err), doing: doing, cause: spoken(err)}
+}
+
+// code is what servers that speak S3 call their errors. The library puts the status line of
+// others there, and the beginning of their answer into the message.
+var code = regexp.MustCompile(`^[A-Za-z0-9.]+$`)
+
+// spoken is an error without the answer of a server that does not speak S3: an endpoint may
+// be any server that the manager reaches, and its users must not read by it.
+func spoken(err error) error {
+	answer := minio.ToErrorResponse(err)
+	if answer.StatusCode == 0 || code.MatchString(answer.Code) {
+		return err
+	}
+
+	return fmt.Errorf("the server has answered with status %d, and not as S3 does", answer.StatusCode)
 }
 
 func reason(err error) Reason {

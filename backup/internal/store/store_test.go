@@ -197,7 +197,7 @@ func answer(request *http.Request, status int, code string) *http.Response {
 	body := fmt.Sprintf("<?xml version=\"1.0\"?><Error><Code>%s</Code><Message>so says the test</Message></Error>", code)
 
 	return &http.Response{
-		StatusCode: status, Status: http.StatusText(status), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: request,
+		StatusCode: status, Status: fmt.Sprintf("%d %s", status, http.StatusText(status)), Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Request: request,
 		Header: http.Header{"Content-Type": []string{"application/xml"}}, Body: io.NopCloser(strings.NewReader(body)), ContentLength: int64(len(body)),
 	}
 }
@@ -283,6 +283,29 @@ func TestAnUploadThatFailsLeavesNothing(t *testing.T) {
 			g.Expect(keys(t, store)).To(BeEmpty())
 			nothingUnfinished(t, store)
 		})
+	}
+}
+
+// TestAServerThatDoesNotSpeakS3 cannot be read by what it answers.
+func TestAServerThatDoesNotSpeakS3(t *testing.T) {
+	for _, status := range []int{http.StatusBadRequest, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound, http.StatusInternalServerError, http.StatusBadGateway} {
+		for _, body := range []string{"hidden", `{"password": "hidden"}`, "<html>hidden</html>", "<Error>hidden</Error>"} {
+			t.Run(fmt.Sprint(status, body), func(t *testing.T) {
+				t.Parallel()
+				g := NewWithT(t)
+				store := meddler(func(_ http.RoundTripper, request *http.Request) (*http.Response, error) {
+					other := answer(request, status, "")
+					other.Body, other.ContentLength = io.NopCloser(strings.NewReader(body)), int64(len(body))
+					return other, nil
+				}).with(t, bucketOf(t, plain))
+				_, _, err := store.GetSmall(t.Context(), "key", "", 1000)
+				g.Expect(ReasonOf(err)).NotTo(BeEmpty())
+				g.Expect(err.Error()).NotTo(ContainSubstring("hidden"))
+				_, err = store.Check(t.Context(), "probe", true)
+				g.Expect(ReasonOf(err)).NotTo(BeEmpty())
+				g.Expect(err.Error()).NotTo(ContainSubstring("hidden"))
+			})
+		}
 	}
 }
 

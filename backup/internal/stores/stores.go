@@ -97,6 +97,26 @@ func (o *Opener) Open(ctx context.Context, of *backupv1.TalosBackupStore) (*Open
 	return opened, nil
 }
 
+// Identities reads the private keys with which the backups of a store are verified; none
+// where it names none. What its users must mend is an InvalidError.
+func (o *Opener) Identities(ctx context.Context, of *backupv1.TalosBackupStore) ([]age.Identity, error) {
+	name := of.Spec.IdentitySecretName
+	if name == "" {
+		return nil, nil
+	}
+	secrets := &secretReader{opener: o, store: of, opened: &Opened{}}
+	file, err := secrets.key(ctx, name, backupv1.IdentitiesKey)
+	if err != nil {
+		return nil, err
+	}
+	identities, err := pipeline.ParseIdentities(file)
+	if err != nil {
+		return nil, invalidf(backupv1.SecretInvalidReason, "the key %s of Secret %s: %v", backupv1.IdentitiesKey, name, err)
+	}
+
+	return identities, nil
+}
+
 // secretReader reads the Secrets of one store.
 type secretReader struct {
 	opener *Opener

@@ -1,11 +1,8 @@
 package webhooks
 
 import (
-	"context"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -26,21 +23,7 @@ var management client.Client
 
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(logr.Discard())
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) int {
-	kinds, err := os.MkdirTemp("", "kinds")
-	if err == nil {
-		defer func() { _ = os.RemoveAll(kinds) }()
-		err = generate(kinds)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-
-	return apiserver.Run(apiserver.Options{CRDs: []string{kinds}}, func(started *apiserver.Server) int {
+	os.Exit(apiserver.Run(apiserver.Options{CRDs: []string{"config/backup/crd/bases"}}, func(started *apiserver.Server) int {
 		scheme := runtime.NewScheme()
 		err := backupv1.AddToScheme(scheme)
 		if err == nil {
@@ -51,20 +34,7 @@ func run(m *testing.M) int {
 			return 1
 		}
 		return m.Run()
-	})
-}
-
-// generate generates the kinds. They are no part of config while nothing installs them.
-func generate(folder string) error {
-	root := apiserver.Repository()
-	//nolint:gosec // G204: the folders are those of the test.
-	command := exec.CommandContext(context.Background(), "go", "-C", filepath.Join(root, "test", "tools"), "tool", "controller-gen", "crd:crdVersions=v1",
-		"paths="+filepath.Join(root, "backup", "api")+"/...", "output:crd:artifacts:config="+folder)
-	if output, err := command.CombinedOutput(); err != nil {
-		return fmt.Errorf("generating the kinds: %w: %s", err, output)
-	}
-
-	return nil
+	}))
 }
 
 func storeOf(change func(*backupv1.S3Store)) client.Object {

@@ -88,6 +88,11 @@ func schedules() *validator[*backupv1.TalosEtcdBackupSchedule] {
 		if _, err := schedule.Parse(spec.Schedule, ""); err != nil {
 			errs = append(errs, field.Invalid(path.Child("schedule"), spec.Schedule, err.Error()))
 		}
+		if again := spec.Verification.Schedule; again != "" {
+			if _, err := schedule.Parse(again, ""); err != nil {
+				errs = append(errs, field.Invalid(path.Child("verification", "schedule"), again, err.Error()))
+			}
+		}
 		if _, err := schedule.Parse("* * * * *", spec.TimeZone); err != nil {
 			errs = append(errs, field.Invalid(path.Child("timeZone"), spec.TimeZone, err.Error()))
 		}

@@ -49,6 +49,7 @@ func TestSchedulesThatAreNone(t *testing.T) {
 		"a schedule":           {func(*backupv1.TalosEtcdBackupScheduleSpec) {}, ""},
 		"a bad one":            {func(s *backupv1.TalosEtcdBackupScheduleSpec) { s.Schedule = "@daily" }, `spec.schedule: Invalid value: "@daily"`},
 		"one that never comes": {func(s *backupv1.TalosEtcdBackupScheduleSpec) { s.Schedule = "0 0 30 2 *" }, "is never due"},
+		"a bad verification":   {func(s *backupv1.TalosEtcdBackupScheduleSpec) { s.Verification.Schedule = "@weekly" }, `spec.verification.schedule: Invalid value: "@weekly"`},
 		"an unknown time zone": {func(s *backupv1.TalosEtcdBackupScheduleSpec) { s.TimeZone = "Europe/Atlantis" }, `spec.timeZone: Invalid value: "Europe/Atlantis"`},
 		"a bad selector": {func(s *backupv1.TalosEtcdBackupScheduleSpec) {
 			s.ClusterSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "a", Operator: "Near"}}

@@ -117,7 +117,7 @@ func (t *Tool) configuration(options Options, core string) ([]byte, error) {
 			return nil, err
 		}
 		for _, provider := range t.ours {
-			entries = append(entries, entry{Name: "talos", Type: provider.Kind(), URL: components(repository, provider)})
+			entries = append(entries, entry{Name: provider.Argument(), Type: provider.Kind(), URL: components(repository, provider)})
 		}
 	}
 	manifest, err := t.certManager(options)
@@ -187,14 +187,21 @@ func (t *Tool) ProviderArgs() []string {
 		return append(args, "--bootstrap", "-", "--control-plane", "-", "--infrastructure", "-")
 	}
 	for _, provider := range t.ours {
-		args = append(args, "--"+provider.Name, "talos:"+ReleaseVersion)
+		args = append(args, "--"+provider.Flag(), provider.Argument()+":"+ReleaseVersion)
 	}
 	return args
 }
 
-// Offers reports whether the repository has one of our providers: addon.
-func (t *Tool) Offers(name string) bool {
-	return slices.ContainsFunc(t.ours, func(provider providers.Provider) bool { return provider.Name == name })
+// Arguments are what a flag of "init" is given for all of our providers of that type that
+// the repository has: talos:v0.1.0 for the flag bootstrap.
+func (t *Tool) Arguments(flag string) []string {
+	var arguments []string
+	for _, provider := range t.ours {
+		if provider.Flag() == flag {
+			arguments = append(arguments, provider.Argument()+":"+ReleaseVersion)
+		}
+	}
+	return arguments
 }
 
 // Init installs the providers of the repository.

@@ -38,7 +38,8 @@ func repository(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
 	for label, file := range map[string]string{
-		"addon-talos": "addon-components.yaml", "bootstrap-talos": "bootstrap-components.yaml", "control-plane-talos": "control-plane-components.yaml", "infrastructure-talos": "infrastructure-components.yaml",
+		"addon-talos": "addon-components.yaml", "addon-talos-backup": "backup-components.yaml",
+		"bootstrap-talos": "bootstrap-components.yaml", "control-plane-talos": "control-plane-components.yaml", "infrastructure-talos": "infrastructure-components.yaml",
 	} {
 		folder := filepath.Join(dir, label, clusterctl.ReleaseVersion)
 		NewWithT(t).Expect(os.MkdirAll(folder, 0o755)).To(Succeed())
@@ -58,26 +59,43 @@ func TestNewConfiguresAllProviders(t *testing.T) {
 	g.Expect(os.ReadFile(core)).To(BeEquivalentTo("core"))
 	g.Expect(string(content)).To(And(
 		ContainSubstring(core),
-		ContainSubstring(filepath.Join(local, "addon-talos", clusterctl.ReleaseVersion, "addon-components.yaml")),
+		ContainSubstring("- name: talos\n  type: AddonProvider\n  url: "+filepath.Join(local, "addon-talos", clusterctl.ReleaseVersion, "addon-components.yaml")),
+		ContainSubstring("- name: talos-backup\n  type: AddonProvider\n  url: "+filepath.Join(local, "addon-talos-backup", clusterctl.ReleaseVersion, "backup-components.yaml")),
 		ContainSubstring(filepath.Join(local, "bootstrap-talos", clusterctl.ReleaseVersion, "bootstrap-components.yaml")),
 		ContainSubstring(filepath.Join(local, "control-plane-talos", clusterctl.ReleaseVersion, "control-plane-components.yaml")),
 		ContainSubstring(filepath.Join(local, "infrastructure-talos", clusterctl.ReleaseVersion, "infrastructure-components.yaml")),
 		ContainSubstring(parts.CertManagerVersion),
 	))
 	g.Expect(tool.ProviderArgs()).To(Equal([]string{
-		"--core", "cluster-api:" + parts.ClusterAPIVersion, "--addon", "talos:" + clusterctl.ReleaseVersion,
+		"--core", "cluster-api:" + parts.ClusterAPIVersion, "--addon", "talos:" + clusterctl.ReleaseVersion, "--addon", "talos-backup:" + clusterctl.ReleaseVersion,
 		"--bootstrap", "talos:" + clusterctl.ReleaseVersion, "--control-plane", "talos:" + clusterctl.ReleaseVersion, "--infrastructure", "talos:" + clusterctl.ReleaseVersion,
 	}))
+	g.Expect(tool.Arguments("addon")).To(Equal([]string{"talos:" + clusterctl.ReleaseVersion, "talos-backup:" + clusterctl.ReleaseVersion}))
 }
 
 func TestARepositoryOfAnOlderReleaseHasFewerProviders(t *testing.T) {
 	g := NewWithT(t)
 	local := repository(t)
-	g.Expect(os.RemoveAll(filepath.Join(local, "addon-talos"))).To(Succeed())
+	for _, label := range []string{"addon-talos", "addon-talos-backup"} {
+		g.Expect(os.RemoveAll(filepath.Join(local, label))).To(Succeed())
+	}
 	tool, err := clusterctl.New(clusterctl.Options{Dir: t.TempDir(), Built: fakeParts(t), Kubeconfig: "/kubeconfig", Repository: local})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(os.ReadFile(tool.Config)).NotTo(ContainSubstring("AddonProvider"))
 	g.Expect(tool.ProviderArgs()).NotTo(ContainElement("--addon"))
+	g.Expect(tool.Arguments("addon")).To(BeEmpty())
+	g.Expect(tool.Arguments("control-plane")).To(Equal([]string{"talos:" + clusterctl.ReleaseVersion}))
+}
+
+func TestOneOfSeveralAddOnProvidersMayBeMissing(t *testing.T) {
+	g := NewWithT(t)
+	local := repository(t)
+	g.Expect(os.RemoveAll(filepath.Join(local, "addon-talos-backup"))).To(Succeed())
+	tool, err := clusterctl.New(clusterctl.Options{Dir: t.TempDir(), Built: fakeParts(t), Kubeconfig: "/kubeconfig", Repository: local})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(tool.Arguments("addon")).To(Equal([]string{"talos:" + clusterctl.ReleaseVersion}))
+	g.Expect(tool.ProviderArgs()).To(ContainElement("--addon"))
+	g.Expect(tool.ProviderArgs()).NotTo(ContainElement(HavePrefix("talos-backup")))
 }
 
 func TestNewWithoutOurRepositoryInstallsTheCoreProviderAlone(t *testing.T) {

@@ -5,6 +5,7 @@ package demo
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -21,11 +22,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
+	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/sim/fleet"
 	"github.com/capi-talos/capi-talos/test/stack/clusterctl"
+	"github.com/capi-talos/capi-talos/test/support/s3server"
 )
 
 // Management is the management cluster that a scenario runs on.
@@ -57,6 +60,9 @@ type Scenario struct {
 	// endpoint that it is ready, while the control plane grew. The scenario sets
 	// it.
 	Unready time.Duration
+	// StoreHost is an address of this machine at which the managers may reach an S3 server;
+	// empty means that nothing is backed up.
+	StoreHost string
 	// Hosts is how many machines there are; 0 means as many as are needed.
 	Hosts int
 	// ControlPlanes are the numbers of control plane machines, one after the
@@ -82,6 +88,7 @@ type Scenario struct {
 
 	client client.Client
 	hosts  []fleet.Host
+	store  *s3server.Server
 	// controlPlanes and workers are the numbers of machines at present.
 	controlPlanes, workers int
 }
@@ -109,6 +116,7 @@ func Scheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		clientgoscheme.AddToScheme, clusterv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme, infrav1.AddToScheme, addonv1.AddToScheme,
+		backupv1.AddToScheme,
 	} {
 		if err := add(scheme); err != nil {
 			return nil, fmt.Errorf("building the scheme: %w", err)
@@ -119,10 +127,11 @@ func Scheme() (*runtime.Scheme, error) {
 
 // Run runs the scenario, and returns what came of its steps; when one fails, of
 // those up to it.
-func (s *Scenario) Run(ctx context.Context) ([]Result, error) {
+func (s *Scenario) Run(ctx context.Context) (_ []Result, err error) {
 	if err := s.prepare(); err != nil {
 		return nil, err
 	}
+	defer func() { err = errors.Join(err, s.stopStore()) }()
 	return s.runSteps(ctx, s.steps())
 }
 

@@ -79,7 +79,7 @@ func TestAScenarioInPodsNeedsNoHosts(t *testing.T) {
 		}
 		return found
 	}
-	middle := []string{"create cluster", "nodes", "3 control planes", "3 workers", "2 workers", "workload", "add-on", "add-on upgrade", "no add-on", "1 control plane", "rollout", "delete cluster"}
+	middle := []string{"create cluster", "nodes", "3 control planes", "3 workers", "2 workers", "workload", "add-on", "add-on upgrade", "no add-on", "backup", "no backup", "1 control plane", "rollout", "delete cluster"}
 	g.Expect(names(&Scenario{InPods: true})).To(Equal(append(append([]string{}, middle...), "nothing left")))
 	g.Expect(names(&Scenario{})).To(Equal(append(append([]string{"hosts"}, middle...), "wiped hosts")))
 }

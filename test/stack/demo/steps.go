@@ -54,6 +54,7 @@ func (s *Scenario) steps() []step {
 	}
 	steps = append(steps, step{"workload", "a Deployment to run in the cluster", s.runWorkload})
 	steps = append(steps, s.addonSteps()...)
+	steps = append(steps, s.backupSteps()...)
 	for _, count := range s.ControlPlanes[most:] {
 		steps = append(steps, s.controlPlaneStep(count))
 	}

@@ -53,7 +53,15 @@ func Deploy(ctx context.Context, session *Session, folder, binary string, output
 	if err != nil {
 		return err
 	}
-	image, remove, err := managerImage(provider, binary)
+	built, err := parts.Ensure(ctx, parts.Print(messages), parts.EtcdPrograms()...)
+	if err != nil {
+		return err
+	}
+	beside, err := built.Beside(provider.Provider)
+	if err != nil {
+		return err
+	}
+	image, remove, err := managerImage(provider, binary, beside...)
 	if err != nil {
 		return err
 	}
@@ -86,8 +94,8 @@ func Deploy(ctx context.Context, session *Session, folder, binary string, output
 }
 
 // managerImage makes the image of a binary. Its tag says what is in it, so that
-// another binary is another image.
-func managerImage(p provider, binary string) (_ *images.Image, remove func(), err error) {
+// another binary is another image. beside are the programs that it runs itself.
+func managerImage(p provider, binary string, beside ...string) (_ *images.Image, remove func(), err error) {
 	content, err := os.ReadFile(binary)
 	if err != nil {
 		return nil, nil, fmt.Errorf("reading the manager: %w", err)
@@ -100,7 +108,7 @@ func managerImage(p provider, binary string) (_ *images.Image, remove func(), er
 	}
 	remove = func() { _ = os.RemoveAll(folder) }
 	name := p.Image() + ":dev-" + hex.EncodeToString(sum[:digits])
-	err = parts.WriteProgramImage(binary, filepath.Join(folder, "root"), filepath.Join(folder, "image"), name)
+	err = parts.WriteProgramImage(binary, filepath.Join(folder, "root"), filepath.Join(folder, "image"), name, beside...)
 	if err != nil {
 		remove()
 		return nil, nil, err

@@ -16,7 +16,7 @@ import (
 // into a folder: archives that "kind load image-archive" reads. It is for who makes
 // the cluster without Up. pods adds the image of machines in Pods.
 func Archives(ctx context.Context, built parts.Built, dir string, pods bool) ([]string, error) {
-	all, err := managerImages(ctx, filepath.Join(dir, "managers"))
+	all, err := managerImages(ctx, built, filepath.Join(dir, "managers"))
 	if err != nil {
 		return nil, err
 	}

@@ -25,6 +25,7 @@ import (
 	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/stack/nodes"
 	"github.com/capi-talos/capi-talos/test/stack/parts"
+	"github.com/capi-talos/capi-talos/test/support/providers"
 )
 
 // Options are what a Stack is made of.
@@ -62,7 +63,7 @@ type Stack struct {
 
 // Parts are the parts that Up needs.
 func Parts() []string {
-	return slices.Concat([]string{"kind", "kind-node-image", "capi-core-image", "cert-manager-image", "kubectl"}, clusterctl.Parts())
+	return slices.Concat([]string{"kind", "kind-node-image", "capi-core-image", "cert-manager-image", "kubectl"}, clusterctl.Parts(), parts.EtcdPrograms())
 }
 
 // PodParts are the parts that Up needs besides for clusters in Pods.
@@ -88,7 +89,7 @@ func Up(ctx context.Context, options Options) (_ *Stack, err error) {
 	}
 	steps := []step{
 		{"building our managers and their images", func() (err error) {
-			managers, err = managerImages(ctx, options.Dir)
+			managers, err = managerImages(ctx, options.Built, options.Dir)
 			return err
 		}},
 		{"starting kind", func() error { return s.startKind(ctx, options) }},
@@ -112,7 +113,7 @@ func Up(ctx context.Context, options Options) (_ *Stack, err error) {
 }
 
 // managerImages builds our managers, and an image of each as a release has it.
-func managerImages(ctx context.Context, dir string) ([]*images.Image, error) {
+func managerImages(ctx context.Context, built parts.Built, dir string) ([]*images.Image, error) {
 	programs, err := management.BuildManagers(ctx, filepath.Join(dir, "bin"), false)
 	if err != nil {
 		return nil, err
@@ -124,7 +125,11 @@ func managerImages(ctx context.Context, dir string) ([]*images.Image, error) {
 	}
 	for _, provider := range ours {
 		folder := filepath.Join(dir, "images", provider.Folder)
-		if err := parts.WriteProgramImage(filepath.Join(programs, provider.Folder), filepath.Join(folder, "root"), folder, provider.Image()+":"+clusterctl.ReleaseVersion); err != nil {
+		beside, err := built.Beside(provider)
+		if err != nil {
+			return nil, err
+		}
+		if err := parts.WriteProgramImage(filepath.Join(programs, provider.Folder), filepath.Join(folder, "root"), folder, provider.Image()+":"+clusterctl.ReleaseVersion, beside...); err != nil {
 			return nil, err
 		}
 		image, err := images.Open(folder)
@@ -181,7 +186,10 @@ func (s *Stack) init(ctx context.Context, options Options) error {
 	if s.Clusterctl, err = NewClusterctl(options.Dir, options.Built, s.Kubeconfig, options.Repository); err != nil {
 		return err
 	}
-	return s.Clusterctl.Init(ctx, "--wait-providers")
+	if err := s.Clusterctl.Init(ctx, "--wait-providers"); err != nil {
+		return err
+	}
+	return RereadWebhooks(ctx, s.Config)
 }
 
 // NewClusterctl configures clusterctl for a management cluster in kind:
@@ -227,7 +235,10 @@ func (s *Stack) Check(ctx context.Context) error { return CheckManagers(ctx, s.c
 // CheckManagers does so in a management cluster.
 func CheckManagers(ctx context.Context, reader client.Reader) error {
 	// Those of others lose their leases when the machine is busy.
-	ours := []string{"capt-bootstrap-system", "capt-control-plane-system", "capt-infrastructure-system"}
+	ours, err := parts.Providers()
+	if err != nil {
+		return err
+	}
 	pods := &corev1.PodList{}
 	if err := reader.List(ctx, pods); err != nil {
 		return nil //nolint:nilerr // A busy API server is no end of a manager.
@@ -236,7 +247,7 @@ func CheckManagers(ctx context.Context, reader client.Reader) error {
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		for _, container := range pod.Status.ContainerStatuses {
-			if container.RestartCount > 0 && slices.Contains(ours, pod.Namespace) {
+			if container.RestartCount > 0 && slices.ContainsFunc(ours, func(provider providers.Provider) bool { return provider.Namespace() == pod.Namespace }) {
 				failures = append(failures, fmt.Errorf("container %s of Pod %s in %s was started again %d times", container.Name, pod.Name, pod.Namespace, container.RestartCount))
 			}
 		}

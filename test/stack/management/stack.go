@@ -37,8 +37,9 @@ type StackOptions struct {
 	Repository string
 	// Race builds our managers with the race detector. It needs a C compiler.
 	Race bool
-	// ManagerArgs are given to our managers beyond their manifests' arguments.
-	ManagerArgs []string
+	// ManagerArgs are given to our managers beyond their manifests' arguments, by the name
+	// of the provider.
+	ManagerArgs map[string][]string
 	// Variables are those of the providers' manifests, as KEY=value. They turn on
 	// feature gates of Cluster API's core, for example CLUSTER_TOPOLOGY=true.
 	Variables []string
@@ -67,7 +68,7 @@ type Stack struct {
 
 // StackParts are the parts that Up needs. Up builds what is missing of them.
 func StackParts() []string {
-	return slices.Concat(Parts(), []string{"kubectl", "capi-core"}, clusterctl.Parts())
+	return slices.Concat(Parts(), []string{"kubectl", "capi-core"}, clusterctl.Parts(), parts.EtcdPrograms())
 }
 
 // Up starts a management cluster, installs the providers with clusterctl and
@@ -201,11 +202,15 @@ func programsOf(ctx context.Context, built parts.Built, options StackOptions) ([
 		return nil, err
 	}
 	for _, provider := range ours {
+		args, err := built.ArgsBeside(provider, filepath.Join(options.Dir, "backup"))
+		if err != nil {
+			return nil, err
+		}
 		programs = append(programs, Program{
 			Name:       provider.Name,
 			Deployment: client.ObjectKey{Namespace: provider.Namespace(), Name: provider.Deployment()},
 			Path:       filepath.Join(folder, provider.Folder),
-			Args:       options.ManagerArgs,
+			Args:       append(args, options.ManagerArgs[provider.Name]...),
 		})
 	}
 	return programs, nil

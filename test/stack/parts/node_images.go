@@ -77,13 +77,17 @@ func programImage(name, version, image, part, binary string) Part {
 	}
 }
 
-// WriteProgramImage makes an image of a static program that needs no rights. It
-// is laid out in the folder root and kept in the folder out.
-func WriteProgramImage(binary, root, out, name string) error {
+// WriteProgramImage makes an image of a static program that needs no rights, and of those
+// that it runs itself (Built.Beside). It is laid out in the folder root and kept in the
+// folder out.
+func WriteProgramImage(binary, root, out, name string, beside ...string) error {
 	tree := images.NewTree(root)
 	tree.Users()
 	path := "/" + filepath.Base(binary)
 	tree.Copy(binary, path, images.Program)
+	for _, program := range beside {
+		tree.Copy(program, etcdFolder+"/"+filepath.Base(program), images.Program)
+	}
 	return images.Write(tree, out, name, images.Config{
 		Entrypoint: []string{path},
 		Env:        []string{defaultPath},

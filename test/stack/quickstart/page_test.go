@@ -200,6 +200,7 @@ func TestThePageConfiguresClusterctl(t *testing.T) {
 			"talos ControlPlaneProvider https://github.com/capi-talos/capi-talos/releases/v0.1.0/control-plane-components.yaml",
 			"talos InfrastructureProvider https://github.com/capi-talos/capi-talos/releases/v0.1.0/infrastructure-components.yaml",
 			"talos AddonProvider https://github.com/capi-talos/capi-talos/releases/v0.1.0/addon-components.yaml",
+			"talos-backup AddonProvider https://github.com/capi-talos/capi-talos/releases/v0.1.0/backup-components.yaml",
 		}},
 		"where nothing can be downloaded": {offline(substitutes{repository: "/r", core: "/core.yaml", certManager: "/cert.yaml"}, ours), []string{
 			"cluster-api CoreProvider /core.yaml",
@@ -207,6 +208,7 @@ func TestThePageConfiguresClusterctl(t *testing.T) {
 			"talos ControlPlaneProvider /r/control-plane-talos/v0.1.0/control-plane-components.yaml",
 			"talos InfrastructureProvider /r/infrastructure-talos/v0.1.0/infrastructure-components.yaml",
 			"talos AddonProvider /r/addon-talos/v0.1.0/addon-components.yaml",
+			"talos-backup AddonProvider /r/addon-talos-backup/v0.1.0/backup-components.yaml",
 		}},
 	} {
 		t.Run(behaviour, func(t *testing.T) {

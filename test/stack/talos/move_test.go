@@ -17,6 +17,7 @@ import (
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
+	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -38,6 +39,7 @@ func newPlace(ctx context.Context) place {
 	Expect(err).NotTo(HaveOccurred())
 	stack, err := management.Up(ctx, management.StackOptions{
 		Dir: filepath.Join(world.dir, "there"), Repository: filepath.Join(source, "out", "repository"), Output: GinkgoWriter,
+		ManagerArgs: managerArgs(),
 	})
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(stack.Stop)
@@ -78,7 +80,8 @@ func (p place) identities(ctx context.Context, namespace string) map[string]stri
 	for _, list := range []ctrlclient.ObjectList{
 		&clusterv1.ClusterList{}, &clusterv1.MachineDeploymentList{}, &clusterv1.MachineSetList{}, &clusterv1.MachineList{},
 		&bootstrapv1.TalosConfigList{}, &controlplanev1.TalosControlPlaneList{}, &infrav1.TalosClusterList{}, &infrav1.TalosMachineList{}, &infrav1.TalosHostList{},
-		&addonv1.TalosClusterAddonList{}, &addonv1.TalosClusterAddonReleaseList{}, &corev1.SecretList{},
+		&addonv1.TalosClusterAddonList{}, &addonv1.TalosClusterAddonReleaseList{},
+		&backupv1.TalosBackupStoreList{}, &backupv1.TalosEtcdBackupList{}, &backupv1.TalosEtcdBackupScheduleList{}, &corev1.SecretList{},
 	} {
 		Expect(p.client.List(ctx, list, ctrlclient.InNamespace(namespace))).To(Succeed())
 		items, err := meta.ExtractList(list)

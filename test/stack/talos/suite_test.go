@@ -74,6 +74,11 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	Expect(raise(ctx)).To(Succeed())
 }, NodeTimeout(40*time.Minute))
 
+// managerArgs let the S3 servers of specs be on loopback.
+func managerArgs() map[string][]string {
+	return map[string][]string{"backup": {"--allow-local-endpoints"}}
+}
+
 // raise starts the management cluster and the surroundings of the nodes.
 func raise(ctx context.Context) error {
 	source, err := parts.SourceDir()
@@ -89,6 +94,7 @@ func raise(ctx context.Context) error {
 	}
 	world.stack, err = management.Up(ctx, management.StackOptions{
 		Dir: filepath.Join(world.dir, "stack"), Repository: filepath.Join(source, "out", "repository"), Output: GinkgoWriter,
+		ManagerArgs: managerArgs(),
 	})
 	if err != nil {
 		return err

@@ -57,7 +57,10 @@ func metrics(g Gomega) map[string][]string {
 			continue
 		}
 		labels = append(labels, "name", "namespace", "uid", "cluster_name")
-		kinds := []string{"talosconfig", "taloscontrolplane", "taloscluster", "talosmachine", "taloshost", "talosclusteraddon", "talosclusteraddonrelease"}
+		kinds := []string{
+			"talosconfig", "taloscontrolplane", "taloscluster", "talosmachine", "taloshost", "talosclusteraddon", "talosclusteraddonrelease",
+			"talosbackupstore", "talosetcdbackup", "talosetcdbackupschedule",
+		}
 		for _, kind := range kinds {
 			known[strings.Replace(match[1], "<kind>", kind, 1)] = labels
 		}

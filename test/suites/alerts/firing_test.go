@@ -126,6 +126,19 @@ func firing(ctx context.Context, g Gomega, rule rule, world *world) []string {
 	return alerts
 }
 
+// expectFiring says that of what is known, one value a minute, these alerts fire in the end,
+// and no other one of the file does.
+func expectFiring(t *testing.T, series, wanted []string) {
+	t.Helper()
+	g := NewWithT(t)
+	world := worldOf(g, series)
+	var fires []string
+	for _, rule := range all(g) {
+		fires = append(fires, firing(t.Context(), g, rule, world)...)
+	}
+	g.Expect(fires).To(Equal(wanted))
+}
+
 func summary(g Gomega, text string, of labels.Labels, value float64) string {
 	parsed, err := template.New("summary").
 		Funcs(template.FuncMap{"humanize1024": fmt.Sprint, "humanizeDuration": fmt.Sprint, "humanizePercentage": fmt.Sprint}).
@@ -145,8 +158,6 @@ const (
 	leftOf    = `capi_talos_addon_releases_left_behind_total{pod="manager", `
 )
 
-// TestAddonAlerts: of what is known, one value a minute, these alerts fire in the end, and no
-// other one of the file does.
 func TestAddonAlerts(t *testing.T) {
 	const (
 		noChart  = "TalosAddonChartNotAvailable: The source of TalosClusterAddon fleet/demo has had no chart for an hour"
@@ -181,14 +192,6 @@ func TestAddonAlerts(t *testing.T) {
 		"long ago":                               {[]string{leftOf + `reason="timed_out"} 0x30 1x90`}, nil},
 		"because a person wanted it":             {[]string{leftOf + `reason="forced"} 0x30 1x20`, leftOf + `reason="orphaned"} 0x30 1x20`}, nil},
 	} {
-		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
-			world := worldOf(g, tt.series)
-			var fires []string
-			for _, rule := range all(g) {
-				fires = append(fires, firing(t.Context(), g, rule, world)...)
-			}
-			g.Expect(fires).To(Equal(tt.fires))
-		})
+		t.Run(name, func(t *testing.T) { expectFiring(t, tt.series, tt.fires) })
 	}
 }

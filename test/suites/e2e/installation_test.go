@@ -11,10 +11,11 @@ import (
 
 // namespaces are those of our managers.
 func namespaces() []string {
-	return append(namespacesOfOlderReleases(), "capt-addon-system")
+	return append(namespacesOfOlderReleases(), "capt-addon-system", "capt-backup-system")
 }
 
-// namespacesOfOlderReleases are without that of the add-on provider, which came later.
+// namespacesOfOlderReleases are without those of the add-on and the backup provider, which
+// came later.
 func namespacesOfOlderReleases() []string {
 	return []string{"capt-bootstrap-system", "capt-control-plane-system", "capt-infrastructure-system"}
 }

@@ -33,6 +33,7 @@ func podsSpecs() {
 		healInPods(ctx, name)
 		outliveSandboxes(ctx, name)
 		installAddon(ctx, name)
+		backUp(ctx, name)
 		Expect(endpointOf(ctx, name)).To(Equal(endpoint), "the endpoint stays over all of it")
 		step(ctx, "pods: delete", func(ctx context.Context) string {
 			deleteCluster(ctx, name)

@@ -243,21 +243,19 @@ func newTool(dir, repository string) *stackctl.Tool {
 // the managers.
 func initProviders(ctx context.Context, tool *stackctl.Tool) {
 	GinkgoHelper()
-	ours := []string{"talos:" + stackctl.ReleaseVersion}
-	var addons []string
-	if tool.Offers("addon") {
-		addons = ours
-	}
 	newProxy()
 	// Logs are followed for longer than the spec that installs.
 	var logs context.Context
 	logs, world.stopLogs = context.WithCancel(context.WithoutCancel(ctx))
 	clusterctl.InitManagementClusterAndWatchControllerLogs(logs, clusterctl.InitManagementClusterAndWatchControllerLogsInput{
 		ClusterProxy: world.proxy, ClusterctlConfigPath: tool.Config, LogFolder: filepath.Join(world.artifacts, "managers"),
-		CoreProvider: "cluster-api:" + parts.ClusterAPIVersion, BootstrapProviders: ours, ControlPlaneProviders: ours, InfrastructureProviders: ours, AddonProviders: addons,
+		CoreProvider:       "cluster-api:" + parts.ClusterAPIVersion,
+		BootstrapProviders: tool.Arguments("bootstrap"), ControlPlaneProviders: tool.Arguments("control-plane"),
+		InfrastructureProviders: tool.Arguments("infrastructure"), AddonProviders: tool.Arguments("addon"),
 		// It knows managers that serve metrics without authentication only.
 		DisableMetricsCollection: true,
 	}, world.config.GetIntervals("default", "wait-controllers")...)
+	Expect(kindstack.RereadWebhooks(ctx, world.proxy.GetRESTConfig())).To(Succeed())
 }
 
 // kindNode runs a program in the node of kind.

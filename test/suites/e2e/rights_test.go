@@ -83,6 +83,6 @@ func expectNoManagers(ctx context.Context) {
 	}
 	Eventually(ctx, func() string {
 		return kubectl(ctx, "default", "get", strings.Join(kinds, ","), "--all-namespaces", "--ignore-not-found", "--output", "name",
-			"--selector", "cluster.x-k8s.io/provider in (cluster-api,addon-talos,bootstrap-talos,control-plane-talos,infrastructure-talos)")
+			"--selector", "cluster.x-k8s.io/provider in (cluster-api,addon-talos,addon-talos-backup,bootstrap-talos,control-plane-talos,infrastructure-talos)")
 	}).WithTimeout(timeout).WithPolling(interval).Should(Or(BeEmpty(), Equal("No resources found\n")))
 }

@@ -29,7 +29,10 @@ const timeout = 10 * time.Minute
 // the other, or in a process with a management cluster of its own, as with make test.
 var world bed.World
 
-func TestMain(m *testing.M) { bed.Main(m, bed.Options{}, &world) }
+func TestMain(m *testing.M) {
+	// The S3 servers of tests are on loopback.
+	bed.Main(m, bed.Options{ManagerArgs: map[string][]string{"backup": {"--allow-local-endpoints"}}}, &world)
+}
 
 // newFleet is a fleet of pretended machines that ends with the test.
 func newFleet(t *testing.T, options simfleet.Options) *simfleet.Fleet {

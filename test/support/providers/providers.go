@@ -12,11 +12,15 @@ import (
 	"strings"
 )
 
+// ours is what all of our providers are called, or begin with.
+const ours = "talos"
+
 // Provider is one of our providers.
 type Provider struct {
 	// Name is its name in images, component files and manifests: control-plane.
 	Name string
-	// Label is its name in a repository of clusterctl: control-plane-talos.
+	// Label is its name in a repository of clusterctl, with its type: control-plane-talos.
+	// A second one of a type has more in it: addon-talos-backup.
 	Label string
 	// Folder has its sources, and its program below cmd, and its manifests below config:
 	// controlplane.
@@ -27,10 +31,20 @@ type Provider struct {
 	Imports []string
 }
 
-// Kind is what clusterctl calls a provider of this kind: ControlPlaneProvider.
+// Flag is the flag of "clusterctl init" that installs it: control-plane.
+func (p Provider) Flag() string {
+	flag, _, _ := strings.Cut(p.Label, "-"+ours)
+
+	return flag
+}
+
+// Argument is what that flag is given: talos, or talos-backup.
+func (p Provider) Argument() string { return strings.TrimPrefix(p.Label, p.Flag()+"-") }
+
+// Kind is what clusterctl calls a provider of this type: ControlPlaneProvider.
 func (p Provider) Kind() string {
 	var kind strings.Builder
-	for word := range strings.SplitSeq(p.Name, "-") {
+	for word := range strings.SplitSeq(p.Flag(), "-") {
 		kind.WriteString(strings.ToUpper(word[:1]) + word[1:])
 	}
 
@@ -83,11 +97,11 @@ func parse(raw []byte) ([]Provider, error) {
 	}
 	list := make([]Provider, 0, len(read.Providers))
 	for _, entry := range read.Providers {
-		name, named := strings.CutSuffix(entry.Name, "-talos")
+		name := nameOf(entry.Name)
 		folder := path.Base(path.Dir(entry.Config.ConfigFolder))
 		switch {
-		case !named || name == "":
-			return nil, fmt.Errorf("name %q does not end with -talos", entry.Name)
+		case name == "":
+			return nil, fmt.Errorf("name %q is neither <type>-talos nor <type>-talos-<name>", entry.Name)
 		case entry.Config.ConfigFolder != path.Join("config", folder, "default"):
 			return nil, fmt.Errorf("configFolder %q of %s is not config/<folder>/default", entry.Config.ConfigFolder, entry.Name)
 		case entry.Config.ComponentsFile != name+"-components.yaml":
@@ -99,4 +113,19 @@ func parse(raw []byte) ([]Provider, error) {
 	}
 
 	return list, nil
+}
+
+// nameOf is the name of the provider with a label: its type, or what follows where there
+// is more. It is empty when the label is not one of ours.
+func nameOf(label string) string {
+	name, more, isOurs := strings.Cut(label, "-"+ours)
+	if isOurs && more == "" {
+		return name
+	}
+	more, hasMore := strings.CutPrefix(more, "-")
+	if name == "" || !hasMore {
+		return ""
+	}
+
+	return more
 }

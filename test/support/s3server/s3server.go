@@ -34,7 +34,10 @@ const (
 	SecretKey = "only-on-loopback"
 )
 
-// Server is an S3 server that runs, over TLS, on a loopback address.
+// loopback is where servers are that nobody else is to reach.
+const loopback = "127.0.0.1"
+
+// Server is an S3 server that runs, over TLS.
 type Server struct {
 	// Client is its administrator.
 	*minio.Client
@@ -45,13 +48,18 @@ type Server struct {
 	Stop func() error
 }
 
-// Start starts a server that keeps everything in a folder.
+// Start starts a server on a loopback address that keeps everything in a folder.
 func Start(ctx context.Context, folder string) (*Server, error) {
+	return StartAt(ctx, folder, loopback)
+}
+
+// StartAt starts a server on an address of this machine.
+func StartAt(ctx context.Context, folder, host string) (*Server, error) {
 	built, err := apiserver.Build(ctx, "versitygw")
 	if err != nil {
 		return nil, err
 	}
-	address, err := freeAddress(ctx)
+	address, err := freeAddress(ctx, host)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +67,7 @@ func Start(ctx context.Context, folder string) (*Server, error) {
 	if err := errors.Join(os.MkdirAll(objects, 0o700), os.MkdirAll(versions, 0o700)); err != nil {
 		return nil, err
 	}
-	certificate, err := writeCertificate(folder)
+	certificate, err := writeCertificate(folder, host)
 	if err != nil {
 		return nil, err
 	}
@@ -160,8 +168,8 @@ func (s *Server) Change(ctx context.Context, bucket, key string, change func([]b
 	return err
 }
 
-func freeAddress(ctx context.Context) (string, error) {
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", "127.0.0.1:0")
+func freeAddress(ctx context.Context, host string) (string, error) {
+	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
 		return "", err
 	}
@@ -169,9 +177,9 @@ func freeAddress(ctx context.Context) (string, error) {
 	return listener.Addr().String(), listener.Close()
 }
 
-// writeCertificate makes a certificate of loopback, and returns it with its CA.
-func writeCertificate(folder string) ([]byte, error) {
-	certificate, key, err := cert.GenerateSelfSignedCertKey("127.0.0.1", nil, nil)
+// writeCertificate makes a certificate of an address, and returns it with its CA.
+func writeCertificate(folder, host string) ([]byte, error) {
+	certificate, key, err := cert.GenerateSelfSignedCertKey(host, nil, nil)
 	if err != nil {
 		return nil, err
 	}

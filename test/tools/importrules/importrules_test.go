@@ -37,11 +37,15 @@ type imports map[string]string
 func planted() map[string]imports {
 	return map[string]imports{
 		"bootstrap/api/v1/planted.go": {
-			"controlplane/api/v1": none, "infrastructure/api/v1": none, "bootstrap/pkg/objects": api, "bootstrap/internal/controllers": api, "test/support/builders": api,
+			"backup/api/v1": none, "controlplane/api/v1": none, "infrastructure/api/v1": none, "bootstrap/pkg/objects": api, "bootstrap/internal/controllers": api, "test/support/builders": api,
 		},
 		"addons/api/v1/planted.go": {"infrastructure/api/v1": none, "bootstrap/pkg/objects": api},
 		"addons/internal/planted/planted.go": {
-			"bootstrap/pkg/objects": none, "controlplane/api/v1": none, "addons/internal/controllers": none, "infrastructure/pkg/shared": providers, "addons/setup": providers,
+			"bootstrap/pkg/objects": none, "controlplane/api/v1": none, "backup/api/v1": none, "addons/internal/controllers": none, "infrastructure/pkg/shared": providers, "addons/setup": providers,
+		},
+		"backup/api/v1/planted.go": {"infrastructure/api/v1": none, "bootstrap/pkg/objects": api},
+		"backup/internal/planted/planted.go": {
+			"bootstrap/pkg/objects": none, "controlplane/api/v1": none, "backup/internal/controllers": none, "infrastructure/pkg/shared": providers, "backup/setup": providers,
 		},
 		"controlplane/api/v1/planted_test.go": {"infrastructure/api/v1": none, "bootstrap/pkg/objects": api, "controlplane/internal/controllers": api},
 		"bootstrap/pkg/planted/planted.go": {
@@ -63,7 +67,7 @@ func planted() map[string]imports {
 		},
 		"infrastructure/internal/planted/planted_test.go": {"test/support/builders": none, "controlplane/pkg/shared": providers},
 		"infrastructure/setup/planted.go":                 {"infrastructure/internal/controllers": none, "bootstrap/pkg/objects": none, "controlplane/setup": providers},
-		"cmd/planted/planted.go":                          {"bootstrap/setup": none, "bootstrap/pkg/objects": none, "controlplane/api/v1": managers, "test/support/builders": managers},
+		"cmd/planted/planted.go":                          {"backup/setup": none, "bootstrap/setup": none, "bootstrap/pkg/objects": none, "controlplane/api/v1": managers, "test/support/builders": managers},
 	}
 }
 

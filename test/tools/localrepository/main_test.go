@@ -9,7 +9,8 @@ import (
 
 const list = `{"name": "ignored", "providers": [
 	{"name": "bootstrap-x", "config": {"componentsFile": "bootstrap-components.yaml", "nextVersion": "v1.0.0"}},
-	{"name": "infrastructure-x", "config": {"componentsFile": "infrastructure-components.yaml", "nextVersion": "v1.0.0"}}
+	{"name": "infrastructure-x", "config": {"componentsFile": "infrastructure-components.yaml", "nextVersion": "v1.0.0"}},
+	{"name": "addon-x-backup", "config": {"componentsFile": "backup-components.yaml", "nextVersion": "v1.0.0"}}
 ]}`
 
 // write makes files whose content is their name.
@@ -24,7 +25,7 @@ func write(t *testing.T, dir string, names ...string) {
 
 func TestEachProviderGetsWhatClusterctlReads(t *testing.T) {
 	dir, repository := t.TempDir(), filepath.Join(t.TempDir(), "repository")
-	write(t, dir, "bootstrap-components.yaml", "infrastructure-components.yaml", "metadata.yaml", "cluster-template.yaml", "clusterclass-one.yaml")
+	write(t, dir, "bootstrap-components.yaml", "infrastructure-components.yaml", "backup-components.yaml", "metadata.yaml", "cluster-template.yaml", "clusterclass-one.yaml")
 	file := filepath.Join(dir, "settings.json")
 	if err := os.WriteFile(file, []byte(list), 0o600); err != nil {
 		t.Fatal(err)
@@ -40,6 +41,9 @@ func TestEachProviderGetsWhatClusterctlReads(t *testing.T) {
 		"infrastructure-x/v1.2.3/metadata.yaml":                  true,
 		"infrastructure-x/v1.2.3/cluster-template.yaml":          true,
 		"infrastructure-x/v1.2.3/clusterclass-one.yaml":          true,
+		"addon-x-backup/v1.2.3/backup-components.yaml":           true,
+		"addon-x-backup/v1.2.3/metadata.yaml":                    true,
+		"addon-x-backup/v1.2.3/cluster-template.yaml":            false,
 	} {
 		if _, err := os.Stat(filepath.Join(repository, name)); (err == nil) != present {
 			t.Errorf("%s: present should be %t, but: %v", name, present, err)

@@ -15,6 +15,8 @@ import (
 type bed struct {
 	management demo.Management
 	fleet      fleet.Fleet
+	// storeHost is an address of this machine at which the managers may reach a server.
+	storeHost string
 	// inPods reports whether machines are Pods; the fleet has none then.
 	inPods bool
 	// stop takes both down. The logs stay in the demo's folder.
@@ -50,7 +52,7 @@ func metalBeds() []bedKind {
 
 // raiseSim needs neither Docker nor root.
 func raiseSim(ctx context.Context, set settings) (*bed, error) {
-	stack, err := management.Up(ctx, management.StackOptions{Dir: set.dir, Repository: set.repository, Output: set.output})
+	stack, err := management.Up(ctx, management.StackOptions{Dir: set.dir, Repository: set.repository, Output: set.output, ManagerArgs: map[string][]string{"backup": {"--allow-local-endpoints"}}})
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +65,8 @@ func raiseSim(ctx context.Context, set settings) (*bed, error) {
 			Config: stack.Config, Kubeconfig: stack.Kubeconfig, Clusterctl: stack.Clusterctl,
 			Kubectl: stack.Built.Path("kubectl"), Check: stack.Check,
 		},
-		fleet: machines,
+		fleet:     machines,
+		storeHost: "127.0.0.1",
 		stop: func(ctx context.Context) error {
 			return errors.Join(machines.Close(ctx), stack.Stop(ctx))
 		},

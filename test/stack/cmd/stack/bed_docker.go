@@ -76,6 +76,8 @@ func raiseDocker(ctx context.Context, set settings, pods bool) (_ *bed, err erro
 		},
 		fleet:  &loggedFleet{Fleet: machines.Fleet, stack: stack},
 		inPods: pods,
+		// The machine's own address in the network of the containers.
+		storeHost: machines.Network.Gateway.String(),
 		stop: func(ctx context.Context) error {
 			dropped, err := machines.Dropped(ctx)
 			fmt.Fprintf(set.output, "\npackets that tried to leave this machine from a container: %d\n", dropped)

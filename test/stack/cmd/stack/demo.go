@@ -109,7 +109,7 @@ func leave(ctx context.Context, dir string, err error) error {
 // play runs the scenario, and stays when it is told to.
 func play(ctx context.Context, set settings, bed *bed, ready demo.Result) error {
 	scenario := &demo.Scenario{
-		Management: bed.management, Fleet: bed.fleet, InPods: bed.inPods, Cluster: cluster,
+		Management: bed.management, Fleet: bed.fleet, InPods: bed.inPods, Cluster: cluster, StoreHost: bed.storeHost,
 		Dir: filepath.Join(set.dir, "manifests"), Output: set.output, Keep: set.keep,
 	}
 	results, err := scenario.Run(ctx)

@@ -102,6 +102,13 @@ func TestReadRights(t *testing.T) {
 			Grant{Manager: "two-talos", Group: "infrastructure.cluster.x-k8s.io", Resource: "*", Verb: "create"},
 		))
 	})
+	t.Run("knows our providers by their labels", func(t *testing.T) {
+		for label, want := range map[string]bool{
+			"bootstrap-talos": true, "addon-talos-backup": true, "infrastructure-stranger": false, "infrastructure-talosian": false, "talos": false, "": false,
+		} {
+			NewWithT(t).Expect(isOurs(label)).To(Equal(want), label)
+		}
+	})
 	t.Run("fails without a manager of ours", func(t *testing.T) {
 		_, err := ReadRights([]byte("apiVersion: v1\nkind: Namespace\nmetadata: {name: n}\n"))
 		NewWithT(t).Expect(err).To(MatchError(ContainSubstring("no service account of ours")))

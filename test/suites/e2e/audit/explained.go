@@ -53,13 +53,17 @@ func ofRequests() []Explanation {
 // no scenario of the suite.
 func ofRareMoments() []Explanation {
 	const (
-		addon, bootstrap, controlPlane, infrastructure = "addon-talos", "bootstrap-talos", "control-plane-talos", "infrastructure-talos"
-		infraGroup                                     = "infrastructure.cluster.x-k8s.io"
+		addon, backup, bootstrap, controlPlane, infrastructure = "addon-talos", "addon-talos-backup", "bootstrap-talos", "control-plane-talos", "infrastructure-talos"
+		backupGroup, infraGroup                                = "backup.cluster.x-k8s.io", "infrastructure.cluster.x-k8s.io"
 	)
 	return []Explanation{
 		{
 			Manager: addon, Group: "addons.cluster.x-k8s.io", Resource: "talosclusteraddonreleases", Verb: "get",
 			Reason: "read live when one of the name is there, and not in the cache or somebody else's",
+		},
+		{
+			Manager: backup, Group: backupGroup, Resource: "talosetcdbackups", Verb: "get",
+			Reason: "read live when a pause begins or ends",
 		},
 		{
 			Manager: bootstrap, Resource: "secrets", Verb: "patch",

@@ -23,9 +23,13 @@ import (
 const (
 	// providerLabel is on everything that clusterctl installs for a provider.
 	providerLabel = "cluster.x-k8s.io/provider"
-	// ours ends the labels of our providers.
+	// ours is at the end of the labels of our providers, or a word of them:
+	// addon-talos-backup.
 	ours = "-talos"
 )
+
+// isOurs reports whether a label is that of a provider of ours.
+func isOurs(provider string) bool { return strings.Contains(provider+"-", ours+"-") }
 
 // Grant is one verb on one resource that a manager may use.
 type Grant struct {
@@ -82,7 +86,7 @@ func ReadRights(components ...[]byte) (Rights, error) {
 	}
 	rights := Rights{Managers: map[string]string{}}
 	for _, account := range objects.accounts {
-		if provider := account.Labels[providerLabel]; strings.HasSuffix(provider, ours) {
+		if provider := account.Labels[providerLabel]; isOurs(provider) {
 			rights.Managers["system:serviceaccount:"+account.Namespace+":"+account.Name] = provider
 		}
 	}
@@ -204,7 +208,7 @@ func (s *shipped) aggregate(selectors []metav1.LabelSelector) ([]rbacv1.PolicyRu
 			return nil, fmt.Errorf("reading what a role collects: %w", err)
 		}
 		for _, role := range s.clusterRoles {
-			if strings.HasSuffix(role.Labels[providerLabel], ours) && selector.Matches(labels.Set(role.Labels)) {
+			if isOurs(role.Labels[providerLabel]) && selector.Matches(labels.Set(role.Labels)) {
 				rules = append(rules, role.Rules...)
 			}
 		}

@@ -41,8 +41,9 @@ type World struct {
 type Options struct {
 	// Audit writes down who has asked the API server for what.
 	Audit bool
-	// ManagerArgs are given to our managers beyond their manifests' arguments.
-	ManagerArgs []string
+	// ManagerArgs are given to our managers beyond their manifests' arguments, by the name
+	// of the provider.
+	ManagerArgs map[string][]string
 	// Pods has the management cluster run Pods of the Talos image, with talossim in
 	// them.
 	Pods bool

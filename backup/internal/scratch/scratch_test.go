@@ -1,0 +1,44 @@
+package scratch
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	. "github.com/onsi/gomega"
+)
+
+func TestScratch(t *testing.T) {
+	g, root := NewWithT(t), t.TempDir()
+	g.Expect(os.MkdirAll(filepath.Join(root, "space", "backup-1", "member"), 0o700)).To(Succeed())
+	space, err := New(filepath.Join(root, "space"))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(os.ReadDir(filepath.Join(root, "space"))).To(BeEmpty(), "what a former process has left goes")
+
+	space.free = func(string) (uint64, error) { return 100, nil }
+	_, _, err = space.Take(t.Context(), 101)
+	g.Expect(err).To(MatchError(ErrShort))
+	_, _, err = space.Take(t.Context(), -1)
+	g.Expect(err).To(MatchError(ErrShort))
+
+	folder, leave, err := space.Take(t.Context(), 100)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(os.WriteFile(filepath.Join(folder, "snapshot.db"), nil, 0o600)).To(Succeed())
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _, err = space.Take(ended, 1)
+	g.Expect(err).To(MatchError(context.Canceled), "one at a time")
+	leave()
+	g.Expect(folder).NotTo(BeADirectory())
+
+	broken := errors.New("no such device")
+	space.free = func(string) (uint64, error) { return 0, broken }
+	_, _, err = space.Take(t.Context(), 1)
+	g.Expect(err).To(MatchError(broken))
+	space.free = free
+	_, leave, err = space.Take(t.Context(), 1)
+	g.Expect(err).NotTo(HaveOccurred(), "who got none leaves his turn")
+	leave()
+}
