@@ -8,7 +8,10 @@ import (
 	"helm.sh/helm/v3/pkg/chart"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -46,7 +49,7 @@ func (c *Client) applyCRDs(ctx context.Context, loaded *chart.Chart, request rel
 		}
 	}
 	for _, object := range written {
-		if err := c.waitUntilEstablished(ctx, object); err != nil {
+		if err := c.waitUntilServed(ctx, object); err != nil {
 			return err
 		}
 	}
@@ -97,20 +100,52 @@ func ownerOfCRD(found *unstructured.Unstructured, request release.Request) strin
 	return ""
 }
 
-func (c *Client) waitUntilEstablished(ctx context.Context, object *unstructured.Unstructured) error {
+// waitUntilServed waits until a new kind is served, and discovery tells of it, which comes a
+// moment later: by discovery Helm knows kinds.
+func (c *Client) waitUntilServed(ctx context.Context, object *unstructured.Unstructured) error {
 	err := wait.PollUntilContextTimeout(ctx, establishInterval, establishTimeout, true, func(ctx context.Context) (bool, error) {
 		definition := &unstructured.Unstructured{}
 		definition.SetGroupVersionKind(object.GroupVersionKind())
 		if err := c.live.Get(ctx, client.ObjectKeyFromObject(object), definition); err != nil {
 			return false, client.IgnoreNotFound(err)
 		}
-		return isEstablished(definition), nil
+		if !isEstablished(definition) {
+			return false, nil
+		}
+		return c.isDiscovered(definition)
 	})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("waiting until %s %s is served: %w", object.GetKind(), object.GetName(), err)
 	}
 
 	return nil
+}
+
+// isDiscovered reports whether discovery tells of the versions of a kind that are served.
+func (c *Client) isDiscovered(definition *unstructured.Unstructured) (bool, error) {
+	kind := &apiextensionsv1.CustomResourceDefinition{}
+	if err := runtime.DefaultUnstructuredConverter.FromUnstructured(definition.Object, kind); err != nil {
+		return false, fmt.Errorf("reading %s: %w", definition.GetName(), err)
+	}
+	// What it has been told stays as it is, so that each look needs another one.
+	fresh, err := newGetter(c.config, "")
+	if err != nil {
+		return false, err
+	}
+	for _, version := range kind.Spec.Versions {
+		if !version.Served {
+			continue
+		}
+		_, err := fresh.mapper.RESTMapping(schema.GroupKind{Group: kind.Spec.Group, Kind: kind.Spec.Names.Kind}, version.Name)
+		if meta.IsNoMatchError(err) {
+			return false, nil
+		}
+		if err != nil {
+			return false, fmt.Errorf("asking for kind %s: %w", kind.Spec.Names.Kind, err)
+		}
+	}
+
+	return true, nil
 }
 
 func isEstablished(definition *unstructured.Unstructured) bool {

@@ -1,15 +1,24 @@
 package helm_test
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/addons/internal/helm"
 	"github.com/capi-talos/capi-talos/test/support/charts"
 )
 
@@ -61,4 +70,74 @@ spec:
 
 	b.Expect(b.helm.Uninstall(ctx, b.target, request.Options)).To(Succeed())
 	b.Expect(described("one")).To(Equal("generation 2"))
+}
+
+// TestAKindThatDiscoveryTellsOfLate: it is established a moment before that.
+func TestAKindThatDiscoveryTellsOfLate(t *testing.T) {
+	b := newBed(t)
+	config := rest.CopyConfig(server)
+	late := &lateDiscovery{}
+	config.Wrap(late.wrap)
+	before, err := discovery.NewDiscoveryClientForConfig(config)
+	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(before.ServerGroupsAndResources()).Error().NotTo(HaveOccurred())
+	late.told.Store(0)
+	definition := `apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: lates.late.example.com}
+spec:
+  group: late.example.com
+  names: {kind: late, plural: lates}
+  scope: Namespaced
+  versions: [{name: v1, served: true, storage: true, schema: {openAPIV3Schema: {type: object}}}]
+`
+	chart := charts.Chart{"crds/late.yaml": definition, "templates/late.yaml": "apiVersion: late.example.com/v1\nkind: late\nmetadata: {name: demo}\n"}
+	_, err = helm.New(config, b.live).Install(t.Context(), b.request(chart.Pack("1.0.0"), nil))
+	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(late.told.Load()).To(BeNumerically(">", lateFor))
+}
+
+// lateFor is how often discovery answers as it did at first.
+const lateFor = 3
+
+// lateDiscovery has discovery answer as it did at first, for a while.
+type lateDiscovery struct {
+	next  http.RoundTripper
+	mu    sync.Mutex
+	first map[string][]byte
+	told  atomic.Int64
+}
+
+func (l *lateDiscovery) wrap(next http.RoundTripper) http.RoundTripper {
+	l.next = next
+
+	return l
+}
+
+// RoundTrip implements http.RoundTripper.
+func (l *lateDiscovery) RoundTrip(request *http.Request) (*http.Response, error) {
+	response, err := l.next.RoundTrip(request)
+	if err != nil || request.URL.Path != "/apis" {
+		return response, err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	body, err := io.ReadAll(response.Body)
+	if err := errors.Join(err, response.Body.Close()); err != nil {
+		return nil, err
+	}
+	if l.first == nil {
+		l.first = map[string][]byte{}
+	}
+	// Discovery is asked for in more than one form.
+	form := request.Header.Get("Accept")
+	if l.first[form] == nil {
+		l.first[form] = body
+	}
+	if l.told.Add(1) <= lateFor {
+		body = l.first[form]
+	}
+	response.Body, response.ContentLength = io.NopCloser(bytes.NewReader(body)), int64(len(body))
+
+	return response, nil
 }
