@@ -13,6 +13,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
@@ -30,7 +31,7 @@ import (
 
 // AddToScheme adds the kinds that the provider reads and writes.
 func AddToScheme(scheme *runtime.Scheme) error {
-	kinds := runtime.NewSchemeBuilder(clusterv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme, autoscalingv1.AddToScheme)
+	kinds := runtime.NewSchemeBuilder(clusterv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme, backupv1.AddToScheme, autoscalingv1.AddToScheme)
 	if err := kinds.AddToScheme(scheme); err != nil {
 		return fmt.Errorf("adding the kinds of the control plane provider: %w", err)
 	}

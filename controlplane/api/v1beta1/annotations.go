@@ -62,6 +62,12 @@ const (
 	// provider.
 	NextMachineAnnotation = "controlplane.cluster.x-k8s.io/talos-next-machine"
 
+	// BackupBeforeAnnotation is the name of the TalosEtcdBackup that is made before the
+	// rollout, or the deletion of Machines, that is under way. It is written before the
+	// backup is created, and removed when nothing more is to be replaced or deleted. It
+	// belongs to the provider.
+	BackupBeforeAnnotation = "controlplane.cluster.x-k8s.io/talos-backup-before"
+
 	// EtcdMemberAnnotation is the record on a control plane Machine of its etcd
 	// member, as the node told it last. Its value is a JSON object (see
 	// EtcdMemberRecord). By it the member of a node that does not answer is known.

@@ -90,6 +90,11 @@ type TalosControlPlaneSpec struct {
 	// +optional
 	Etcd TalosControlPlaneEtcdSpec `json:"etcd,omitempty,omitzero"`
 
+	// backup has etcd backed up before a rollout and before the number of replicas is
+	// reduced. It needs the backup provider. By default nothing is backed up.
+	// +optional
+	Backup TalosControlPlaneBackupSpec `json:"backup,omitempty,omitzero"`
+
 	// machineNaming controls the names of the Machines, and so the host names
 	// of the nodes. By default a Machine is named after the TalosControlPlane,
 	// with a random suffix of five characters.
@@ -250,6 +255,35 @@ type TalosControlPlaneEtcdSpec struct {
 	// +kubebuilder:validation:Maximum=86400
 	LeaveTimeoutSeconds *int32 `json:"leaveTimeoutSeconds,omitempty"`
 }
+
+// TalosControlPlaneBackupSpec says how etcd is backed up before what may cost its data.
+type TalosControlPlaneBackupSpec struct {
+	// scheduleName is the name of a TalosEtcdBackupSchedule in the namespace: the backup is
+	// made in its store, as it says, and is kept as long as it says. It need not select
+	// the Cluster.
+	// +required
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	ScheduleName string `json:"scheduleName,omitempty"`
+
+	// policy says what happens when there can be no backup: with Required the rollout, or
+	// the deletion of a Machine, waits; with BestEffort it goes on once the backup has
+	// failed, after ten minutes at most. A Machine that is remediated never waits.
+	// Defaults to Required.
+	// +optional
+	Policy BackupPolicy `json:"policy,omitempty"`
+}
+
+// BackupPolicy says what happens when there can be no backup.
+// +kubebuilder:validation:Enum=Required;BestEffort
+type BackupPolicy string
+
+const (
+	// BackupRequired waits for the backup.
+	BackupRequired BackupPolicy = "Required"
+	// BackupBestEffort goes on without one.
+	BackupBestEffort BackupPolicy = "BestEffort"
+)
 
 // MachineNamingSpec controls the names of the Machines.
 // +kubebuilder:validation:MinProperties=1

@@ -63,6 +63,11 @@ type TalosControlPlaneTemplateResourceSpec struct {
 	// +optional
 	Etcd TalosControlPlaneEtcdSpec `json:"etcd,omitempty,omitzero"`
 
+	// backup has etcd backed up before a rollout and before the number of replicas is
+	// reduced. It needs the backup provider. By default nothing is backed up.
+	// +optional
+	Backup TalosControlPlaneBackupSpec `json:"backup,omitempty,omitzero"`
+
 	// machineNaming controls the names of the Machines, and so the host names
 	// of the nodes. By default a Machine is named after the TalosControlPlane,
 	// with a random suffix of five characters.

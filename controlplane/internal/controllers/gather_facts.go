@@ -25,7 +25,11 @@ import (
 )
 
 // gatherFacts puts together what is decided on, but for what answers at the endpoint.
-func (r *Reconciler) gatherFacts(_ context.Context, s *scope) error {
+func (r *Reconciler) gatherFacts(ctx context.Context, s *scope) error {
+	backup, err := r.backups.State(ctx, s.controlPlane)
+	if err != nil {
+		return err
+	}
 	spec := s.controlPlane.Spec
 	replicas := ptr.Deref(spec.Replicas, controlplanev1.DefaultReplicas)
 	facts := plan.Facts{
@@ -47,6 +51,7 @@ func (r *Reconciler) gatherFacts(_ context.Context, s *scope) error {
 		LeaveTimeout:              seconds(spec.Etcd.LeaveTimeoutSeconds, controlplanev1.DefaultEtcdLeaveTimeoutSeconds),
 		VersionPending:            versionPending(s),
 		ManifestsPending:          manifestsPending(s),
+		Backup:                    backup,
 		Remediation: plan.RemediationFacts{
 			InProgress:       readRecord[controlplanev1.RemediationRecord](s.controlPlane, controlplanev1.RemediationInProgressAnnotation),
 			MaxRetry:         spec.Remediation.MaxRetry,

@@ -34,6 +34,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/backups"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/infracontract"
 	"github.com/capi-talos/capi-talos/controlplane/internal/metrics"
@@ -92,6 +93,7 @@ type Reconciler struct {
 	limiter reconciliation.Limiter
 	// infrastructure is what is known of the infrastructure provider beyond the contract.
 	infrastructure Infrastructure
+	backups        backups.Backups
 	applier        *applier
 	certificates   *secrets.ClientCertificates
 	grace          *nodes.GracePeriods
@@ -151,6 +153,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 // from being asked again.
 func (r *Reconciler) init(ctx context.Context) {
 	r.infrastructure = infracontract.Contract{Cached: r.Client, Live: r.APIReader}
+	r.backups = backups.Backups{Client: r.Client, Live: r.APIReader}
 	r.applier = newApplier(ctx, r.Client)
 	r.certificates = secrets.NewClientCertificates(r.Clock)
 	r.grace = nodes.NewGracePeriods(r.Clock)

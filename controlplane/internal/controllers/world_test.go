@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
+	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
@@ -95,7 +96,7 @@ func (p *proberStub) Probe(context.Context, []byte) (health.APIServerState, erro
 func testScheme(t *testing.T) *runtime.Scheme {
 	t.Helper()
 
-	return builders.Scheme(t, corev1.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme)
+	return builders.Scheme(t, corev1.AddToScheme, apiextensionsv1.AddToScheme, clusterv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme, backupv1.AddToScheme)
 }
 
 func newWorld(t *testing.T, objects ...client.Object) *world {

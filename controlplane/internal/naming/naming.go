@@ -1,5 +1,5 @@
 // Package naming makes the names of control plane Machines, which are the host
-// names of the nodes.
+// names of the nodes, and of backups.
 package naming
 
 import (
@@ -46,6 +46,11 @@ func MachineName(naming, cluster, controlPlane string, random requeue.Random) (s
 	}
 
 	return compose(naming, cluster, controlPlane, random)
+}
+
+// BackupName makes a name for a backup of a cluster before a change, which no other one has.
+func BackupName(cluster string, random requeue.Random) string {
+	return cluster + "-before-" + randomString(random) + randomString(random)
 }
 
 // Check says what is wrong with a naming template for a control plane of a

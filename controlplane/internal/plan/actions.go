@@ -30,6 +30,12 @@ const (
 	// WaitForMachine waits for a Machine to be provisioned, or for its node to
 	// answer.
 	WaitForMachine Action = "WaitForMachine"
+	// BackUp begins a backup of etcd, before a Machine is replaced or deleted.
+	BackUp Action = "BackUp"
+	// WaitForBackup waits until it is complete.
+	WaitForBackup Action = "WaitForBackup"
+	// ForgetBackup forgets the backup that was made before changes that have ended.
+	ForgetBackup Action = "ForgetBackup"
 	// DeleteMachine deletes a Machine: an outdated one, or one too many.
 	DeleteMachine Action = "DeleteMachine"
 	// RemediateMachine deletes a Machine that is to be remediated.
@@ -123,6 +129,8 @@ func rechecks() map[Action]Recheck {
 		RecordInitialized:      RecheckSoon,
 		RestartNode:            RecheckSoon,
 		RemoveMember:           RecheckSoon,
+		BackUp:                 RecheckSoon,
+		WaitForBackup:          RecheckSoon,
 		WaitForMachineDeletion: RecheckSoon,
 		// Workers are not watched: there may be many, and they take a while.
 		DeleteWorkersFirst: RecheckSoon,
@@ -137,6 +145,7 @@ func rechecks() map[Action]Recheck {
 		WaitForEtcd:            RecheckByHealth,
 		WaitForAPIServer:       RecheckByHealth,
 		ApplyManifests:         RecheckByHealth,
+		ForgetBackup:           RecheckByHealth,
 		Stable:                 RecheckByHealth,
 		Refuse:                 RecheckByHealth,
 	}

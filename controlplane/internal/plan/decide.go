@@ -23,6 +23,9 @@ type Decision struct {
 	// Replaces reports whether the Machine to delete is well, so that it is only deleted
 	// when another can be made.
 	Replaces bool
+	// Risky reports whether the data of etcd may be lost by it, so that a backup comes
+	// before.
+	Risky bool
 	// Left reports, for ReleaseHook, whether etcd is known to have no member of the
 	// Machine.
 	Left bool
@@ -71,7 +74,7 @@ func (f Facts) NeedsEndpoint() bool {
 // decides. docs/kinds/taloscontrolplane.md has them as a table.
 func rules() []func(Facts) *Decision {
 	return append(rulesOfMembers(),
-		decideRemediation, decideNewFirst, decideCertificates, decideEtcd, decideReplicas, decideNodes, decideOrphansWait, decideManifests)
+		decideRepair, decideNewFirst, decideCertificates, decideEtcd, decideChanges, decideNodes, decideOrphansWait, decideManifests)
 }
 
 // rulesOfMembers are the rules up to those by which members and Machines leave.

@@ -239,6 +239,8 @@ type Facts struct {
 	// ManifestsPending reports whether Talos' own manifests in the cluster are those of
 	// another version.
 	ManifestsPending bool
+	// Backup is about the backup before what may cost the data of etcd.
+	Backup BackupFacts
 	// Remediation is about the remediation of Machines.
 	Remediation RemediationFacts
 }

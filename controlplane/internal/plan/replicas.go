@@ -74,7 +74,7 @@ func decideCreation(facts Facts, surge bool) *Decision {
 		return blocked("", doing, problems)
 	}
 
-	return &Decision{Action: CreateMachine, Reason: controlplanev1.WaitingForMachineReason,
+	return &Decision{Action: CreateMachine, Risky: surge, Reason: controlplanev1.WaitingForMachineReason,
 		Message: "Creating one more control plane Machine"}
 }
 
@@ -99,7 +99,7 @@ func decideDeletion(facts Facts, rolling bool) *Decision {
 		return blocked(victim.Name, doing, unique(problems))
 	}
 
-	return &Decision{Action: DeleteMachine, Machine: victim.Name, Replaces: rolling, Reason: controlplanev1.WaitingForMachineReason,
+	return &Decision{Action: DeleteMachine, Machine: victim.Name, Replaces: rolling, Risky: true, Reason: controlplanev1.WaitingForMachineReason,
 		Message: doing + " deletes Machine " + victim.Name}
 }
 

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"filippo.io/age"
 	"github.com/klauspost/compress/zstd"
@@ -25,6 +26,7 @@ import (
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/test/sim/fleet/simfleet"
 	"github.com/capi-talos/capi-talos/test/support/s3server"
 )
@@ -144,6 +146,8 @@ func TestBackups(t *testing.T) {
 
 	bundle := expectWhole(t, vault, backup)
 	expectNothingSecret(t, name, bundle)
+	hosts = append(hosts, addHosts(t, machines, name, 1)...)
+	expectBackupBeforeRollout(t, name, schedule.Name)
 
 	// Without its object a backup is found again in the store.
 	g.Expect(world.Client.Delete(ctx, schedule)).To(Succeed())
@@ -168,6 +172,35 @@ func TestBackups(t *testing.T) {
 
 	deleteClusters(t, name, name)
 	expectWiped(t, machines, hosts...)
+}
+
+// expectBackupBeforeRollout has the only Machine of a control plane replaced (design D14): a
+// backup comes first. It goes in the end.
+func expectBackupBeforeRollout(t *testing.T, name, schedule string) {
+	t.Helper()
+	g, ctx := NewWithT(t), t.Context()
+	before := machinesOf(ctx, g, name, true)
+	patch := fmt.Sprintf(`{"spec":{"backup":{"scheduleName":%q},"rollout":{"after":%q}}}`, schedule, time.Now().UTC().Format(time.RFC3339))
+	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch", patch)
+	g.Expect(err).NotTo(HaveOccurred())
+	made := &backupv1.TalosEtcdBackup{}
+	g.Eventually(func(g Gomega) {
+		key := controlPlaneOf(ctx, g, name).Annotations[controlplanev1.BackupBeforeAnnotation]
+		g.Expect(world.Client.Get(ctx, client.ObjectKey{Namespace: name, Name: key}, made)).To(Succeed())
+	}).WithTimeout(timeout).Should(Succeed())
+	g.Expect(made.Name).To(HavePrefix(name + "-before-"))
+	g.Eventually(func(g Gomega) {
+		machines := machinesOf(ctx, g, name, true)
+		g.Expect(machines).To(HaveLen(1))
+		g.Expect(machines[0].UID).NotTo(Equal(before[0].UID))
+		g.Expect(controlPlaneOf(ctx, g, name).Annotations).NotTo(HaveKey(controlplanev1.BackupBeforeAnnotation))
+	}).WithTimeout(timeout).Should(Succeed())
+	awaitCondition(t, made, backupv1.BackupReadyCondition, metav1.ConditionTrue, backupv1.ReadyReason)
+	g.Expect(made.Status.Snapshot.MachineName).To(Equal(before[0].Name), "before the Machine was replaced")
+	made.Spec.DeletionPolicy = backupv1.DeletionDelete
+	g.Expect(world.Client.Update(ctx, made)).To(Succeed())
+	g.Expect(world.Client.Delete(ctx, made)).To(Succeed())
+	g.Eventually(func() error { return world.Client.Get(ctx, client.ObjectKeyFromObject(made), made) }).WithTimeout(timeout).Should(MatchError(ContainSubstring("not found")))
 }
 
 // awaitCondition waits until a condition of an object has a status and a reason.

@@ -70,6 +70,18 @@ func ofRareMoments() []Explanation {
 			Reason: "owners and labels of a cluster's Secrets are mended, for example after a move",
 		},
 		{
+			Manager: controlPlane, Group: backupGroup, Resource: "talosetcdbackups", Verb: "get",
+			Reason: "asked while a change waits for its backup, where spec.backup is set",
+		},
+		{
+			Manager: controlPlane, Group: backupGroup, Resource: "talosetcdbackups", Verb: "create",
+			Reason: "made before a change, where spec.backup is set",
+		},
+		{
+			Manager: controlPlane, Group: backupGroup, Resource: "talosetcdbackupschedules", Verb: "get",
+			Reason: "tells how a backup is made, where spec.backup is set",
+		},
+		{
 			Manager: controlPlane, Group: "bootstrap.cluster.x-k8s.io", Resource: "talosconfigs", Verb: "delete",
 			Reason: "made for a Machine that was then not created, because the manager died in between",
 		},
