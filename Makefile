@@ -191,6 +191,10 @@ test-histories: ## Play 10000 histories of the control plane's decision, and 500
 test-faults: local-repository ## Run the fault matrix.
 	cd test/suites/integration && $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE) -v -timeout 60m ./faults -args -cells=154
 
+.PHONY: test-sse
+test-sse: ## Test encryption by the server of a store, on MinIO, which is built first.
+	$(PATIENTLY) "testing encryption by the server" $(GO_SUITE) -v -run TestEncryptionByTheServer ./backup/internal/store -args -minio
+
 .PHONY: test-mutants
 test-mutants: ## Change one place at a time of what decides about etcd, keys and disks, and count the changes that no test notices. SEED=1, COUNT=60; NAMED=1 plays those of test/tools/mutants/named.txt, ONLY=<part of file:line> all of a place.
 	go -C test/tools run ./mutants -root $(ROOT) $(if $(NAMED),-named mutants/named.txt,-seed $(or $(SEED),1) -count $(or $(COUNT),60)) $(if $(ONLY),-only $(ONLY))
@@ -223,6 +227,10 @@ bench-addons: ## Measure 50 add-ons on 40 clusters with a fake Helm, then 10 on 
 .PHONY: bench-addons-caaph
 bench-addons-caaph: ## Measure one add-on on 20 API servers beside CAAPH, in turns. CLUSTERS=20, ROUNDS=3, IDLE=2m.
 	cd test/suites/addons && $(PATIENTLY) "measuring add-ons beside CAAPH" $(GO_SUITE) -v -timeout 4h -run TestBesideCAAPH . -args -caaph $(if $(CLUSTERS),-clusters=$(CLUSTERS)) $(if $(ROUNDS),-rounds=$(ROUNDS)) $(if $(IDLE),-idle=$(IDLE))
+
+.PHONY: bench-backup
+bench-backup: local-repository ## Measure backups of 16 MiB, 256 MiB and 2 GiB of a real etcd, beside a copy of the same bytes to the same S3 server.
+	cd test/suites/integration && $(PATIENTLY) "measuring backups" $(GO_SUITE) -v -timeout 2h ./backups -args -long
 
 ##@ Develop
 

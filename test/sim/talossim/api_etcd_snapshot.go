@@ -5,7 +5,9 @@ import (
 	"crypto/sha256"
 	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
+	"os"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/common"
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
@@ -39,7 +41,16 @@ func (a *api) EtcdSnapshot(_ *machine.EtcdSnapshotRequest, stream machine.Machin
 		return answered(stream.Context(), "failed reading etcd snapshot", err)
 	}
 	size := cmp.Or(faults.SnapshotBytes, smallSnapshot)
-	snapshot := io.LimitReader(Snapshot(a.settings.etcd, size), cmp.Or(faults.SnapshotEnds, size))
+	given := Snapshot(a.settings.etcd, size)
+	if faults.SnapshotFile != "" {
+		file, err := os.Open(faults.SnapshotFile)
+		if err != nil {
+			return fmt.Errorf("opening the snapshot: %w", err)
+		}
+		defer func() { _ = file.Close() }()
+		given, size = file, math.MaxInt64
+	}
+	snapshot := io.LimitReader(given, cmp.Or(faults.SnapshotEnds, size))
 	for chunk := make([]byte, snapshotChunk); ; {
 		read, err := io.ReadFull(snapshot, chunk)
 		if read == 0 {

@@ -4,6 +4,12 @@ package parts
 // folders.
 const storeVersion = "v1.8.0"
 
+// minioVersion is that of the S3 server that encrypts what it keeps.
+const minioVersion = "v0.0.0-20260212201848-7aac2a2c5b7c"
+
+// ageVersion is the release of the program with which people read encrypted backups.
+const ageVersion = "v1.3.1"
+
 // etcdReleases are the releases of etcd whose programs the backup provider runs, with the
 // versions that the modules in backup/etcd pin.
 var etcdReleases = []struct{ name, version string }{{"3.6", "v3.6.16"}, {"3.7", "v3.7.3"}}
@@ -16,6 +22,8 @@ func storeParts() []Part {
 		Module:   "versitygw",
 		Commands: []Command{{Package: "github.com/versity/versitygw/cmd/versitygw", Binary: "versitygw"}},
 	}}
+	all = append(all, Part{Name: "minio", Version: minioVersion, Module: "minio", Commands: []Command{{Package: "github.com/minio/minio", Binary: "minio"}}})
+	all = append(all, Part{Name: "age", Version: ageVersion, Module: "age", Commands: []Command{{Package: "filippo.io/age/cmd/age", Binary: "age"}}})
 	for _, release := range etcdReleases {
 		all = append(all, Part{
 			Name:    EtcdProgramsPart(release.name),

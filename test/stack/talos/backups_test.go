@@ -1,12 +1,15 @@
 package talos
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"io"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -14,6 +17,8 @@ import (
 	"github.com/minio/minio-go/v7"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -21,7 +26,9 @@ import (
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/test/stack/internal/debian"
 	"github.com/capi-talos/capi-talos/test/stack/management"
+	"github.com/capi-talos/capi-talos/test/stack/parts"
 	"github.com/capi-talos/capi-talos/test/support/s3server"
 )
 
@@ -50,8 +57,10 @@ var _ = Describe("Backups", func() {
 		Expect(restored.Status.Verification.Revision).To(HaveValue(BeNumerically(">", 0)))
 		Expect(restored.Status.Verification.Keys).To(HaveValue(BeNumerically(">", 100)))
 		var report struct{ Resources map[string]int64 }
-		Expect(json.Unmarshal(vault.file(ctx, restored.Name, "verification-"), &report)).To(Succeed())
-		for _, resource := range []string{"namespaces", "nodes", "secrets", "serviceaccounts"} {
+		text, _ := vault.file(ctx, restored.Name, "verification-")
+		Expect(json.Unmarshal(text, &report)).To(Succeed())
+		// Nodes are kept as minions.
+		for _, resource := range []string{"namespaces", "minions", "secrets", "serviceaccounts"} {
 			Expect(report.Resources).To(HaveKeyWithValue(resource, BeNumerically(">", 0)))
 		}
 
@@ -60,17 +69,21 @@ var _ = Describe("Backups", func() {
 			return world.client.Get(ctx, ctrlclient.ObjectKeyFromObject(restored), &backupv1.TalosEtcdBackup{})
 		}).WithTimeout(timeout).WithPolling(time.Second).Should(MatchError(ContainSubstring("not found")))
 		Expect(vault.names(ctx)).NotTo(ContainElement(restored.Name))
-		patch(ctx, name, "talosetcdbackupschedule", "often", `{"spec":{"suspend":true}}`)
+		patch(ctx, name, "talosetcdbackupschedule", "often", `{"spec":{"suspend":true,"retention":null}}`)
 
 		By("having one verified when somebody asks")
 		kept := awaitBackup(ctx, world.client, name, func(*backupv1.TalosEtcdBackup) bool { return true })
 		for _, level := range []backupv1.VerificationLevel{backupv1.VerificationDigest, backupv1.VerificationSnapshot, backupv1.VerificationRestore} {
 			kubectl(ctx, name, "annotate", "--overwrite", "talosetcdbackup", kept.Name, backupv1.VerifyAnnotation+"="+string(level)+"/by-hand")
-			awaitBackup(ctx, world.client, name, func(backup *backupv1.TalosEtcdBackup) bool {
-				return backup.Name == kept.Name && backup.Status.Verification.Request == string(level)+"/by-hand" && backup.Status.Verification.Level == level
+			name := kept.Name
+			kept = awaitBackup(ctx, world.client, kept.Namespace, func(backup *backupv1.TalosEtcdBackup) bool {
+				return backup.Name == name && backup.Status.Verification.Request == string(level)+"/by-hand" && backup.Status.Verification.Level == level
 			})
 		}
 		expectFromAFollower(ctx, name, kept)
+
+		By("restoring it by hand, as the page says")
+		restoreByHand(ctx, vault, kept)
 
 		By("showing the store to an empty management cluster")
 		there := newPlace(ctx)
@@ -145,17 +158,93 @@ func (v *vault) names(ctx context.Context) (names []string) {
 	return slices.Compact(names)
 }
 
-// file is that of a backup whose name begins so.
-func (v *vault) file(ctx context.Context, backup, name string) []byte {
+// file is that of a backup whose name begins so, and its key.
+func (v *vault) file(ctx context.Context, backup, name string) (data []byte, key string) {
 	GinkgoHelper()
 	keys := v.keys(ctx)
 	i := slices.IndexFunc(keys, func(key string) bool { return strings.Contains(key, "/"+backup+"/"+name) })
 	Expect(i).To(BeNumerically(">=", 0), "%s of %s is not among %v", name, backup, keys)
 	object, err := v.server.GetObject(ctx, v.bucket, keys[i], minio.GetObjectOptions{})
 	Expect(err).NotTo(HaveOccurred())
-	data, err := io.ReadAll(object)
+	data, err = io.ReadAll(object)
 	Expect(err).NotTo(HaveOccurred())
-	return bytes.TrimSpace(data)
+	return data, keys[i]
+}
+
+// restoreByHand types the commands of docs/backups.md in a folder with the files of a backup
+// and the private key, and expects an etcd of what comes out to have all keys.
+func restoreByHand(ctx context.Context, vault *vault, backup *backupv1.TalosEtcdBackup) {
+	GinkgoHelper()
+	Expect(debian.Install(ctx, "zstd", "jq")).To(Succeed())
+	built, err := parts.Ensure(ctx, parts.Print(GinkgoWriter), append(parts.EtcdPrograms(), "age")...)
+	Expect(err).NotTo(HaveOccurred())
+	release := strings.Join(strings.Split(backup.Status.Snapshot.EtcdVersion, ".")[:2], ".")
+	folder := filepath.Join(world.dir, "by-hand")
+	for _, file := range []string{"manifest.json", "data-", "secrets-"} {
+		data, key := vault.file(ctx, backup.Name, file)
+		write(filepath.Join(folder, "backup", filepath.Base(key)), data)
+	}
+	write(filepath.Join(folder, "key.txt"), []byte(vault.key.String()))
+	write(filepath.Join(folder, "restore.sh"), []byte(pageBlock("backups.md", "etcdutl")))
+	tools := filepath.Join(folder, "tools")
+	Expect(os.MkdirAll(tools, 0o755)).To(Succeed())
+	Expect(os.Symlink(built.Path("age"), filepath.Join(tools, "age"))).To(Succeed())
+	Expect(os.Symlink(built.Path(parts.EtcdProgramsPart(release), "etcdutl-"+release), filepath.Join(tools, "etcdutl"))).To(Succeed())
+
+	script := exec.CommandContext(ctx, "bash", "restore.sh")
+	script.Dir, script.Env = folder, []string{"PATH=" + tools + ":/usr/bin:/bin"}
+	output, err := script.CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), string(output))
+	Expect(strings.Count(string(output), ": OK")).To(Equal(3), string(output))
+	Expect(string(output)).To(ContainSubstring(strconv.FormatInt(*backup.Status.Verification.Revision, 10)))
+	bundle, err := os.ReadFile(filepath.Join(folder, "secrets.yaml"))
+	Expect(err).NotTo(HaveOccurred())
+	Expect(bundle).To(MatchYAML(secretValue(ctx, backup.Namespace, backup.Namespace+"-talos", "bundle")))
+
+	keys := countKeys(ctx, built.Path(parts.EtcdProgramsPart(release), "etcd-"+release), filepath.Join(folder, "etcd"))
+	Expect(keys).To(Equal(*backup.Status.Verification.Keys))
+}
+
+// pageBlock is the only block of a page in bash that has a word.
+func pageBlock(page, word string) string {
+	GinkgoHelper()
+	source, err := parts.SourceDir()
+	Expect(err).NotTo(HaveOccurred())
+	text, err := os.ReadFile(filepath.Join(source, "docs", page))
+	Expect(err).NotTo(HaveOccurred())
+	var found []string
+	for _, block := range regexp.MustCompile("(?s)```bash\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+		if strings.Contains(block[1], word) {
+			found = append(found, block[1])
+		}
+	}
+	Expect(found).To(HaveLen(1))
+	return found[0]
+}
+
+func write(path string, data []byte) {
+	GinkgoHelper()
+	Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
+	Expect(os.WriteFile(path, data, 0o600)).To(Succeed())
+}
+
+// countKeys starts an etcd on a data directory, and counts what it has.
+func countKeys(ctx context.Context, program, data string) int64 {
+	GinkgoHelper()
+	const endpoint = "http://127.0.0.1:32379"
+	etcd := exec.CommandContext(ctx, program, "--data-dir="+data, "--listen-client-urls="+endpoint, "--advertise-client-urls="+endpoint, //nolint:gosec // a part of the test bed
+		"--listen-peer-urls=http://127.0.0.1:0", "--log-level=panic")
+	Expect(etcd.Start()).To(Succeed())
+	defer func() {
+		_ = etcd.Process.Kill()
+		_ = etcd.Wait()
+	}()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Context: ctx, Logger: zap.NewNop()})
+	Expect(err).NotTo(HaveOccurred())
+	defer func() { _ = client.Close() }()
+	all, err := client.Get(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithCountOnly())
+	Expect(err).NotTo(HaveOccurred())
+	return all.Count
 }
 
 // awaitBackup waits for a backup that is ready, and that a caller wants.

@@ -35,6 +35,8 @@ type Options struct {
 	// Webhooks are files with configurations of webhooks, of the repository. They are
 	// served where Server.Webhooks says.
 	Webhooks []string
+	// Flags are further ones of the API server, and EtcdFlags of its etcd, by name.
+	Flags, EtcdFlags map[string]string
 	// Audit is a folder for the logs of who has asked this API server, and those beside it,
 	// for what; empty means there are none.
 	Audit string
@@ -68,6 +70,12 @@ func Start(ctx context.Context, options Options) (*Server, error) {
 	environment.WebhookInstallOptions.Paths = below(root, options.Webhooks)
 	environment.ControlPlane.GetAPIServer().Path = filepath.Join(folders["kube-apiserver"], "kube-apiserver")
 	environment.ControlPlane.Etcd = &envtest.Etcd{Path: filepath.Join(folders["etcd"], "etcd")}
+	for name, value := range options.Flags {
+		environment.ControlPlane.GetAPIServer().Configure().Set(name, value)
+	}
+	for name, value := range options.EtcdFlags {
+		environment.ControlPlane.Etcd.Configure().Set(name, value)
+	}
 	log, err := audited(environment.ControlPlane.APIServer, options.Audit, "own")
 	if err != nil {
 		return nil, err
@@ -82,6 +90,9 @@ func Start(ctx context.Context, options Options) (*Server, error) {
 		program: environment.ControlPlane.APIServer.Path, etcd: environment.ControlPlane.Etcd.URL, audit: options.Audit,
 	}, nil
 }
+
+// Etcd is where its etcd is.
+func (s *Server) Etcd() string { return s.etcd.String() }
 
 // audited has an API server write a log below the folder of all audit logs, and returns the
 // log.

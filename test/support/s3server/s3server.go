@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"io"
@@ -44,6 +45,8 @@ type Server struct {
 	// Endpoint is its URL, and CA the certificate that it has, in PEM.
 	Endpoint string
 	CA       []byte
+	// PID is the number of its process.
+	PID int
 	// Stop stops it, and waits for its end.
 	Stop func() error
 }
@@ -55,7 +58,36 @@ func Start(ctx context.Context, folder string) (*Server, error) {
 
 // StartAt starts a server on an address of this machine.
 func StartAt(ctx context.Context, folder, host string) (*Server, error) {
-	built, err := apiserver.Build(ctx, "versitygw")
+	return start(ctx, folder, host, "versitygw", func(program, address string) *exec.Cmd {
+		return exec.CommandContext(context.WithoutCancel(ctx), program, "--port", address, "--access", AccessKey, "--secret", SecretKey, //nolint:gosec // G204: it is a part of the test bed.
+			"--cert", filepath.Join(folder, certificateFile), "--key", filepath.Join(folder, keyFile), "--quiet",
+			"posix", "--versioning-dir", filepath.Join(folder, "versions"), filepath.Join(folder, "objects"))
+	})
+}
+
+// KMSKey is the name of the key that MinIO has.
+const KMSKey = "test-key"
+
+// StartMinIO starts MinIO, which encrypts what it keeps in all three ways, and has a key
+// management of its own.
+func StartMinIO(ctx context.Context, folder string) (*Server, error) {
+	return start(ctx, folder, loopback, "minio", func(program, address string) *exec.Cmd {
+		command := exec.CommandContext(context.WithoutCancel(ctx), program, "server", "--quiet", "--address", address, "--certs-dir", folder, filepath.Join(folder, "objects")) //nolint:gosec // G204: it is a part of the test bed.
+		key := make([]byte, 32)
+		command.Env = append(os.Environ(), "MINIO_ROOT_USER="+AccessKey, "MINIO_ROOT_PASSWORD="+SecretKey, "MINIO_KMS_SECRET_KEY="+KMSKey+":"+base64.StdEncoding.EncodeToString(key))
+		return command
+	})
+}
+
+// Files of the certificate of a server, as MinIO calls them.
+const (
+	certificateFile = "public.crt"
+	keyFile         = "private.key"
+)
+
+// start starts a program of the test bed as a server, which keeps everything in a folder.
+func start(ctx context.Context, folder, host, part string, run func(program, address string) *exec.Cmd) (*Server, error) {
+	built, err := apiserver.Build(ctx, part)
 	if err != nil {
 		return nil, err
 	}
@@ -63,8 +95,7 @@ func StartAt(ctx context.Context, folder, host string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	objects, versions := filepath.Join(folder, "objects"), filepath.Join(folder, "versions")
-	if err := errors.Join(os.MkdirAll(objects, 0o700), os.MkdirAll(versions, 0o700)); err != nil {
+	if err := errors.Join(os.MkdirAll(filepath.Join(folder, "objects"), 0o700), os.MkdirAll(filepath.Join(folder, "versions"), 0o700)); err != nil {
 		return nil, err
 	}
 	certificate, err := writeCertificate(folder, host)
@@ -72,14 +103,12 @@ func StartAt(ctx context.Context, folder, host string) (*Server, error) {
 		return nil, err
 	}
 	said := &bytes.Buffer{}
-	command := exec.CommandContext(context.WithoutCancel(ctx), filepath.Join(built["versitygw"], "versitygw"), //nolint:gosec // G204: it is a part of the test bed.
-		"--port", address, "--access", AccessKey, "--secret", SecretKey, "--cert", filepath.Join(folder, "tls.crt"), "--key", filepath.Join(folder, "tls.key"), "--quiet",
-		"posix", "--versioning-dir", versions, objects)
+	command := run(filepath.Join(built[part], part), address)
 	command.Stdout, command.Stderr = said, said
 	if err := command.Start(); err != nil {
 		return nil, fmt.Errorf("starting the S3 server: %w", err)
 	}
-	server := &Server{Endpoint: "https://" + address, CA: certificate, Stop: func() error {
+	server := &Server{Endpoint: "https://" + address, CA: certificate, PID: command.Process.Pid, Stop: func() error {
 		return errors.Join(command.Process.Kill(), ended(command.Wait()))
 	}}
 	if err := server.await(ctx); err != nil {
@@ -184,5 +213,5 @@ func writeCertificate(folder, host string) ([]byte, error) {
 		return nil, err
 	}
 
-	return certificate, errors.Join(os.WriteFile(filepath.Join(folder, "tls.crt"), certificate, 0o600), os.WriteFile(filepath.Join(folder, "tls.key"), key, 0o600))
+	return certificate, errors.Join(os.WriteFile(filepath.Join(folder, certificateFile), certificate, 0o600), os.WriteFile(filepath.Join(folder, keyFile), key, 0o600))
 }

@@ -62,11 +62,29 @@ func NewScraper(ctx context.Context, admin client.Client, namespace string) (*Sc
 
 // Read asks a manager.
 func (s *Scraper) Read(ctx context.Context, manager *management.Manager) (Gauges, error) {
+	var found Gauges
+	missing := map[string]*int{"go_goroutines": &found.Goroutines}
+	if manager.Name == management.ControlPlane || manager.Name == management.Infrastructure {
+		// The others connect to no machine.
+		missing["capi_talos_talos_connections"] = &found.Connections
+	}
+	for name, into := range missing {
+		value, err := s.Value(ctx, manager, name)
+		if err != nil {
+			return Gauges{}, err
+		}
+		*into = int(value)
+	}
+	return found, nil
+}
+
+// Value is that of a series of a manager, by its name with its labels.
+func (s *Scraper) Value(ctx context.Context, manager *management.Manager, series string) (float64, error) {
 	ctx, cancel := context.WithTimeout(ctx, scrapeTimeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, manager.Diagnostics+"/metrics", http.NoBody)
 	if err != nil {
-		return Gauges{}, err
+		return 0, err
 	}
 	request.Header.Set("Authorization", "Bearer "+s.token)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{
@@ -75,33 +93,22 @@ func (s *Scraper) Read(ctx context.Context, manager *management.Manager) (Gauges
 	defer transport.CloseIdleConnections()
 	response, err := (&http.Client{Transport: transport}).Do(request)
 	if err != nil {
-		return Gauges{}, fmt.Errorf("reading the metrics of manager %s: %w", manager.Name, err)
+		return 0, fmt.Errorf("reading the metrics of manager %s: %w", manager.Name, err)
 	}
 	defer func() { _ = response.Body.Close() }()
 	if response.StatusCode != http.StatusOK {
-		return Gauges{}, fmt.Errorf("reading the metrics of manager %s: %s", manager.Name, response.Status)
-	}
-	var found Gauges
-	missing := map[string]*int{"go_goroutines": &found.Goroutines}
-	if manager.Name == management.ControlPlane || manager.Name == management.Infrastructure {
-		// The others connect to no machine.
-		missing["capi_talos_talos_connections"] = &found.Connections
+		return 0, fmt.Errorf("reading the metrics of manager %s: %s", manager.Name, response.Status)
 	}
 	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
-		name, value, _ := strings.Cut(lines.Text(), " ")
-		into, wanted := missing[name]
-		if !wanted {
+		value, found := strings.CutPrefix(lines.Text(), series+" ")
+		if !found {
 			continue
 		}
 		number, err := strconv.ParseFloat(value, 64)
 		if err != nil {
-			return Gauges{}, fmt.Errorf("reading metric %s of manager %s: %w", name, manager.Name, err)
+			return 0, fmt.Errorf("reading metric %s of manager %s: %w", series, manager.Name, err)
 		}
-		*into = int(number)
-		delete(missing, name)
+		return number, nil
 	}
-	if len(missing) > 0 {
-		return Gauges{}, fmt.Errorf("reading the metrics of manager %s: %d are missing", manager.Name, len(missing))
-	}
-	return found, nil
+	return 0, fmt.Errorf("manager %s has no metric %s", manager.Name, series)
 }
