@@ -13,8 +13,12 @@ import (
 	"github.com/robfig/cron/v3"
 )
 
-// utc is the time zone of a schedule that names none.
-const utc = "UTC"
+const (
+	// utc is the time zone of a schedule that names none.
+	utc = "UTC"
+	// local is what package time calls that of the machine.
+	local = "Local"
+)
 
 // horizon is how far a schedule is followed for its next time: February 29th comes once in
 // eight years where a century is no leap year.
@@ -61,7 +65,7 @@ func location(name string) (*time.Location, error) {
 	if name == "" {
 		name = utc
 	}
-	if name == time.Local.String() {
+	if name == local {
 		return nil, fmt.Errorf("timeZone %q depends on the machine, name one of the IANA database, as Europe/Berlin", name)
 	}
 	zone, err := time.LoadLocation(name)

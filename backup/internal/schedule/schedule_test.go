@@ -74,6 +74,20 @@ func TestInterval(t *testing.T) {
 	}
 }
 
+// TestUTCIsNoMatterOfTheMachine: where a machine has no time zone, as in the image of the
+// manager, Go calls the local one UTC, too.
+func TestUTCIsNoMatterOfTheMachine(t *testing.T) {
+	g, local := NewWithT(t), time.Local
+	time.Local = time.FixedZone("UTC", 0)
+	t.Cleanup(func() { time.Local = local })
+	for _, zone := range []string{"", "UTC", "Europe/Berlin"} {
+		_, err := Parse("0 2 * * *", zone)
+		g.Expect(err).ToNot(HaveOccurred(), zone)
+	}
+	_, err := Parse("0 2 * * *", "Local")
+	g.Expect(err).To(MatchError(ContainSubstring("depends on the machine")))
+}
+
 func TestParseRefuses(t *testing.T) {
 	for name, test := range map[string]struct{ expression, zone, want string }{
 		"six fields":                  {"0 30 2 * * *", "", "expected exactly 5 fields"},
