@@ -19,11 +19,8 @@ import (
 	"github.com/capi-talos/capi-talos/test/support/s3server"
 )
 
-// vault is the store of backups, its bucket and its Secret; kept is the backup.
-const (
-	vault = "vault"
-	kept  = "before-the-end"
-)
+// vault is the store of backups, its bucket, its Secret and its schedule.
+const vault = "vault"
 
 // backupSteps back the etcd of the cluster up, and delete the backup with its data.
 func (s *Scenario) backupSteps() []step {
@@ -65,7 +62,8 @@ func (s *Scenario) stopStore() error {
 	return s.store.Stop()
 }
 
-// backUp makes a store and a backup, waits for it, and lists it.
+// backUp makes a store and a schedule that is asked for a backup now, waits for that, and
+// lists it.
 func (s *Scenario) backUp(ctx context.Context) (string, error) {
 	if err := s.startStore(ctx); err != nil {
 		return "", err
@@ -79,10 +77,14 @@ func (s *Scenario) backUp(ctx context.Context) (string, error) {
 		&backupv1.TalosBackupStore{TypeMeta: metav1.TypeMeta{APIVersion: version, Kind: backupv1.TalosBackupStoreKind}, ObjectMeta: meta, Spec: backupv1.TalosBackupStoreSpec{
 			S3: backupv1.S3Store{Endpoint: s.store.Endpoint, Bucket: vault, CredentialsSecretName: vault, CASecretName: vault},
 		}},
-		&backupv1.TalosEtcdBackup{
-			TypeMeta: metav1.TypeMeta{APIVersion: version, Kind: backupv1.TalosEtcdBackupKind}, ObjectMeta: metav1.ObjectMeta{Namespace: s.Cluster, Name: kept},
-			// Nobody has a key yet with whom the secrets of the cluster would be safe.
-			Spec: backupv1.TalosEtcdBackupSpec{ClusterName: s.Cluster, StoreName: vault, Secrets: backupv1.SecretsExclude, DeletionPolicy: backupv1.DeletionDelete},
+		&backupv1.TalosEtcdBackupSchedule{
+			TypeMeta:   metav1.TypeMeta{APIVersion: version, Kind: backupv1.TalosEtcdBackupScheduleKind},
+			ObjectMeta: metav1.ObjectMeta{Namespace: s.Cluster, Name: vault, Annotations: map[string]string{backupv1.RunAnnotation: "now"}},
+			Spec: backupv1.TalosEtcdBackupScheduleSpec{
+				MatchAll: new(true), StoreName: vault, Schedule: "0 2 * * *", Suspend: new(true),
+				// Nobody has a key yet with whom the secrets of the cluster would be safe.
+				Backup: backupv1.ScheduledBackup{Secrets: backupv1.SecretsExclude, DeletionPolicy: backupv1.DeletionDelete},
+			},
 		},
 	} {
 		manifest, err := yaml.Marshal(object)
@@ -93,13 +95,16 @@ func (s *Scenario) backUp(ctx context.Context) (string, error) {
 			return "", err
 		}
 	}
-	backup := &backupv1.TalosEtcdBackup{}
+	backups := &backupv1.TalosEtcdBackupList{}
 	err := s.poll(ctx, func(ctx context.Context) error {
-		if err := s.client.Get(ctx, client.ObjectKey{Namespace: s.Cluster, Name: kept}, backup); err != nil {
+		if err := s.client.List(ctx, backups, client.InNamespace(s.Cluster)); err != nil {
 			return err
 		}
-		if !conditions.IsTrue(backup, backupv1.BackupReadyCondition) {
-			return fmt.Errorf("TalosEtcdBackup %s: %s", kept, message(backup, backupv1.BackupReadyCondition))
+		if len(backups.Items) != 1 {
+			return fmt.Errorf("there are %d TalosEtcdBackups", len(backups.Items))
+		}
+		if backup := &backups.Items[0]; !conditions.IsTrue(backup, backupv1.BackupReadyCondition) {
+			return fmt.Errorf("TalosEtcdBackup %s: %s", backup.Name, message(backup, backupv1.BackupReadyCondition))
 		}
 		return nil
 	})
@@ -110,12 +115,15 @@ func (s *Scenario) backUp(ctx context.Context) (string, error) {
 	for line := range strings.Lines(string(listed)) {
 		fmt.Fprintf(s.Output, "    %s", line)
 	}
-	return fmt.Sprintf("%d KiB stored, verified", *backup.Status.Snapshot.StoredBytes>>10), err
+	return fmt.Sprintf("%d KiB stored, verified", *backups.Items[0].Status.Snapshot.StoredBytes>>10), err
 }
 
-// forgetBackup deletes the backup, looks into the bucket, and deletes the rest.
+// forgetBackup deletes the schedule and the backup, looks into the bucket, and deletes the rest.
 func (s *Scenario) forgetBackup(ctx context.Context) (string, error) {
-	if _, err := s.Management.kubectl(ctx, "--namespace", s.Cluster, "delete", "talosetcdbackup/"+kept); err != nil {
+	if _, err := s.Management.kubectl(ctx, "--namespace", s.Cluster, "delete", "talosetcdbackupschedule/"+vault); err != nil {
+		return "", err
+	}
+	if _, err := s.Management.kubectl(ctx, "--namespace", s.Cluster, "delete", "talosetcdbackups", "--all"); err != nil {
 		return "", err
 	}
 	for object := range s.store.ListObjects(ctx, vault, minio.ListObjectsOptions{Recursive: true}) {
