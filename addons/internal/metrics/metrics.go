@@ -52,6 +52,9 @@ const (
 // Metrics are those of a manager. It is a prometheus.Collector, and safe for concurrent
 // use.
 type Metrics struct {
+	// Several are all of them, and those that are read when somebody asks.
+	collectors.Several
+
 	clock clock.PassiveClock
 
 	actions             *prometheus.CounterVec
@@ -61,8 +64,6 @@ type Metrics struct {
 	resolutions         *prometheus.CounterVec
 	resolutionDurations *prometheus.HistogramVec
 	leftBehind          *prometheus.CounterVec
-	// parts are all of them, and those that are read when somebody asks.
-	parts []prometheus.Collector
 }
 
 var _ prometheus.Collector = &Metrics{}
@@ -106,10 +107,9 @@ func New(passiveClock clock.PassiveClock, jobs func() (running, waiting int)) *M
 			Help: "Releases that were not uninstalled though their object has gone, by reason.",
 		}, []string{"reason"}),
 	}
-	m.parts = []prometheus.Collector{
+	m.Several = collectors.Several{
 		m.actions, m.actionDurations, m.driftChecks, m.driftedObjects, m.resolutions, m.resolutionDurations, m.leftBehind,
-		jobsGauge("running", func() int { running, _ := jobs(); return running }),
-		jobsGauge("waiting", func() int { _, waiting := jobs(); return waiting }),
+		collectors.Jobs("capi_talos_addon_jobs", "Jobs, each of which looks at a release and acts on it: those that run, and releases that wait for one.", jobs),
 	}
 	m.beginAtZero()
 
@@ -134,32 +134,10 @@ func (m *Metrics) beginAtZero() {
 	}
 }
 
-func jobsGauge(state string, read func() int) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name:        "capi_talos_addon_jobs",
-		Help:        "Jobs, each of which looks at a release and acts on it: those that run, and releases that wait for one.",
-		ConstLabels: prometheus.Labels{"state": state},
-	}, func() float64 { return float64(read()) })
-}
-
 // Register registers the Metrics, in place of those that a former manager of the same
 // process has left.
 func (m *Metrics) Register(registry prometheus.Registerer) error {
 	return collectors.Register(registry, m, "add-ons")
-}
-
-// Describe implements prometheus.Collector.
-func (m *Metrics) Describe(into chan<- *prometheus.Desc) {
-	for _, part := range m.parts {
-		part.Describe(into)
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *Metrics) Collect(into chan<- prometheus.Metric) {
-	for _, part := range m.parts {
-		part.Collect(into)
-	}
 }
 
 // Ended counts what a job has done and found. It is called once for each job.

@@ -33,14 +33,15 @@ const (
 // Metrics are those of a manager. It is a prometheus.Collector, and safe for concurrent
 // use.
 type Metrics struct {
+	// Several are all of them, and those that are read when somebody asks.
+	collectors.Several
+
 	attempts    *prometheus.CounterVec
 	durations   *prometheus.HistogramVec
 	plainBytes  prometheus.Counter
 	storedBytes prometheus.Counter
 	checks      *prometheus.CounterVec
 	pruned      prometheus.Counter
-	// parts are all of them, and those that are read when somebody asks.
-	parts []prometheus.Collector
 }
 
 var _ prometheus.Collector = &Metrics{}
@@ -76,10 +77,9 @@ func New(jobs func() (running, waiting int)) *Metrics {
 			Help: "Backups that schedules have deleted because their retention does not keep them.",
 		}),
 	}
-	m.parts = []prometheus.Collector{
+	m.Several = collectors.Several{
 		m.attempts, m.durations, m.plainBytes, m.storedBytes, m.checks, m.pruned,
-		jobsGauge("running", func() int { running, _ := jobs(); return running }),
-		jobsGauge("waiting", func() int { _, waiting := jobs(); return waiting }),
+		collectors.Jobs("capi_talos_backup_jobs", "Jobs, each of which makes, verifies or deletes a backup: those that run, and backups that wait for one.", jobs),
 	}
 	m.beginAtZero()
 
@@ -97,32 +97,10 @@ func (m *Metrics) beginAtZero() {
 	m.checks.WithLabelValues(backupv1.ReadyReason)
 }
 
-func jobsGauge(state string, read func() int) prometheus.Collector {
-	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-		Name:        "capi_talos_backup_jobs",
-		Help:        "Jobs, each of which makes, verifies or deletes a backup: those that run, and backups that wait for one.",
-		ConstLabels: prometheus.Labels{"state": state},
-	}, func() float64 { return float64(read()) })
-}
-
 // Register registers the Metrics, in place of those that a former manager of the same
 // process has left.
 func (m *Metrics) Register(registry prometheus.Registerer) error {
 	return collectors.Register(registry, m, "backups")
-}
-
-// Describe implements prometheus.Collector.
-func (m *Metrics) Describe(into chan<- *prometheus.Desc) {
-	for _, part := range m.parts {
-		part.Describe(into)
-	}
-}
-
-// Collect implements prometheus.Collector.
-func (m *Metrics) Collect(into chan<- prometheus.Metric) {
-	for _, part := range m.parts {
-		part.Collect(into)
-	}
 }
 
 // Ended counts a step that has taken a time, and failed if err is not nil.
