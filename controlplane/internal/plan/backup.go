@@ -35,34 +35,31 @@ func decideChanges(facts Facts) *Decision {
 		return &Decision{Action: ForgetBackup, Reason: controlplanev1.InitializedReason, Message: "The backup before the last change is not waited for any more"}
 	case decision == nil || !decision.Risky:
 		return decision
+	case facts.Backup.State == BackupDue:
+		return backupBefore(decision, BackUp)
+	case facts.Backup.State == BackupUnderWay:
+		wait := backupBefore(decision, WaitForBackup)
+		if facts.Backup.Message != "" {
+			wait.Message += ": " + facts.Backup.Message
+		}
+		return wait
 	}
 
-	return backUpFirst(facts, decision, true)
+	return decision
 }
 
 // decideRepair is about Machines that are to be remediated: a backup is begun before, and
 // not waited for.
 func decideRepair(facts Facts) *Decision {
 	decision := decideRemediation(facts)
-	if decision == nil || !facts.Initialized {
+	if decision == nil || !facts.Initialized || facts.Backup.State != BackupDue {
 		return decision
 	}
 
-	return backUpFirst(facts, decision, false)
+	return backupBefore(decision, BackUp)
 }
 
-// backUpFirst has a backup made before a decision is carried out.
-func backUpFirst(facts Facts, decision *Decision, waits bool) *Decision {
-	switch {
-	case facts.Backup.State == BackupDue:
-		return &Decision{Action: BackUp, Machine: decision.Machine, Reason: decision.Reason, Message: decision.Message + ", after a backup of etcd"}
-	case facts.Backup.State == BackupUnderWay && waits:
-		message := decision.Message + ", after a backup of etcd"
-		if facts.Backup.Message != "" {
-			message += ": " + facts.Backup.Message
-		}
-		return &Decision{Action: WaitForBackup, Machine: decision.Machine, Reason: decision.Reason, Message: message}
-	}
-
-	return decision
+// backupBefore begins the backup before a decision, or waits for it.
+func backupBefore(decision *Decision, action Action) *Decision {
+	return &Decision{Action: action, Machine: decision.Machine, Reason: decision.Reason, Message: decision.Message + ", after a backup of etcd"}
 }
