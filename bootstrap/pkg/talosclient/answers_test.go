@@ -125,6 +125,8 @@ func calls(n *node) map[string]func(context.Context) error {
 		"Services":              func(ctx context.Context) error { _, err := n.Services(ctx); return err },
 		"ApplyConfiguration":    func(ctx context.Context) error { return n.ApplyConfiguration(ctx, nil) },
 		"Bootstrap":             n.Bootstrap,
+		"BootstrapFromSnapshot": n.BootstrapFromSnapshot,
+		"EtcdRecover":           func(ctx context.Context) error { return n.EtcdRecover(ctx, strings.NewReader("")) },
 		"Restart":               n.Restart,
 		"EtcdLeave":             n.EtcdLeave,
 		"EtcdForfeitLeadership": n.EtcdForfeitLeadership,
@@ -137,14 +139,14 @@ func TestACallThatFailsIsNoAnswer(t *testing.T) {
 	t.Parallel()
 	silent := calls(answering(&answers{end: status.Error(codes.Unavailable, "gone")}, namespaced.NewState(inmem.Build)))
 	for name := range strings.FieldsSeq(`Version Hardware EtcdDataExists EtcdMembers EtcdStatus EtcdAlarms EtcdSnapshot Services
-		ApplyConfiguration Bootstrap Restart EtcdLeave EtcdForfeitLeadership EtcdRemoveMember`) {
+		ApplyConfiguration Bootstrap BootstrapFromSnapshot EtcdRecover Restart EtcdLeave EtcdForfeitLeadership EtcdRemoveMember`) {
 		NewWithT(t).Expect(silent[name](t.Context())).To(MatchError(ContainSubstring("gone")), name)
 	}
 	empty := calls(answering(&answers{}, namespaced.NewState(inmem.Build)))
 	for name := range strings.FieldsSeq("Version Hardware EtcdMembers EtcdStatus EtcdAlarms Services Restart") {
 		NewWithT(t).Expect(empty[name](t.Context())).To(MatchError(ContainSubstring("0 answers instead of one")), name)
 	}
-	for name := range strings.FieldsSeq("ApplyConfiguration Bootstrap EtcdLeave EtcdForfeitLeadership EtcdRemoveMember") {
+	for name := range strings.FieldsSeq("ApplyConfiguration Bootstrap BootstrapFromSnapshot EtcdLeave EtcdForfeitLeadership EtcdRemoveMember") {
 		NewWithT(t).Expect(empty[name](t.Context())).To(Succeed(), name)
 	}
 	gone := calls(answering(&answers{end: status.Error(codes.NotFound, "no such member")}, namespaced.NewState(inmem.Build)))

@@ -3,8 +3,11 @@ package talosclient
 import (
 	"context"
 	"fmt"
+	"path"
 	"strconv"
+	"strings"
 
+	"github.com/blang/semver/v4"
 	"github.com/cosi-project/runtime/pkg/resource"
 	"github.com/siderolabs/talos/pkg/machinery/resources/etcd"
 	"go.yaml.in/yaml/v4"
@@ -34,6 +37,7 @@ func etcdSpec(spec []byte) (EtcdSpec, error) {
 	var read struct {
 		Name                string               `yaml:"name"`
 		AdvertisedAddresses []string             `yaml:"advertisedAddresses"`
+		Image               string               `yaml:"image"`
 		ExtraArgs           map[string]arguments `yaml:"extraArgs"`
 	}
 	if err := yaml.Unmarshal(spec, &read); err != nil {
@@ -41,7 +45,20 @@ func etcdSpec(spec []byte) (EtcdSpec, error) {
 	}
 	return EtcdSpec{
 		Hostname: read.Name, AdvertisedAddresses: read.AdvertisedAddresses, QuotaBytes: quota(read.ExtraArgs[quotaArgument]),
+		Version: imageVersion(read.Image),
 	}, nil
+}
+
+// imageVersion is the version that the tag of an image says, without a "v".
+func imageVersion(image string) string {
+	named, _, _ := strings.Cut(image, "@")
+	// A colon before the last slash is that of a port.
+	_, tag, _ := strings.Cut(path.Base(named), ":")
+	version := strings.TrimPrefix(tag, "v")
+	if _, err := semver.Parse(version); err != nil {
+		return ""
+	}
+	return version
 }
 
 // quota is the limit of the database that the values of its argument state.

@@ -35,16 +35,42 @@ func TestEtcdQuota(t *testing.T) {
 	}
 }
 
+func TestTheVersionOfEtcdIsThatOfItsImage(t *testing.T) {
+	t.Parallel()
+	const digest = "@sha256:9d4d0b1a9a3a1f1b8f3e2c1d0e9f8a7b6c5d4e3f2a1b0c9d8e7f6a5b4c3d2e1f"
+	for image, want := range map[string]string{
+		"registry.k8s.io/etcd:v3.6.12":            "3.6.12",
+		"registry.k8s.io/etcd:3.7.1":              "3.7.1",
+		"registry.k8s.io/etcd:3.6.5-0":            "3.6.5-0",
+		"registry.example.com:5000/etcd:v3.6.12":  "3.6.12",
+		"registry.k8s.io/etcd:v3.6.12" + digest:   "3.6.12",
+		"registry.k8s.io/etcd" + digest:           "",
+		"registry.example.com:5000/etcd":          "",
+		"registry.example.com:5000/etcd" + digest: "",
+		"registry.example.com/etcd:latest":        "",
+		"registry.example.com:5000/of/etcd:v3":    "",
+		"":                                        "",
+	} {
+		t.Run(image, func(t *testing.T) {
+			t.Parallel()
+			g := NewWithT(t)
+			got, err := etcdSpec([]byte("name: one\nimage: \"" + image + "\""))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(got).To(Equal(EtcdSpec{Hostname: "one", QuotaBytes: DefaultEtcdQuota, Version: want}))
+		})
+	}
+}
+
 func TestWhereEtcdSaysItIs(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	spec := etcd.NewSpec(etcd.NamespaceName, etcd.SpecID)
-	spec.TypedSpec().Name = "one"
+	spec.TypedSpec().Name, spec.TypedSpec().Image = "one", "registry.k8s.io/etcd:v3.6.12"
 	spec.TypedSpec().AdvertisedAddresses = []netip.Addr{netip.MustParseAddr("10.9.0.4"), netip.MustParseAddr("fd00::4")}
 	text, err := yaml.Marshal(spec.TypedSpec())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(etcdSpec(text)).To(Equal(EtcdSpec{
-		Hostname: "one", AdvertisedAddresses: []string{"10.9.0.4", "fd00::4"}, QuotaBytes: DefaultEtcdQuota,
+		Hostname: "one", AdvertisedAddresses: []string{"10.9.0.4", "fd00::4"}, QuotaBytes: DefaultEtcdQuota, Version: "3.6.12",
 	}))
 	_, err = etcdSpec([]byte("advertisedAddresses: much"))
 	g.Expect(err).To(HaveOccurred())

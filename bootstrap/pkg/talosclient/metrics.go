@@ -43,7 +43,8 @@ func NewMetrics(passiveClock clock.PassiveClock) *Metrics {
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "capi_talos_talos_request_duration_seconds",
 			Help: "How long calls of the Talos API took; of a stream, how long its first message took.",
-			// Calls are bounded by DefaultCallTimeout, the leave of etcd by LeaveTimeout.
+			// Calls are bounded by DefaultCallTimeout, the leave of etcd by LeaveTimeout. A
+			// database of etcd is answered once all of it was sent.
 			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300},
 		}, labels),
 		connections: prometheus.NewGauge(prometheus.GaugeOpts{

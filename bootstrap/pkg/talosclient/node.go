@@ -146,23 +146,6 @@ func refusal(err error) error {
 	}
 }
 
-// Bootstrap implements Node.
-func (n *node) Bootstrap(ctx context.Context) error {
-	ctx, cancel := bounded(ctx)
-	defer cancel()
-	err := n.Client.Bootstrap(ctx, &machine.BootstrapRequest{})
-	switch status.Code(err) {
-	case codes.OK:
-		return nil
-	case codes.AlreadyExists:
-		return ErrAlreadyBootstrapped
-	case codes.FailedPrecondition, codes.Unimplemented, codes.PermissionDenied, codes.Unauthenticated:
-		return fmt.Errorf("%w: %s", ErrBootstrapRefused, status.Convert(err).Message())
-	default:
-		return fmt.Errorf("bootstrapping etcd: %w", err)
-	}
-}
-
 // EtcdDataExists implements Node.
 func (n *node) EtcdDataExists(ctx context.Context) (bool, error) {
 	ctx, cancel := bounded(ctx)
@@ -306,30 +289,6 @@ func (n *node) EtcdAlarms(ctx context.Context) ([]EtcdAlarm, error) {
 		}
 	}
 	return alarms, nil
-}
-
-// EtcdSnapshot implements Node.
-func (n *node) EtcdSnapshot(ctx context.Context) (io.ReadCloser, error) {
-	// The SDK reads on until its context ends, also when nobody reads what it has read.
-	ctx, cancel := context.WithCancel(ctx)
-	stream, err := n.Client.EtcdSnapshot(ctx, &machine.EtcdSnapshotRequest{})
-	if err != nil {
-		cancel()
-		return nil, fmt.Errorf("beginning a snapshot of etcd: %w", err)
-	}
-	return &snapshotStream{ReadCloser: stream, cancel: cancel}, nil
-}
-
-// snapshotStream ends its call when it is closed.
-type snapshotStream struct {
-	io.ReadCloser
-	cancel context.CancelFunc
-}
-
-// Close implements io.Closer.
-func (s *snapshotStream) Close() error {
-	s.cancel()
-	return s.ReadCloser.Close()
 }
 
 // Services implements Node.

@@ -101,6 +101,9 @@ func TestRequests(t *testing.T) {
 		"a bootstrap begins an empty etcd": {
 			call: node.Bootstrap, want: &machine.BootstrapRequest{RecoverEtcd: false, RecoverSkipHashCheck: false}, within: short,
 		},
+		"a bootstrap from a snapshot takes a database without a checksum": {
+			call: node.BootstrapFromSnapshot, want: &machine.BootstrapRequest{RecoverEtcd: true, RecoverSkipHashCheck: true}, within: short,
+		},
 		"the members are those that this very node knows": {
 			call: func(ctx context.Context) error { _, err := node.EtcdMembers(ctx); return err },
 			want: &machine.EtcdMemberListRequest{QueryLocal: true}, within: short,

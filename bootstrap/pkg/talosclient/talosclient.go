@@ -44,8 +44,9 @@ var (
 	ErrClock = errors.New("the clocks of the node and of the manager differ too much")
 	// ErrAlreadyBootstrapped says that etcd on that node has data already.
 	ErrAlreadyBootstrapped = errors.New("etcd is already bootstrapped on this node")
-	// ErrBootstrapRefused says that a node refused to bootstrap etcd before it has
-	// touched it: it is not so far yet, or the caller may not.
+	// ErrBootstrapRefused says that a node refused to bootstrap etcd, or to take a
+	// database for that, before it has touched it: it is not so far yet, or the caller may
+	// not.
 	ErrBootstrapRefused = errors.New("bootstrap refused")
 	// ErrMemberNotFound says that etcd has no member of that ID.
 	ErrMemberNotFound = errors.New("etcd has no such member")
@@ -138,6 +139,22 @@ type Node interface {
 	// stopped until the next boot (internal/app/machined/pkg/system/services/etcd.go,
 	// BootstrapEtcd). After any other error the call may have been carried out.
 	Bootstrap(ctx context.Context) error
+	// EtcdRecover sends a database of etcd to the node, which keeps it on EPHEMERAL, in
+	// place of one that was sent before, for the next BootstrapFromSnapshot. The node does
+	// not look at it. One that was not sent to its end, because it could not be read or ctx
+	// has ended, is not kept (internal/app/machined/internal/server/v1alpha1/v1alpha1_server.go,
+	// EtcdRecover). It has no deadline of its own, and ends with ctx. ErrBootstrapRefused
+	// when the node is not so far, or the caller may not.
+	EtcdRecover(ctx context.Context, database io.Reader) error
+	// BootstrapFromSnapshot makes this node the first member of a new etcd cluster on the
+	// database that EtcdRecover has sent. Its errors, and what is said there, are those of
+	// Bootstrap. The hash check is skipped, because what is sent is a database that etcdutl
+	// has made, which has no checksum at its end. Talos' service etcd restores it after
+	// the call has answered, and deletes the file; when that fails, also because no file was
+	// sent, etcd stays failed, and the file in place
+	// (internal/app/machined/pkg/system/services/etcd.go, recoverFromSnapshot). It may be
+	// called again then, unless the failed one has left data.
+	BootstrapFromSnapshot(ctx context.Context) error
 	// EtcdDataExists reports whether etcd's data directory has content.
 	EtcdDataExists(ctx context.Context) (bool, error)
 	// EtcdMembers is the member list as this node's etcd knows it.
@@ -357,6 +374,10 @@ type EtcdSpec struct {
 	// configuration (argument quota-backend-bytes of etcd), else DefaultEtcdQuota. 0 says
 	// that there is none, or that it is unknown.
 	QuotaBytes int64
+	// Version is the version of etcd that the node runs or will run, without a "v": the tag
+	// of its image. It is empty when that is unknown: the image is named by its digest alone,
+	// or by a tag that is no version.
+	Version string
 }
 
 // EtcdStatus is the state of one etcd member.

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"context"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -162,6 +163,14 @@ type mortalNode struct {
 
 func (n mortalNode) Bootstrap(ctx context.Context) error {
 	return n.world.life.Around(func() error { return n.Node.Bootstrap(ctx) })
+}
+
+func (n mortalNode) EtcdRecover(ctx context.Context, database io.Reader) error {
+	return n.world.life.Around(func() error { return n.Node.EtcdRecover(ctx, database) })
+}
+
+func (n mortalNode) BootstrapFromSnapshot(ctx context.Context) error {
+	return n.world.life.Around(func() error { return n.Node.BootstrapFromSnapshot(ctx) })
 }
 
 func (n mortalNode) Restart(ctx context.Context) error {

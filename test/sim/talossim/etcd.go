@@ -25,6 +25,10 @@ const (
 	etcdFinished etcdState = "Finished"
 )
 
+// etcdVersion is the version of etcd that Talos v1.13.9 starts
+// (pkg/machinery/constants/constants.go, DefaultEtcdVersion).
+const etcdVersion = "3.6.12"
+
 const (
 	peerPort   = 2380
 	clientPort = 2379

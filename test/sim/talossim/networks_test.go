@@ -39,7 +39,7 @@ func TestEtcdIsInAnotherNetwork(t *testing.T) {
 			node := w.admin(m)
 			w.Expect(node.Addresses(t.Context())).To(Equal(talosclient.Addresses{Node: []string{m.Spec().Address}, Internal: []string{"203.0.113.9"}}))
 			w.Expect(node.EtcdSpec(t.Context())).To(Equal(talosclient.EtcdSpec{
-				Hostname: "m1", AdvertisedAddresses: []string{at}, QuotaBytes: talosclient.DefaultEtcdQuota,
+				Hostname: "m1", AdvertisedAddresses: []string{at}, QuotaBytes: talosclient.DefaultEtcdQuota, Version: "3.6.12",
 			}))
 			w.Expect(node.EtcdMembers(t.Context())).To(ConsistOf(HaveField("PeerURLs", []string{"https://" + at + ":2380"})))
 		})

@@ -278,6 +278,9 @@ func etcdSpec(s *settings, at netip.Addr) resource.Resource {
 	res, config := etcd.NewSpec(etcd.NamespaceName, etcd.SpecID), s.provider.Cluster().Etcd()
 	spec := res.TypedSpec()
 	spec.Name, spec.Image = s.hostname, config.Image()
+	if spec.Image == constants.EtcdImage+":"+constants.DefaultEtcdVersion {
+		spec.Image = constants.EtcdImage + ":v" + etcdVersion // It was that of the machinery which talossim links.
+	}
 	all := []netip.Addr{netip.IPv4Unspecified()}
 	spec.AdvertisedAddresses, spec.ListenPeerAddresses, spec.ListenClientAddresses = []netip.Addr{at}, all, all
 	spec.ExtraArgs = map[string]etcd.ArgValues{}

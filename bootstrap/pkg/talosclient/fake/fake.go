@@ -101,7 +101,11 @@ type State struct {
 	// InternalAddresses and ExternalAddresses are those beside the ones of its Node.
 	InternalAddresses, ExternalAddresses []string
 
-	EtcdData   bool
+	EtcdData bool
+	// EtcdDatabase is the database that was sent last, as long as etcd was not restored from
+	// it; nil when there is none.
+	EtcdDatabase []byte
+
 	Members    []talosclient.EtcdMember
 	EtcdStatus talosclient.EtcdStatus
 	EtcdSpec   talosclient.EtcdSpec
@@ -115,13 +119,16 @@ type State struct {
 type Machine struct {
 	// OnApply, OnReset, OnWipe, OnRestart, OnBootstrap, OnForfeit, OnLeave and
 	// OnRemoveMember run after the call was recorded and decide its result; nil accepts,
-	// and knows no other member. They may change the state by Update.
+	// and knows no other member. They may change the state by Update. OnRecover is
+	// OnBootstrap of a bootstrap from a snapshot; nil restores the database that was sent,
+	// and as in Talos accepts the call, and does nothing more, where none was.
 	OnApply func(m *Machine, configuration []byte) error
 	OnReset func(m *Machine, options talosclient.ResetOptions) error
 	// OnWipe is given the partitions to wipe in maintenance mode; nil deletes them.
 	OnWipe      func(m *Machine, devices []string) error
 	OnRestart   func(m *Machine) error
 	OnBootstrap func(m *Machine) error
+	OnRecover   func(m *Machine) error
 	OnForfeit   func(m *Machine) error
 	OnLeave     func(m *Machine) error
 	// OnSnapshot gives the snapshot of etcd, which ends with ctx; nil has none.
@@ -137,6 +144,7 @@ type Machine struct {
 	resets   []talosclient.ResetOptions
 	wipes    [][]string
 	boots    int
+	recovers int
 	restarts int
 	watchers map[chan talosclient.MachineStatus]struct{}
 }
@@ -209,11 +217,18 @@ func (m *Machine) Wipes() [][]string {
 	return slices.Clone(m.wipes)
 }
 
-// Bootstraps is how often etcd was asked to bootstrap.
+// Bootstraps is how often etcd was asked to bootstrap, also from a snapshot.
 func (m *Machine) Bootstraps() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.boots
+}
+
+// Recoveries is how often etcd was asked to bootstrap from a snapshot.
+func (m *Machine) Recoveries() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.recovers
 }
 
 // Restarts is how often the machine was asked to restart.

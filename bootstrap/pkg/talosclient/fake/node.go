@@ -162,6 +162,44 @@ func (n *node) Bootstrap(context.Context) error {
 	return n.machine.OnBootstrap(n.machine)
 }
 
+func (n *node) EtcdRecover(ctx context.Context, database io.Reader) error {
+	if err := n.machine.fault("EtcdRecover"); err != nil {
+		return err
+	}
+	content, err := io.ReadAll(database)
+	if err != nil {
+		return fmt.Errorf("reading a database of etcd: %w", err)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	n.machine.Update(func(s *State) { s.EtcdDatabase = content })
+	return nil
+}
+
+func (n *node) BootstrapFromSnapshot(context.Context) error {
+	if err := n.machine.fault("BootstrapFromSnapshot"); err != nil {
+		return err
+	}
+	n.machine.mu.Lock()
+	n.machine.boots++
+	n.machine.recovers++
+	data := n.machine.state.EtcdData
+	n.machine.mu.Unlock()
+	if data {
+		return talosclient.ErrAlreadyBootstrapped
+	}
+	if n.machine.OnRecover != nil {
+		return n.machine.OnRecover(n.machine)
+	}
+	n.machine.Update(func(s *State) {
+		if s.EtcdDatabase != nil {
+			s.EtcdData, s.EtcdDatabase = true, nil
+		}
+	})
+	return nil
+}
+
 func (n *node) EtcdDataExists(context.Context) (bool, error) {
 	return answer(n, "EtcdDataExists", func(s State) bool { return s.EtcdData })
 }
