@@ -25,6 +25,7 @@ type Nodes struct {
 	data       map[string]Data
 	lastID     uint64
 	bootstraps map[string]int
+	recoveries map[string]int
 }
 
 // Data is what lies in etcd's directory of one node.
@@ -79,6 +80,18 @@ func (n *Nodes) Bootstrap(group, node, name, peerURL string) error {
 	n.bootstraps[group]++
 	cluster := newCluster(n.newID, n.now, name, peerURL)
 	n.keep(node, Data{Group: group, Cluster: cluster, ID: cluster.members[0].ID})
+	return nil
+}
+
+// Recover is Bootstrap on data of an older cluster: nothing but its members is new.
+func (n *Nodes) Recover(group, node, name, peerURL string) error {
+	if err := n.Bootstrap(group, node, name, peerURL); err != nil {
+		return err
+	}
+	if n.recoveries == nil {
+		n.recoveries = map[string]int{}
+	}
+	n.recoveries[group]++
 	return nil
 }
 
@@ -213,15 +226,20 @@ func (n *Nodes) HasData(group string) bool {
 	return false
 }
 
-// Bootstraps counts how often a group was bootstrapped; all groups together for
-// an empty name.
-func (n *Nodes) Bootstraps(group string) int {
+// Bootstraps counts how often a group was bootstrapped, also on data of an older
+// cluster; all groups together for an empty name.
+func (n *Nodes) Bootstraps(group string) int { return count(n.bootstraps, group) }
+
+// Recoveries counts how many of the Bootstraps were on data of an older cluster.
+func (n *Nodes) Recoveries(group string) int { return count(n.recoveries, group) }
+
+func count(by map[string]int, group string) int {
 	if group != "" {
-		return n.bootstraps[group]
+		return by[group]
 	}
-	count := 0
-	for _, times := range n.bootstraps {
-		count += times
+	all := 0
+	for _, times := range by {
+		all += times
 	}
-	return count
+	return all
 }

@@ -28,6 +28,23 @@ func TestBootstrapIsRefusedWhereDataIs(t *testing.T) {
 	g.Expect(nodes.Bootstraps("b")).To(BeZero())
 }
 
+func TestARecoveryIsABootstrap(t *testing.T) {
+	g := NewWithT(t)
+	nodes := &etcdmodel.Nodes{}
+	g.Expect(nodes.Bootstrap(group, "n0", "n0", "https://n0")).To(Succeed())
+	g.Expect(nodes.Recover(group, "n0", "n0", "https://n0")).To(MatchError(etcdmodel.ErrDataExists))
+	g.Expect(nodes.Recoveries(group)).To(BeZero())
+	before, _ := nodes.Data("n0")
+	nodes.Wipe("n0")
+	g.Expect(nodes.Recover(group, "n0", "n0", "https://n0")).To(Succeed())
+	after, _ := nodes.Data("n0")
+	g.Expect(after.ID).NotTo(Equal(before.ID))
+	g.Expect(after.Cluster.Members()).To(HaveExactElements(And(HaveField("ID", after.ID), HaveField("Up", true), HaveField("Learner", false))))
+	g.Expect([]int{nodes.Bootstraps(group), nodes.Recoveries(group), nodes.Recoveries("b")}).To(Equal([]int{2, 1, 0}))
+	g.Expect(nodes.Recover("b", "x", "x", "https://x")).To(Succeed())
+	g.Expect([]int{nodes.Bootstraps(""), nodes.Recoveries("")}).To(Equal([]int{3, 2}))
+}
+
 func TestASecondBootstrapSplitsAGroup(t *testing.T) {
 	g := NewWithT(t)
 	nodes, first, _ := grown(g, 1)

@@ -27,30 +27,12 @@ func (a *api) controlPlane(name string) error {
 // Talos, only data on this very machine stands in the way. Etcd has its first data
 // later, and each call stops what the last one has started
 // (internal/app/machined/pkg/system/services/etcd.go, BootstrapEtcd).
-func (a *api) Bootstrap(context.Context, *machine.BootstrapRequest) (*machine.BootstrapResponse, error) {
+func (a *api) Bootstrap(_ context.Context, req *machine.BootstrapRequest) (*machine.BootstrapResponse, error) {
 	if err := a.controlPlane("bootstrap"); err != nil {
 		return nil, err
 	}
-	b := a.boot
 	var err error
-	b.sim.update(func() {
-		if b.machine.etcd == "" || b.machine.etcd == etcdFinished && !b.hasData() || b.machine.faults.StuckBooting {
-			err = status.Error(codes.FailedPrecondition, "bootstrap is not available yet")
-			return
-		}
-		if _, found := b.sim.etcd.Data(b.machine.spec.Name); !found && b.sim.options.Delays.Bootstrap > 0 {
-			b.bootstrapLater()
-			return
-		}
-		err = b.firstData()
-		switch {
-		case err == nil && b.machine.faults.LateBootstrap:
-			// Talos looks at the directory before and after it has stopped etcd.
-			b.machine.etcd, err = etcdFinished, errors.New("etcd data directory is not empty")
-		case err == nil:
-			b.machine.etcdStarted = b.sim.options.Clock.Now()
-		}
-	})
+	a.boot.sim.update(func() { err = a.boot.bootstrap(req.GetRecoverEtcd()) })
 	switch {
 	case errors.Is(err, etcdmodel.ErrDataExists):
 		return nil, status.Error(codes.AlreadyExists, err.Error())
@@ -60,31 +42,66 @@ func (a *api) Bootstrap(context.Context, *machine.BootstrapRequest) (*machine.Bo
 	return &machine.BootstrapResponse{Messages: []*machine.Bootstrap{{}}}, nil
 }
 
-// firstData makes the first data of a new cluster. The lock is held.
-func (b *boot) firstData() error {
-	name := b.machine.spec.Name
-	err := b.sim.judge.Bootstrap(b.settings.etcd, name, func() error {
-		return b.sim.etcd.Bootstrap(b.settings.etcd, name, b.settings.hostname, b.machine.url(peerPort))
-	})
-	if err == nil {
-		// The member runs once the process does.
-		b.sim.etcd.Stop(name)
+// bootstrap starts etcd as the first member of a new cluster, whose data is restored from
+// the database that was sent if it recovers. The lock is held.
+func (b *boot) bootstrap(recovers bool) error {
+	m := b.machine
+	if m.etcd == "" || m.etcd == etcdFinished && !b.hasData() || m.faults.StuckBooting {
+		return status.Error(codes.FailedPrecondition, "bootstrap is not available yet")
+	}
+	if !b.hasData() {
+		m.etcd, m.etcdFailure, m.etcdStarted = etcdPreparing, "", b.sim.options.Clock.Now()
+		if b.sim.options.Delays.Bootstrap > 0 {
+			b.bootstrapLater(recovers)
+			return nil
+		}
+	}
+	err := b.firstData(recovers)
+	if err == nil && m.faults.LateBootstrap && b.hasData() {
+		// Talos looks at the directory before and after it has stopped etcd.
+		m.etcd, err = etcdFinished, errors.New("etcd data directory is not empty")
 	}
 	return err
 }
 
-// bootstrapLater starts etcd anew, which has its first data after a while, unless it is
-// started anew once more. The lock is held.
-func (b *boot) bootstrapLater() {
+// firstData makes the first data of a new cluster. That a database cannot be restored is
+// the failure of the service, and no error of the call. The lock is held.
+func (b *boot) firstData(recovers bool) error {
+	m, begin := b.machine, b.sim.etcd.Bootstrap
+	if recovers && !b.hasData() {
+		if m.etcdFailure = m.unrestorable(); m.etcdFailure != "" {
+			m.etcd = etcdFailed
+			return nil
+		}
+		begin = b.sim.etcd.Recover
+	}
+	err := b.sim.judge.Bootstrap(b.settings.etcd, m.spec.Name, func() error {
+		return begin(b.settings.etcd, m.spec.Name, b.settings.hostname, m.url(peerPort))
+	})
+	if err != nil {
+		return err
+	}
+	// The member runs once the process does.
+	b.sim.etcd.Stop(m.spec.Name)
+	if recovers {
+		m.disk.database.Restored = true
+		b.sim.options.Clusters.Restore(b.settings.kubernetesCA.Crt)
+	}
+	return nil
+}
+
+// bootstrapLater has etcd get its first data after a while, unless it is started anew once
+// more. The lock is held.
+func (b *boot) bootstrapLater(recovers bool) {
 	m := b.machine
-	m.bootstrapping, m.etcd, m.etcdStarted, m.bootstrap = true, etcdPreparing, b.sim.options.Clock.Now(), m.bootstrap+1
+	m.bootstrapping, m.bootstrap = true, m.bootstrap+1
 	call := m.bootstrap
 	b.sim.lives.Go(func() {
 		b.sim.pause(b.sim.ctx, b.sim.options.Delays.Bootstrap)
 		b.sim.update(func() {
 			if m.bootstrap == call && m.bootstrapping && b.sim.ctx.Err() == nil {
 				m.bootstrapping = false
-				_ = b.firstData()
+				_ = b.firstData(recovers)
 			}
 		})
 	})
@@ -209,7 +226,7 @@ func (a *api) memberStatus() (*machine.EtcdMemberStatus, error) {
 	size := cmp.Or(a.boot.machine.faults.DatabaseBytes, small)
 	member := &machine.EtcdMemberStatus{
 		MemberId: data.ID, Leader: data.Cluster.Leader(), DbSize: size, DbSizeInUse: size / 2, IsLearner: a.boot.member().Learner,
-		RaftTerm: data.Cluster.Term() + 1, RaftIndex: index, RaftAppliedIndex: index, ProtocolVersion: "3.6.12", StorageVersion: "3.6.0",
+		RaftTerm: data.Cluster.Term() + 1, RaftIndex: index, RaftAppliedIndex: index, ProtocolVersion: etcdVersion, StorageVersion: "3.6.0",
 	}
 	if a.boot.machine.faults.Parted {
 		member.Leader = 0

@@ -19,7 +19,8 @@ const (
 	// etcdPreparing waits for a bootstrap, or joins.
 	etcdPreparing etcdState = "Preparing"
 	etcdRunning   etcdState = "Running"
-	// etcdFailed is one that ended and is started again in vain.
+	// etcdFailed is one that ended and is started again in vain, or whose database could
+	// not be restored: that is not started again.
 	etcdFailed etcdState = "Failed"
 	// etcdFinished has left its cluster; it stays down until the next boot.
 	etcdFinished etcdState = "Finished"
@@ -43,7 +44,7 @@ func (b *boot) runEtcd(ctx context.Context) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	b.sim.update(func() {
 		b.machine.etcd, b.machine.etcdStarted = etcdPreparing, b.sim.options.Clock.Now()
-		b.machine.bootstrapping, b.machine.bootstrap = false, b.machine.bootstrap+1
+		b.machine.bootstrapping, b.machine.bootstrap, b.machine.etcdFailure = false, b.machine.bootstrap+1, ""
 	})
 	ended := make(chan struct{})
 	go func() {
@@ -122,7 +123,7 @@ func (b *boot) etcdReady() bool {
 	if _, found := b.sim.etcd.Data(m.spec.Name); found {
 		return m.found()
 	}
-	if m.bootstrapping {
+	if m.bootstrapping || m.etcdFailure != "" {
 		return false
 	}
 	m.listed = !m.faults.Parted && b.sim.etcd.Add(b.settings.etcd, m.spec.Name, b.settings.hostname, m.url(peerPort)) == nil

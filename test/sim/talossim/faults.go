@@ -49,6 +49,9 @@ type Faults struct {
 	// LateBootstrap makes a bootstrap meet the first data of etcd after it has stopped
 	// it: the call fails, and etcd stays down until the next boot, with its data.
 	LateBootstrap bool
+	// RecoverFails makes it fail to restore the database that was sent: the bootstrap is
+	// accepted, and then etcd fails. The database stays, and there is no data.
+	RecoverFails bool
 	// Alarm is an alarm that its etcd raises once it can: "NOSPACE", with which the
 	// Kubernetes of the whole cluster refuses writes, or "CORRUPT". It is disarmed
 	// when the fault goes, also of a member that is out by then.

@@ -38,6 +38,9 @@ type Machine struct {
 	// bootstrap counts the accepted calls of the present boot.
 	bootstrapping bool
 	bootstrap     int
+	// etcdFailure is why its service has failed before it could start etcd; empty when it has
+	// not. Nothing but a bootstrap or a boot starts it again.
+	etcdFailure string
 	// listed reports whether etcd has joined and not started yet: the others have it in
 	// their list, and it has no data.
 	listed bool
@@ -76,6 +79,8 @@ type disk struct {
 	settings      *settings
 	// ephemeral reports whether EPHEMERAL was formatted.
 	ephemeral bool
+	// database is what was sent to restore etcd from; nil is nothing.
+	database *Recovery
 	// partitions are those beside the ones of Talos itself, and what lies on whole
 	// disks; placed are the volumes of the configuration.
 	partitions []Partition
@@ -266,7 +271,7 @@ func (m *Machine) absent(ctx context.Context) {
 const retryInterval = 100 * time.Millisecond
 
 // dropEtcd takes etcd's data from a machine. With the last data of a cluster
-// goes what Kubernetes has kept there. The lock is held.
+// goes what Kubernetes has kept there, until etcd is restored. The lock is held.
 func (s *Sim) dropEtcd(machine string, was *settings) {
 	data, found := s.etcd.Data(machine)
 	if !found {

@@ -148,7 +148,7 @@ func (m *Machine) blank() {
 }
 
 func (m *Machine) dropEphemeral() {
-	m.disk.ephemeral = false
+	m.disk.ephemeral, m.disk.database = false, nil
 	m.sim.dropEtcd(m.spec.Name, m.disk.settings)
 }
 

@@ -226,6 +226,13 @@ func (s *Sim) Bootstraps() int {
 	return s.etcd.Bootstraps("")
 }
 
+// Recoveries counts how many of the Bootstraps were from a database that was sent.
+func (s *Sim) Recoveries() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.etcd.Recoveries("")
+}
+
 // Acts are all calls of the Talos API that change who is a member of etcd, or take
 // a member away, with the voters that answered before and after each.
 func (s *Sim) Acts() []etcdmodel.Act {

@@ -1,6 +1,7 @@
 package talossim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -134,7 +135,7 @@ func (b *boot) etcdService() serviceState {
 	case etcdPreparing:
 		state.message = "Running pre state"
 	case etcdFailed:
-		state.message = "Failed: etcd has ended"
+		state.message = cmp.Or(b.machine.etcdFailure, "Failed: etcd has ended")
 	case etcdFinished:
 		state.message = "Service finished successfully"
 	default:

@@ -27,7 +27,7 @@ func Gaps() map[string]string {
 	for _, method := range []string{"Import", "List", "Pull", "Remove", "Verify"} {
 		of["/machine.ImageService/"+method] = change
 	}
-	for _, method := range []string{"EtcdAlarmDisarm", "EtcdDefragment", "EtcdRecover"} {
+	for _, method := range []string{"EtcdAlarmDisarm", "EtcdDefragment"} {
 		of["/machine.MachineService/"+method] = backups
 	}
 	for _, method := range []string{

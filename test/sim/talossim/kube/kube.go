@@ -43,11 +43,16 @@ type Clusters struct {
 
 	mu       sync.Mutex
 	clusters map[string]*cluster
+	// lost are clusters whose etcd is gone, as they were then.
+	lost map[string]*cluster
+	// made counts the clusters that were made.
+	made int
 }
 
 // cluster is what all API servers of a cluster serve alike.
 type cluster struct {
-	key     string
+	// group is the name of the resources.
+	group   string
 	handler http.Handler
 	// servers counts the API servers that serve it.
 	servers int
@@ -66,7 +71,7 @@ func New() (*Clusters, error) {
 		}
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	c := &Clusters{manager: inmemoryruntime.NewManager(scheme), stop: stop, clusters: map[string]*cluster{}}
+	c := &Clusters{manager: inmemoryruntime.NewManager(scheme), stop: stop, clusters: map[string]*cluster{}, lost: map[string]*cluster{}}
 	if err := c.manager.Start(ctx); err != nil {
 		stop()
 		return nil, fmt.Errorf("starting the in-memory runtime: %w", err)
@@ -88,16 +93,17 @@ func (c *Clusters) get(ca []byte, create bool) *cluster {
 	defer c.mu.Unlock()
 	found := c.clusters[key]
 	if found == nil && create {
-		found = c.create(key)
+		c.made++
+		found = c.create(fmt.Sprintf("%s-%d", key, c.made))
 		c.clusters[key] = found
 	}
 	return found
 }
 
 // create makes a cluster as kube-apiserver starts one: with its namespaces.
-func (c *Clusters) create(key string) *cluster {
-	c.manager.AddResourceGroup(key)
-	storage := c.manager.GetResourceGroup(key).GetClient()
+func (c *Clusters) create(group string) *cluster {
+	c.manager.AddResourceGroup(group)
+	storage := c.manager.GetResourceGroup(group).GetClient()
 	for _, name := range []string{metav1.NamespaceDefault, metav1.NamespaceSystem, metav1.NamespacePublic, corev1.NamespaceNodeLease} {
 		namespace := &corev1.Namespace{
 			ObjectMeta: metav1.ObjectMeta{Name: name, UID: uuid.NewUUID(), Labels: map[string]string{corev1.LabelMetadataName: name}},
@@ -105,8 +111,8 @@ func (c *Clusters) create(key string) *cluster {
 		}
 		_ = storage.Create(context.Background(), namespace) // The group is new and in memory.
 	}
-	handler := inmemoryapi.NewAPIServerHandler(c.manager, logr.Discard(), func(string) (string, error) { return key, nil })
-	return &cluster{key: key, handler: newOverlay(storage, c.manager.GetScheme(), handler)}
+	handler := inmemoryapi.NewAPIServerHandler(c.manager, logr.Discard(), func(string) (string, error) { return group, nil })
+	return &cluster{group: group, handler: newOverlay(storage, c.manager.GetScheme(), handler)}
 }
 
 // Fill makes a cluster refuse what would write to its etcd, as it does while etcd
@@ -118,13 +124,33 @@ func (c *Clusters) Fill(ca []byte, full bool) {
 	}
 }
 
-// Drop forgets what a cluster holds: the data of its etcd is gone.
+// Drop takes away what a cluster holds: the data of its etcd is gone. The next that is
+// served is empty, unless Restore comes before it.
 func (c *Clusters) Drop(ca []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if found := c.clusters[keyOf(ca)]; found != nil {
-		c.manager.DeleteResourceGroup(found.key)
-		delete(c.clusters, found.key)
+	key := keyOf(ca)
+	found := c.clusters[key]
+	if found == nil {
+		return
+	}
+	if older := c.lost[key]; older != nil {
+		c.manager.DeleteResourceGroup(older.group)
+	}
+	c.lost[key] = found
+	delete(c.clusters, key)
+}
+
+// Restore gives a cluster back what it held when it was dropped last: that stands for
+// what a snapshot of its etcd holds. A cluster that holds something keeps that.
+func (c *Clusters) Restore(ca []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	key := keyOf(ca)
+	if was := c.lost[key]; was != nil && c.clusters[key] == nil {
+		was.full.Store(false)
+		c.clusters[key] = was
+		delete(c.lost, key)
 	}
 }
 

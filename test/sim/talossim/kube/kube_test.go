@@ -216,6 +216,47 @@ func TestDataBelongsToTheCluster(t *testing.T) {
 	g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
 }
 
+// TestWhatWasDroppedIsRestored: the last that was dropped, and only where nothing is.
+func TestWhatWasDroppedIsRestored(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorkload(t)
+	client := kubernetes.NewForConfigOrDie(w.config(t, masters))
+	names := func(g Gomega) []string {
+		list, err := client.CoreV1().Nodes().List(t.Context(), metav1.ListOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		var found []string
+		for _, node := range list.Items {
+			found = append(found, node.Name)
+		}
+		return found
+	}
+	for _, name := range []string{"one", "two"} {
+		g.Expect(w.clusters.Join(t.Context(), w.node(name))).To(Succeed())
+		g.Expect(names(g)).To(Equal([]string{name}))
+		w.clusters.Restore(w.ca.CrtPEM)
+		g.Expect(names(g)).To(Equal([]string{name}), "there is something")
+		w.stop()
+		w.clusters.Drop(w.ca.CrtPEM)
+		if name == "one" {
+			w.serve(t)
+		}
+	}
+
+	w.clusters.Fill(w.ca.CrtPEM, true)
+	g.Expect(w.clusters.Join(t.Context(), w.node("three"))).To(MatchError(kube.ErrNoAPIServer))
+	g.Expect(w.clusters.Leave(t.Context(), w.ca.CrtPEM, "two")).To(Succeed(), "it is found once there is a database again")
+	w.clusters.Restore(w.ca.CrtPEM)
+	w.serve(t)
+	g.Eventually(names).WithTimeout(timeout).Should(Equal([]string{"two"}))
+	node, err := client.CoreV1().Nodes().Get(t.Context(), "two", metav1.GetOptions{})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(readiness(node)).To(Equal(corev1.ConditionUnknown))
+	g.Expect(w.clusters.Join(t.Context(), w.node("three"))).To(Succeed())
+	g.Expect(names(g)).To(ConsistOf("two", "three"))
+
+	w.clusters.Restore([]byte("of another cluster"))
+}
+
 func TestAnswersThatKubectlReads(t *testing.T) {
 	g := NewWithT(t)
 	w := newWorkload(t)

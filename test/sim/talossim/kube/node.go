@@ -79,12 +79,19 @@ func (c *Clusters) Join(ctx context.Context, node Node) error {
 }
 
 // Leave is what the node lifecycle controller does once a kubelet is silent. A node
-// that is not there is none to be told of. It fails as Join does.
+// that is not there is none to be told of. Of a cluster whose etcd is gone it is told
+// now what would be found once that is restored. It fails as Join does.
 func (c *Clusters) Leave(ctx context.Context, ca []byte, name string) error {
-	if c.get(ca, false) == nil {
+	c.mu.Lock()
+	present, lost := c.clusters[keyOf(ca)], c.lost[keyOf(ca)]
+	c.mu.Unlock()
+	if present == nil && lost == nil {
 		return nil
 	}
 	storage, err := c.client(ca)
+	if present == nil {
+		storage, err = c.storage(lost), nil
+	}
 	if err != nil {
 		return err
 	}
@@ -118,7 +125,11 @@ func (c *Clusters) client(ca []byte) (inmemoryclient.Client, error) {
 	case served.full.Load():
 		return nil, ErrFull
 	}
-	return c.manager.GetResourceGroup(served.key).GetClient(), nil
+	return c.storage(served), nil
+}
+
+func (c *Clusters) storage(of *cluster) inmemoryclient.Client {
+	return c.manager.GetResourceGroup(of.group).GetClient()
 }
 
 func object(node Node) *corev1.Node {
