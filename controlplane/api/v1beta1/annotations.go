@@ -68,6 +68,19 @@ const (
 	// belongs to the provider.
 	BackupBeforeAnnotation = "controlplane.cluster.x-k8s.io/talos-backup-before"
 
+	// RestoreAnnotation is put on a new TalosControlPlane by a person. It names the
+	// TalosEtcdRestore that brings the secrets and the etcd of the cluster from a backup:
+	// until then no Machine but the first is created, and etcd is not bootstrapped. It means
+	// nothing once the API server has answered.
+	RestoreAnnotation = "controlplane.cluster.x-k8s.io/talos-restore"
+
+	// RestoreInProgressAnnotation is the record on a TalosControlPlane of the
+	// TalosEtcdRestore that holds it. Its value is a JSON object (see RestoreRecord).
+	// Meanwhile no Machine is created but the first, none is replaced or deleted, and etcd is
+	// bootstrapped only as the record says. The restore writes and removes it. A person
+	// removes it where there is no TalosEtcdRestore of that name.
+	RestoreInProgressAnnotation = "controlplane.cluster.x-k8s.io/talos-restore-in-progress"
+
 	// EtcdMemberAnnotation is the record on a control plane Machine of its etcd
 	// member, as the node told it last. Its value is a JSON object (see
 	// EtcdMemberRecord). By it the member of a node that does not answer is known.
@@ -114,6 +127,19 @@ type BootstrapIntent struct {
 	// Initialized reports whether the API server has answered since, so that etcd
 	// holds what users have stored.
 	Initialized bool `json:"initialized,omitempty"`
+	// Restore is the ID of the RestoreRecord by which etcd is bootstrapped from a snapshot;
+	// empty when it begins anew.
+	Restore string `json:"restore,omitempty"`
+}
+
+// RestoreRecord is the value of RestoreInProgressAnnotation, as JSON.
+type RestoreRecord struct {
+	// Restore is the name of the TalosEtcdRestore.
+	Restore string `json:"restore"`
+	// ID tells one attempt of one restore from all others.
+	ID string `json:"id,omitempty"`
+	// Machine is the name of the Machine whose node has the snapshot; empty while none has.
+	Machine string `json:"machine,omitempty"`
 }
 
 // EtcdMemberRecord is the value of EtcdMemberAnnotation, as JSON.

@@ -55,6 +55,9 @@ const (
 	// WaitingForEtcdReason says that etcd was bootstrapped and is not up.
 	WaitingForEtcdReason = "WaitingForEtcd"
 
+	// WaitingForRestoreReason says that a TalosEtcdRestore holds the control plane.
+	WaitingForRestoreReason = "WaitingForRestore"
+
 	// WaitingForAPIServerReason says that etcd is up and the API server has not
 	// answered.
 	WaitingForAPIServerReason = "WaitingForAPIServer"

@@ -30,6 +30,10 @@ func (r *Reconciler) recordIntent(ctx context.Context, s *scope) error {
 	if machine == nil || machine.Spec.ProviderID == "" || s.bundle == nil {
 		return fmt.Errorf("recording the bootstrap intent for Machine %s: %w", s.decision.Machine, errIntentChanged)
 	}
+	restore := s.facts.Restore.ID
+	if intent := s.intent(); bootstrapped && intent != nil {
+		restore = intent.Restore // By what it was bootstrapped.
+	}
 	value, err := writeRecord(controlplanev1.BootstrapIntent{
 		Kind:         "Machine",
 		Namespace:    machine.Namespace,
@@ -37,7 +41,8 @@ func (r *Reconciler) recordIntent(ctx context.Context, s *scope) error {
 		ProviderID:   machine.Spec.ProviderID,
 		Bootstrapped: bootstrapped,
 		// A record that was lost is written anew with what is known besides.
-		Initialized: initialized || bootstrapped && s.facts.Initialized,
+		Initialized: initialized || (bootstrapped || restore != "") && s.facts.Initialized,
+		Restore:     restore,
 	})
 	if err != nil {
 		return fmt.Errorf("encoding the bootstrap intent: %w", err)
@@ -62,6 +67,9 @@ func (r *Reconciler) recordIntent(ctx context.Context, s *scope) error {
 	case bootstrapped:
 		log.Info("Recorded that etcd is bootstrapped")
 		r.event(s, normal, "EtcdBootstrapped", "RecordBootstrapped", "etcd runs on Machine %s", machine.Name)
+	case restore != "":
+		log.Info("Recorded where etcd will be restored")
+		r.event(s, normal, "BootstrapIntentRecorded", "RecordBootstrapIntent", "etcd will be restored on Machine %s", machine.Name)
 	case override != "":
 		log.Info("Recorded where etcd will be bootstrapped, as a person has allowed")
 		r.event(s, warning, "BootstrapIntentRenamed", "RecordBootstrapIntent", "etcd will be bootstrapped anew on Machine %s, as the annotation says", machine.Name)
@@ -75,15 +83,15 @@ func (r *Reconciler) recordIntent(ctx context.Context, s *scope) error {
 
 // intended is the Machine of the decision, when the record still names it and etcd was
 // not seen running there. The record is read live: a stale cache must not revive an
-// intent that was renamed.
+// intent that was renamed, or one from before a restore.
 func (r *Reconciler) intended(ctx context.Context, s *scope) (*clusterv1.Machine, error) {
 	machine := s.machine(s.decision.Machine)
 	live := &controlplanev1.TalosControlPlane{}
 	if err := r.liveGet(ctx, client.ObjectKeyFromObject(s.controlPlane), live); err != nil {
 		return nil, fmt.Errorf("reading the bootstrap intent: %w", err)
 	}
-	intent := bootstrapIntent(live)
-	if machine == nil || intent == nil || intent.Bootstrapped || live.UID != s.controlPlane.UID || !live.DeletionTimestamp.IsZero() ||
+	intent, restore := bootstrapIntent(live), restoreOf(live, s.initialized())
+	if machine == nil || restore != s.facts.Restore || intent == nil || intent.Bootstrapped || live.UID != s.controlPlane.UID || !live.DeletionTimestamp.IsZero() ||
 		intent.Name != machine.Name || intent.ProviderID != machine.Spec.ProviderID {
 		return nil, errIntentChanged
 	}
@@ -91,10 +99,21 @@ func (r *Reconciler) intended(ctx context.Context, s *scope) (*clusterv1.Machine
 	return machine, nil
 }
 
-// bootstrap bootstraps etcd on the recorded Machine. Its node is looked at once more on
-// the connection by which it is asked: each call stops etcd, and one that finds data
-// after that leaves it stopped.
+// bootstrap begins an etcd without data on the recorded Machine.
 func (r *Reconciler) bootstrap(ctx context.Context, s *scope) error {
+	return r.bootstrapBy(ctx, s, talosclient.Node.Bootstrap)
+}
+
+// restoreEtcd bootstraps etcd on the recorded Machine from the snapshot that its node was
+// sent.
+func (r *Reconciler) restoreEtcd(ctx context.Context, s *scope) error {
+	return r.bootstrapBy(ctx, s, talosclient.Node.BootstrapFromSnapshot)
+}
+
+// bootstrapBy bootstraps etcd on the recorded Machine by a call. Its node is looked at once
+// more on the connection by which it is asked: each call stops etcd, and one that finds data
+// after that leaves it stopped.
+func (r *Reconciler) bootstrapBy(ctx context.Context, s *scope, call func(talosclient.Node, context.Context) error) error {
 	machine, err := r.intended(ctx, s)
 	if err != nil {
 		return fmt.Errorf("bootstrapping etcd on Machine %s: %w", s.decision.Machine, err)
@@ -110,7 +129,7 @@ func (r *Reconciler) bootstrap(ctx context.Context, s *scope) error {
 		return nil
 	}
 
-	switch err := node.Bootstrap(ctx); {
+	switch err := call(node, ctx); {
 	case err == nil:
 		r.bootstraps.Note(nodes.KeyOf(machine), health.LookAtEtcd(ctx, node).Service)
 	case errors.Is(err, talosclient.ErrAlreadyBootstrapped):

@@ -52,6 +52,7 @@ func (r *Reconciler) gatherFacts(ctx context.Context, s *scope) error {
 		VersionPending:            versionPending(s),
 		ManifestsPending:          manifestsPending(s),
 		Backup:                    backup,
+		Restore:                   restoreOf(s.controlPlane, s.initialized()),
 		Remediation: plan.RemediationFacts{
 			InProgress:       readRecord[controlplanev1.RemediationRecord](s.controlPlane, controlplanev1.RemediationInProgressAnnotation),
 			MaxRetry:         spec.Remediation.MaxRetry,

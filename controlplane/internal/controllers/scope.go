@@ -97,6 +97,19 @@ func (s *scope) initialized() bool {
 		ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false) || (intent != nil && intent.Initialized)
 }
 
+// restoreOf is the restore that holds a control plane: the one in progress, or, before there is
+// a cluster, the one that a person has named.
+func restoreOf(controlPlane *controlplanev1.TalosControlPlane, initialized bool) controlplanev1.RestoreRecord {
+	if record := readRecord[controlplanev1.RestoreRecord](controlPlane, controlplanev1.RestoreInProgressAnnotation); record != nil {
+		return *record
+	}
+	if initialized {
+		return controlplanev1.RestoreRecord{}
+	}
+
+	return controlplanev1.RestoreRecord{Restore: controlPlane.Annotations[controlplanev1.RestoreAnnotation]}
+}
+
 // deleting reports whether the whole control plane goes.
 func (s *scope) deleting() bool {
 	return !s.controlPlane.DeletionTimestamp.IsZero() || !s.cluster.DeletionTimestamp.IsZero()

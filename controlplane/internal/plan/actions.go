@@ -34,6 +34,11 @@ const (
 	BackUp Action = "BackUp"
 	// WaitForBackup waits until it is complete.
 	WaitForBackup Action = "WaitForBackup"
+	// WaitForRestore waits for the TalosEtcdRestore that holds the control plane.
+	WaitForRestore Action = "WaitForRestore"
+	// RestoreEtcd bootstraps etcd on the recorded Machine from the snapshot that its node
+	// was sent.
+	RestoreEtcd Action = "RestoreEtcd"
 	// ForgetBackup forgets the backup that was made before changes that have ended.
 	ForgetBackup Action = "ForgetBackup"
 	// DeleteMachine deletes a Machine: an outdated one, or one too many.
@@ -131,6 +136,8 @@ func rechecks() map[Action]Recheck {
 		RemoveMember:           RecheckSoon,
 		BackUp:                 RecheckSoon,
 		WaitForBackup:          RecheckSoon,
+		WaitForRestore:         RecheckSoon,
+		RestoreEtcd:            RecheckSoon,
 		WaitForMachineDeletion: RecheckSoon,
 		// Workers are not watched: there may be many, and they take a while.
 		DeleteWorkersFirst: RecheckSoon,

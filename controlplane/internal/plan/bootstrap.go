@@ -68,21 +68,29 @@ func waitForNode(machine MachineFacts) *Decision {
 // decideBootstrap is about etcd when every control plane node has answered that
 // it has no etcd data.
 func decideBootstrap(facts Facts) *Decision {
+	if waiting := waitForSilence(facts); waiting != nil {
+		return waiting
+	}
+	if facts.Override != "" {
+		return decideOverride(facts)
+	}
+
+	return decideTarget(facts)
+}
+
+// waitForSilence waits until nothing answers at the endpoint; nil when nothing does.
+func waitForSilence(facts Facts) *Decision {
 	switch facts.APIServer {
-	case health.APIServerSilent:
 	case health.APIServerUnknown:
 		return &Decision{Action: WaitForEndpointSilence, Reason: controlplanev1.WaitingForCertificatesReason,
 			Message: "Waiting for the kubeconfig of the cluster, to look at the control plane endpoint before etcd is bootstrapped"}
 	case health.APIServerUntrusted, health.APIServerNotReady, health.APIServerReady:
 		return &Decision{Action: WaitForEndpointSilence, Reason: controlplanev1.EndpointInUseReason,
 			Message: "Something answers at the control plane endpoint though no control plane node has etcd data; etcd is not bootstrapped beside it"}
+	case health.APIServerSilent:
 	}
 
-	if facts.Override != "" {
-		return decideOverride(facts)
-	}
-
-	return decideTarget(facts)
+	return nil
 }
 
 // decideTarget is about the Machine on which etcd may be bootstrapped.
@@ -94,7 +102,7 @@ func decideTarget(facts Facts) *Decision {
 	case facts.Intent == nil && !facts.Initialized:
 		return &Decision{Action: RecordBootstrapIntent, Machine: target.Name, Reason: controlplanev1.WaitingForEtcdReason,
 			Message: "Bootstrapping etcd on Machine " + target.Name}
-	case facts.Intent == nil || facts.Intent.Bootstrapped && (facts.Initialized || !facts.IntentWiped):
+	case facts.Intent == nil || facts.Intent.Restore != "" || facts.Intent.Bootstrapped && (facts.Initialized || !facts.IntentWiped):
 		return &Decision{Action: WaitForOverride, Reason: controlplanev1.EtcdDataLostReason,
 			Message: "etcd was bootstrapped before and no control plane node has its data any more; to give the data up, name a Machine in the annotation " +
 				controlplanev1.BootstrapOverrideAnnotation}

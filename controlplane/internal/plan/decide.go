@@ -74,7 +74,7 @@ func (f Facts) NeedsEndpoint() bool {
 // decides. docs/kinds/taloscontrolplane.md has them as a table.
 func rules() []func(Facts) *Decision {
 	return append(rulesOfMembers(),
-		decideRepair, decideNewFirst, decideCertificates, decideEtcd, decideChanges, decideNodes, decideOrphansWait, decideManifests)
+		decideRestore, decideRepair, decideNewFirst, decideCertificates, decideEtcd, decideChanges, decideNodes, decideOrphansWait, decideManifests)
 }
 
 // rulesOfMembers are the rules up to those by which members and Machines leave.
@@ -125,6 +125,8 @@ func decideFirst(facts Facts) *Decision {
 	switch {
 	case len(facts.Machines) > 0:
 		return nil
+	case facts.Restore.Restore != "" && facts.Certificates == CertificatesMissing:
+		return waitForRestore(facts, "bring the secrets of the cluster")
 	case facts.TemplateMismatch != "":
 		return &Decision{Action: Refuse, Reason: controlplanev1.InfrastructureMismatchReason,
 			Message: "No Machine is created: " + facts.TemplateMismatch}

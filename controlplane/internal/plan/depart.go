@@ -12,7 +12,7 @@ import (
 // decideDepartures is about Machines that are being deleted: one at a time, the
 // first whose member can go, loses its member and then our hook. While none can,
 // the reason is waited for, unless the control plane has to grow, or to lose a
-// broken Machine, before.
+// broken Machine, before, or etcd is restored.
 func decideDepartures(facts Facts) *Decision {
 	var waiting *Decision
 	for _, machine := range facts.leaving() {
@@ -27,7 +27,7 @@ func decideDepartures(facts Facts) *Decision {
 			waiting = decision
 		}
 	}
-	if waiting == nil || mustGrowFirst(facts) {
+	if waiting == nil || facts.Restore.Restore != "" || mustGrowFirst(facts) {
 		return nil
 	}
 	if facts.Initialized {

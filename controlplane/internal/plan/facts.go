@@ -191,6 +191,9 @@ type Facts struct {
 	// ForeignMachines reports whether the Cluster has control plane Machines that
 	// do not belong to this control plane.
 	ForeignMachines bool
+	// Restore is the restore of etcd that holds the control plane; its zero value says that
+	// none does.
+	Restore controlplanev1.RestoreRecord
 	// TemplateMismatch says in words why a Machine made now could not be part of this control
 	// plane; empty when it could.
 	TemplateMismatch string
