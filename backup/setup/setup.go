@@ -18,6 +18,7 @@ import (
 	"github.com/capi-talos/capi-talos/backup/internal/controllers"
 	"github.com/capi-talos/capi-talos/backup/internal/etcdtool"
 	"github.com/capi-talos/capi-talos/backup/internal/metrics"
+	"github.com/capi-talos/capi-talos/backup/internal/restore"
 	"github.com/capi-talos/capi-talos/backup/internal/scratch"
 	"github.com/capi-talos/capi-talos/backup/internal/snapshot"
 	"github.com/capi-talos/capi-talos/backup/internal/stores"
@@ -93,23 +94,33 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	opener := &stores.Opener{
 		Live: mgr.GetAPIReader(), Clock: options.Clock, Guard: egress.Guard{AllowLocal: options.AllowLocalEndpoints, Proxy: options.Proxy},
 	}
+	programs := etcdtool.Programs{Folder: options.EtcdFolder}
 	ofStores := &controllers.StoreReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Stores: opener, Metrics: counts, Clock: options.Clock, Random: options.Random,
 		Recorder: reconciliation.NewEventRecorder(mgr, "talosbackupstore-controller"), WatchFilterValue: options.WatchFilterValue,
 	}
 	backups := &controllers.BackupReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), SecretCachingClient: options.SecretCachingClient, Stores: opener,
-		Taker: &snapshot.Taker{Dialer: options.Dialer}, Verifier: &verify.Verifier{Scratch: space, Programs: etcdtool.Programs{Folder: options.EtcdFolder}}, Jobs: work, Metrics: counts, Clock: options.Clock, Random: options.Random,
+		Taker: &snapshot.Taker{Dialer: options.Dialer}, Verifier: &verify.Verifier{Scratch: space, Programs: programs},
+		Jobs: work, Metrics: counts, Clock: options.Clock, Random: options.Random,
 		Recorder: reconciliation.NewEventRecorder(mgr, "talosetcdbackup-controller"), Tool: tool, WatchFilterValue: options.WatchFilterValue,
 	}
 	schedules := &controllers.ScheduleReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Metrics: counts, Clock: options.Clock,
 		Recorder: reconciliation.NewEventRecorder(mgr, "talosetcdbackupschedule-controller"), WatchFilterValue: options.WatchFilterValue,
 	}
+	restores := &controllers.RestoreReconciler{
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), SecretCachingClient: options.SecretCachingClient, Stores: opener, Dialer: options.Dialer,
+		Maker: &restore.Maker{Scratch: space, Programs: programs}, Workload: &restore.Workload{Live: mgr.GetAPIReader(), Clock: options.Clock},
+		Jobs:    jobs.New[metrics.Step, controllers.RestoreResult](ctx, jobs.Limits{Total: options.MaxBackups, PerCluster: 1}),
+		Metrics: counts, Clock: options.Clock, Random: options.Random,
+		Recorder: reconciliation.NewEventRecorder(mgr, "talosetcdrestore-controller"), WatchFilterValue: options.WatchFilterValue,
+	}
 	with := options.Controller()
 
 	return errors.Join(
 		ofStores.SetupWithManager(ctx, mgr, with), backups.SetupWithManager(ctx, mgr, with), schedules.SetupWithManager(ctx, mgr, with),
+		restores.SetupWithManager(ctx, mgr, with),
 		webhooks.SetupWithManager(mgr),
 	)
 }

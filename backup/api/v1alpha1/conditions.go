@@ -33,6 +33,26 @@ const (
 	ScheduleReadyCondition = clusterv1.ReadyCondition
 )
 
+// Condition types of a TalosEtcdRestore, in the order in which they become True. Paused is
+// Cluster API's own.
+const (
+	// RestoreReadyCondition is True once the restore is complete. Until then it is the first
+	// of the others that is not True.
+	RestoreReadyCondition = clusterv1.ReadyCondition
+	// CheckedCondition reports whether the backup can be restored to the Cluster. Nothing is
+	// wiped before.
+	CheckedCondition = "Checked"
+	// MachinesWipedCondition reports whether all control plane machines were wiped, and have
+	// their configurations again.
+	MachinesWipedCondition = "MachinesWiped"
+	// EtcdRestoredCondition reports whether etcd has what the backup has, and all control
+	// plane machines vote in it.
+	EtcdRestoredCondition = "EtcdRestored"
+	// NodesRestartedCondition reports whether etcd has come back on each control plane machine
+	// after a restart.
+	NodesRestartedCondition = "NodesRestarted"
+)
+
 // Reasons of Ready, beside those of the condition that is not True.
 const (
 	// ReadyReason: everything is as it is asked for.
@@ -115,6 +135,71 @@ const (
 	// VerificationFailedReason: the verification could not be carried out; it is tried
 	// again.
 	VerificationFailedReason = "VerificationFailed"
+)
+
+// Reasons of Checked, beside those of Verified, of a store, and Failed.
+const (
+	// CheckedReason: the backup can be restored.
+	CheckedReason = "Checked"
+	// CheckingReason: the backup is being unpacked, and looked at.
+	CheckingReason = "Checking"
+	// WaitingForBackupReason: the backup is not there, or not complete.
+	WaitingForBackupReason = "WaitingForBackup"
+	// WaitingForControlPlaneReason: another restore holds the control plane, or the control
+	// plane of a new cluster was not created with the annotation.
+	WaitingForControlPlaneReason = "WaitingForControlPlane"
+	// QuorumPresentReason: etcd has its quorum, and quorumPolicy does not discard that.
+	QuorumPresentReason = "QuorumPresent"
+	// OtherClusterReason: the backup is of another cluster, or the cluster has other keys by
+	// now.
+	OtherClusterReason = "OtherCluster"
+	// EtcdTooOldReason: the control plane machines run an etcd of a release before that of
+	// the backup.
+	EtcdTooOldReason = "EtcdTooOld"
+	// InfrastructureUnsupportedReason: a control plane machine is none of this suite's, and
+	// so cannot be wiped.
+	InfrastructureUnsupportedReason = "InfrastructureUnsupported"
+	// CheckFailedReason: the check could not be carried out; it is tried again.
+	CheckFailedReason = "CheckFailed"
+)
+
+// Reasons of MachinesWiped.
+const (
+	// MachinesWipedReason: all machines were wiped.
+	MachinesWipedReason = "MachinesWiped"
+	// WipingReason: the machines in the message are being wiped.
+	WipingReason = "Wiping"
+	// WaitingForDeletionReason: the Machine in the message is being deleted, and is to be gone
+	// first.
+	WaitingForDeletionReason = "WaitingForDeletion"
+)
+
+// Reasons of EtcdRestored.
+const (
+	// EtcdRestoredReason: etcd is whole.
+	EtcdRestoredReason = "EtcdRestored"
+	// SendingReason: the snapshot is sent to the Machine in the message.
+	SendingReason = "Sending"
+	// SendingFailedReason: the snapshot could not be sent; it is tried again.
+	SendingFailedReason = "SendingFailed"
+	// WaitingForEtcdReason: etcd is to come up with it.
+	WaitingForEtcdReason = "WaitingForEtcd"
+	// WaitingForMembersReason: the Machines in the message are to join.
+	WaitingForMembersReason = "WaitingForMembers"
+)
+
+// Reasons of NodesRestarted.
+const (
+	// NodesRestartedReason: all have, and etcd has come back.
+	NodesRestartedReason = "NodesRestarted"
+	// RestartingReason: the Machine in the message restarts.
+	RestartingReason = "Restarting"
+	// WaitingForAPIServerReason: the API server of the cluster does not answer yet, or tells
+	// an older revision.
+	WaitingForAPIServerReason = "WaitingForAPIServer"
+	// WaitingForNodesReason: the Nodes in the message have no Machine, and are not known to be
+	// gone yet.
+	WaitingForNodesReason = "WaitingForNodes"
 )
 
 // Reasons of Deleting.

@@ -28,6 +28,8 @@ const (
 	TalosEtcdBackupKind = "TalosEtcdBackup"
 	// TalosEtcdBackupScheduleKind is the kind of a TalosEtcdBackupSchedule.
 	TalosEtcdBackupScheduleKind = "TalosEtcdBackupSchedule"
+	// TalosEtcdRestoreKind is the kind of a TalosEtcdRestore.
+	TalosEtcdRestoreKind = "TalosEtcdRestore"
 )
 
 func addKnownTypes(scheme *runtime.Scheme) error {
@@ -35,6 +37,7 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 		&TalosBackupStore{}, &TalosBackupStoreList{},
 		&TalosEtcdBackup{}, &TalosEtcdBackupList{},
 		&TalosEtcdBackupSchedule{}, &TalosEtcdBackupScheduleList{},
+		&TalosEtcdRestore{}, &TalosEtcdRestoreList{},
 	)
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 

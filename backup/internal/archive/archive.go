@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"os"
 	"path"
 	"time"
 
@@ -259,6 +260,17 @@ func (a *Archive) Restore(ctx context.Context, manifest *Manifest, snapshot io.W
 	defer func() { _ = stored.Close() }()
 
 	return pipeline.Decode(stored, snapshot, manifest.Data.sums(), identities...)
+}
+
+// Unpack writes the snapshot of a backup to a new file. It fails as Restore does.
+func (a *Archive) Unpack(ctx context.Context, manifest *Manifest, path string, identities ...age.Identity) (err error) {
+	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // G304: the caller knows the file.
+	if err != nil {
+		return fmt.Errorf("unpacking the snapshot: %w", err)
+	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+
+	return a.Restore(ctx, manifest, file, identities...)
 }
 
 // Secrets reads the machine secrets bundle of a backup. It fails as pipeline.Open does.

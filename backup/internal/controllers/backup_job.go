@@ -16,6 +16,7 @@ import (
 	"github.com/capi-talos/capi-talos/backup/internal/archive"
 	"github.com/capi-talos/capi-talos/backup/internal/metrics"
 	"github.com/capi-talos/capi-talos/backup/internal/store"
+	"github.com/capi-talos/capi-talos/backup/internal/stores"
 	"github.com/capi-talos/capi-talos/backup/internal/verify"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 )
@@ -85,11 +86,17 @@ type attempt struct {
 // in says where the backup is.
 func (a *attempt) in(s *backupScope) error {
 	a.draft.UID = s.backup.Annotations[backupv1.IDAnnotation]
-	cluster := archive.Cluster{Namespace: s.backup.Namespace, Name: s.backup.Spec.ClusterName, Identity: s.backup.Annotations[backupv1.ClusterIdentityAnnotation]}
 	var err error
-	a.archive, err = archive.Of(cluster, s.opened, s.opened.Prefix)
+	a.archive, err = archiveOf(s.backup, s.opened)
 
 	return err
+}
+
+// archiveOf is where a backup is in a store.
+func archiveOf(backup *backupv1.TalosEtcdBackup, opened *stores.Opened) (*archive.Archive, error) {
+	cluster := archive.Cluster{Namespace: backup.Namespace, Name: backup.Spec.ClusterName, Identity: backup.Annotations[backupv1.ClusterIdentityAnnotation]}
+
+	return archive.Of(cluster, opened, opened.Prefix)
 }
 
 // identityOf is the identity of a cluster, by the CA of its Talos API.

@@ -66,8 +66,13 @@ func (r *BackupReconciler) takeResult(ctx context.Context, s *backupScope) error
 
 // fail counts an attempt that has failed.
 func (s *backupScope) fail(now time.Time, err error) {
-	s.backup.Status.Failure = backupv1.BackupFailure{
-		Count: min(s.backup.Status.Failure.Count, math.MaxInt32-1) + 1, At: metav1.NewTime(now.Truncate(time.Second)), Message: condition.Cut(err.Error(), maxMessage),
+	s.backup.Status.Failure = failed(s.backup.Status.Failure, now, err)
+}
+
+// failed counts one more failure.
+func failed(before backupv1.BackupFailure, now time.Time, err error) backupv1.BackupFailure {
+	return backupv1.BackupFailure{
+		Count: min(before.Count, math.MaxInt32-1) + 1, At: metav1.NewTime(now.Truncate(time.Second)), Message: condition.Cut(err.Error(), maxMessage),
 	}
 }
 

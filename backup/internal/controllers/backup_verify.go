@@ -70,7 +70,7 @@ func (r *BackupReconciler) gatherVerification(ctx context.Context, s *backupScop
 		return true, nil
 	}
 	var err error
-	work.identities, err = r.Stores.Identities(ctx, s.store)
+	work.identities, err = r.Stores.Identities(ctx, s.store, "")
 	if invalid := (*stores.InvalidError)(nil); errors.As(err, &invalid) {
 		s.fail(r.Clock.Now(), err)
 		s.verified = condition.Unknown(backupv1.NoIdentityReason, invalid.Message)

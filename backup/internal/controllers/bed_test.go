@@ -44,6 +44,8 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/support/s3server"
 )
 
@@ -128,11 +130,11 @@ func newBedAt(t *testing.T, bucket string, key *age.X25519Identity, begin time.T
 		WithT: NewWithT(t), t: t, clock: clocktesting.NewFakeClock(begin), events: events.NewFakeRecorder(1000),
 		dialer: fake.NewDialer(), bucket: bucket, key: key, verifier: &fakeVerifier{},
 	}
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, backupv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, clusterv1.AddToScheme, backupv1.AddToScheme, controlplanev1.AddToScheme, infrav1.AddToScheme} {
 		b.Expect(add(scheme)).To(Succeed())
 	}
 	b.client = fakeclient.NewClientBuilder().WithScheme(scheme).
-		WithStatusSubresource(&backupv1.TalosBackupStore{}, &backupv1.TalosEtcdBackup{}, &backupv1.TalosEtcdBackupSchedule{}, &clusterv1.Cluster{}).
+		WithStatusSubresource(&backupv1.TalosBackupStore{}, &backupv1.TalosEtcdBackup{}, &backupv1.TalosEtcdBackupSchedule{}, &backupv1.TalosEtcdRestore{}, &clusterv1.Cluster{}).
 		WithInterceptorFuncs(interceptor.Funcs{Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
 			// As an API server does.
 			if object.GetUID() == "" {

@@ -28,6 +28,10 @@ const (
 	StepVerify Step = "Verify"
 	// StepDelete deletes it.
 	StepDelete Step = "Delete"
+	// StepCheckRestore makes the database of a backup, to see whether it can be restored.
+	StepCheckRestore Step = "CheckRestore"
+	// StepSend makes it, and sends a node the database.
+	StepSend Step = "Send"
 )
 
 // Metrics are those of a manager. It is a prometheus.Collector, and safe for concurrent
@@ -52,11 +56,11 @@ func New(jobs func() (running, waiting int)) *Metrics {
 	m := &Metrics{
 		attempts: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "capi_talos_backup_attempts_total",
-			Help: "Attempts to make, verify and delete backups, by step and result.",
+			Help: "Attempts to make, verify, delete, check and send backups, by step and result.",
 		}, []string{"step", "result"}),
 		durations: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "capi_talos_backup_attempt_duration_seconds",
-			Help: "How long attempts to make, verify and delete backups took.",
+			Help: "How long attempts to make, verify, delete, check and send backups took.",
 			// By default a backup is tried for an hour.
 			Buckets: []float64{.1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800, 3600},
 		}, []string{"step", "result"}),
@@ -89,7 +93,7 @@ func New(jobs func() (running, waiting int)) *Metrics {
 // beginAtZero shows what was not counted yet as 0: Prometheus sees no increase in a series
 // that begins with 1.
 func (m *Metrics) beginAtZero() {
-	for _, step := range []Step{StepBackUp, StepVerify, StepDelete} {
+	for _, step := range []Step{StepBackUp, StepVerify, StepDelete, StepCheckRestore, StepSend} {
 		for _, result := range []string{resultSucceeded, resultFailed} {
 			m.attempts.WithLabelValues(string(step), result)
 		}

@@ -21,13 +21,17 @@ func TestMetrics(t *testing.T) {
 	metrics.Checked("ClockSkew")
 	metrics.Pruned()
 	g.Expect(testutil.GatherAndCompare(registry, strings.NewReader(`
-# HELP capi_talos_backup_attempts_total Attempts to make, verify and delete backups, by step and result.
+# HELP capi_talos_backup_attempts_total Attempts to make, verify, delete, check and send backups, by step and result.
 # TYPE capi_talos_backup_attempts_total counter
 capi_talos_backup_attempts_total{result="failed",step="BackUp"} 1
+capi_talos_backup_attempts_total{result="failed",step="CheckRestore"} 0
 capi_talos_backup_attempts_total{result="failed",step="Delete"} 0
+capi_talos_backup_attempts_total{result="failed",step="Send"} 0
 capi_talos_backup_attempts_total{result="failed",step="Verify"} 0
 capi_talos_backup_attempts_total{result="succeeded",step="BackUp"} 1
+capi_talos_backup_attempts_total{result="succeeded",step="CheckRestore"} 0
 capi_talos_backup_attempts_total{result="succeeded",step="Delete"} 0
+capi_talos_backup_attempts_total{result="succeeded",step="Send"} 0
 capi_talos_backup_attempts_total{result="succeeded",step="Verify"} 0
 # HELP capi_talos_backup_jobs Jobs, each of which makes, verifies or deletes a backup: those that run, and backups that wait for one.
 # TYPE capi_talos_backup_jobs gauge

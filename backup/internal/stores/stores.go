@@ -2,6 +2,7 @@
 package stores
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -97,10 +98,11 @@ func (o *Opener) Open(ctx context.Context, of *backupv1.TalosBackupStore) (*Open
 	return opened, nil
 }
 
-// Identities reads the private keys with which the backups of a store are verified; none
-// where it names none. What its users must mend is an InvalidError.
-func (o *Opener) Identities(ctx context.Context, of *backupv1.TalosBackupStore) ([]age.Identity, error) {
-	name := of.Spec.IdentitySecretName
+// Identities reads the private keys in a Secret beside a store with which its backups are
+// read, or in that which the store names; none where it names none. What users must mend is an
+// InvalidError.
+func (o *Opener) Identities(ctx context.Context, of *backupv1.TalosBackupStore, name string) ([]age.Identity, error) {
+	name = cmp.Or(name, of.Spec.IdentitySecretName)
 	if name == "" {
 		return nil, nil
 	}

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 
 	"filippo.io/age"
@@ -71,7 +70,7 @@ func (v *Verifier) Verify(ctx context.Context, level backupv1.VerificationLevel,
 	}
 	defer leave()
 	snapshot := filepath.Join(folder, snapshotFile)
-	if err := unpack(ctx, snapshot, in, manifest, identities); err != nil {
+	if err := in.Unpack(ctx, manifest, snapshot, identities...); err != nil {
 		return nil, err
 	}
 	if err := in.CheckSecrets(ctx, manifest); err != nil {
@@ -87,17 +86,6 @@ func (v *Verifier) Verify(ctx context.Context, level backupv1.VerificationLevel,
 	}
 
 	return report, err
-}
-
-// unpack writes the snapshot to a file.
-func unpack(ctx context.Context, path string, in *archive.Archive, manifest *archive.Manifest, identities []age.Identity) (err error) {
-	file, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) //nolint:gosec // G304: it is in the scratch folder.
-	if err != nil {
-		return fmt.Errorf("unpacking the snapshot: %w", err)
-	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-
-	return in.Restore(ctx, manifest, file, identities...)
 }
 
 // serve restores the snapshot into a new etcd, and compares what that serves. It returns how

@@ -1,0 +1,368 @@
+package controllers
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/collections"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/backup/internal/restore"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+)
+
+// restoreView is what one reconcile knows about the machines of a restore that has begun.
+type restoreView struct {
+	bundle   *secrets.Bundle
+	machines []machine
+	hold     controlplanev1.RestoreRecord
+	facts    restore.Facts
+}
+
+func (v *restoreView) machine(name string) *machine {
+	for i := range v.machines {
+		if v.machines[i].Name == name {
+			return &v.machines[i]
+		}
+	}
+
+	return nil
+}
+
+// carryOn does the next step of a restore that has begun.
+func (r *RestoreReconciler) carryOn(ctx context.Context, s *restoreScope) error {
+	s.is(backupv1.CheckedCondition, condition.True(backupv1.CheckedReason, ""))
+	view, err := r.gatherView(ctx, s)
+	if err != nil || view == nil {
+		return err
+	}
+	if taken, err := r.takeSent(ctx, s, view); err != nil || taken {
+		return err
+	}
+	decision := restore.Next(view.facts)
+	s.tell(view, decision)
+	ctrl.LoggerFrom(ctx).V(3).Info("Decided", "step", decision.Step, "Machines", decision.Machines)
+
+	switch decision.Step {
+	case restore.WipeMachines:
+		return r.wipe(ctx, s, view, decision)
+	case restore.Send:
+		return r.send(ctx, s, view, decision)
+	case restore.Again:
+		return r.tryAgain(ctx, s, decision)
+	case restore.GiveUp:
+		return r.giveUp(ctx, s, decision)
+	case restore.RestartNode:
+		return r.restart(ctx, s, view, decision)
+	case restore.Finish:
+		return r.finish(ctx, s, view)
+	case restore.AwaitMachine, restore.AwaitDeletion, restore.AwaitWipe, restore.AwaitEtcd, restore.AwaitMembers, restore.AwaitRestart:
+	}
+
+	return nil
+}
+
+// gatherView looks at the machines of a restore that has begun, and holds the control plane
+// while it is not held.
+func (r *RestoreReconciler) gatherView(ctx context.Context, s *restoreScope) (*restoreView, error) {
+	view := &restoreView{}
+	var err error
+	if view.bundle, err = r.gatherBundle(ctx, s); err != nil || view.bundle == nil {
+		return nil, err
+	}
+	hold := holdOf(s.controlPlane)
+	if hold == nil {
+		hold = &controlplanev1.RestoreRecord{Restore: s.restore.Name}
+		if s.progress.Machine != "" {
+			hold.ID, hold.Machine = s.attemptID(), s.progress.Machine
+		}
+		if err := r.holdControlPlane(ctx, s, *hold); err != nil {
+			return nil, err
+		}
+	}
+	view.hold = *hold
+	if view.machines, err = r.gatherMachines(ctx, s); err != nil {
+		return nil, err
+	}
+	nodes, err := r.look(ctx, s, view.bundle, view.machines)
+	if err != nil {
+		return nil, err
+	}
+	view.facts = restore.Facts{Now: r.Clock.Now(), Attempt: s.progress.Attempt, SentAt: s.progress.SentAt.Time, CanWipe: true}
+	if hold.ID == s.attemptID() {
+		view.facts.Target = hold.Machine
+		intent := intentOf(s.controlPlane)
+		view.facts.Bootstrapped = intent != nil && intent.Restore == hold.ID && intent.Bootstrapped
+	}
+	for _, one := range view.machines {
+		facts := restore.Machine{Name: one.Name, Deleting: !one.DeletionTimestamp.IsZero(), Node: nodes.ByMachine[one.Name], Wipe: one.wipe(s.attemptID())}
+		view.facts.CanWipe = view.facts.CanWipe && one.infrastructure != nil
+		if s.isNewCluster() && s.progress.Attempt == 1 {
+			facts.Wipe = restore.WipeDone // It has never run.
+		}
+		if asked, found := s.progress.Restarts[one.Name]; found {
+			facts.Restart = &asked
+		}
+		view.facts.Machines = append(view.facts.Machines, facts)
+	}
+
+	return view, nil
+}
+
+// takeSent takes in that a node has the database, and reports whether that was all that can
+// be done now. It is written on the control plane, whose controller bootstraps etcd then;
+// from that moment on nobody is sent anything in this attempt.
+func (r *RestoreReconciler) takeSent(ctx context.Context, s *restoreScope, view *restoreView) (bool, error) {
+	if view.facts.Target != "" && s.progress.SentAt.IsZero() {
+		progress := *s.progress
+		progress.Machine, progress.SentAt = view.facts.Target, metav1.NewTime(r.Clock.Now().Truncate(time.Second))
+		if err := r.record(ctx, s, &progress); err != nil {
+			return true, err
+		}
+		view.facts.SentAt = progress.SentAt.Time
+	}
+	result := s.ended
+	if result == nil || view.facts.Target != "" || result.AttemptID != s.attemptID() {
+		return false, nil
+	}
+	if result.Err != nil {
+		s.fail(r.Clock.Now(), result.Err)
+		s.is(backupv1.MachinesWipedCondition, condition.True(backupv1.MachinesWipedReason, ""))
+		s.is(backupv1.EtcdRestoredCondition, condition.False(backupv1.SendingFailedReason, "Machine "+result.Machine+" could not be sent the snapshot: "+result.Err.Error()+"; it is tried again"))
+		r.Recorder.Eventf(s.restore, nil, corev1.EventTypeWarning, backupv1.SendingFailedReason, "Send", "%s", condition.Cut(result.Err.Error(), maxMessage))
+		return true, nil
+	}
+	if err := r.holdControlPlane(ctx, s, controlplanev1.RestoreRecord{Restore: s.restore.Name, ID: result.AttemptID, Machine: result.Machine}); err != nil {
+		return true, err
+	}
+	s.restore.Status.Failure = backupv1.BackupFailure{}
+	s.is(backupv1.MachinesWipedCondition, condition.True(backupv1.MachinesWipedReason, ""))
+	s.is(backupv1.EtcdRestoredCondition, condition.False(backupv1.WaitingForEtcdReason, "etcd is to come up on Machine "+result.Machine))
+	s.restore.Status.MachineName = result.Machine
+	s.again(time.Second)
+	r.Recorder.Eventf(s.restore, nil, corev1.EventTypeNormal, "SnapshotSent", "Send", "Machine %s has the snapshot, and restores etcd from it", result.Machine)
+
+	return true, nil
+}
+
+// wipe asks for machines to be wiped, each once in an attempt: what says so is written with
+// the wish.
+func (r *RestoreReconciler) wipe(ctx context.Context, s *restoreScope, view *restoreView, decision restore.Decision) error {
+	for _, name := range decision.Machines {
+		its := view.machine(name).infrastructure
+		if its == nil {
+			s.is(backupv1.MachinesWipedCondition, condition.False(backupv1.InfrastructureUnsupportedReason, "Machine "+name+" has no TalosMachine, and cannot be wiped; delete the Cluster, and begin anew"))
+			return nil
+		}
+		err := annotate(ctx, r.Client, its, map[string]string{
+			infrav1.ReprovisionAnnotation: infrav1.ReprovisionDespiteOthers, backupv1.WipedForAnnotation: s.attemptID(),
+		})
+		if err != nil {
+			return err
+		}
+		ctrl.LoggerFrom(ctx).Info("Asked for a machine to be wiped", "TalosMachine", its.Name, "attempt", s.progress.Attempt)
+		r.Recorder.Eventf(s.restore, nil, corev1.EventTypeNormal, backupv1.WipingReason, "Wipe", "The machine of Machine %s is wiped, and gets its configuration again", name)
+	}
+
+	return nil
+}
+
+// send starts the job that sends a node the database.
+func (r *RestoreReconciler) send(ctx context.Context, s *restoreScope, view *restoreView, decision restore.Decision) error {
+	work, err := r.workOf(ctx, s)
+	if err != nil || work == nil {
+		return err
+	}
+	to, id := view.machine(decision.Machines[0]).Machine, s.attemptID()
+	admin, err := r.certificates.For(client.ObjectKeyFromObject(s.cluster), view.bundle, secrets.RoleAdmin)
+	if err != nil {
+		return fmt.Errorf("making a client certificate: %w", err)
+	}
+	work.send = func(ctx context.Context, database io.Reader) error { return r.sendTo(ctx, to, admin, database) }
+	r.start(s, work, func(result *RestoreResult) { result.AttemptID, result.Machine = id, to.Name })
+
+	return nil
+}
+
+// sendTo sends the node of a Machine the database, unless its etcd has data.
+func (r *RestoreReconciler) sendTo(ctx context.Context, to *clusterv1.Machine, admin talosclient.Credentials, database io.Reader) error {
+	node, err := restore.Reach(ctx, r.Dialer, admin, to)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = node.Close() }()
+	hasData, err := node.EtcdDataExists(ctx)
+	if err != nil {
+		return err
+	}
+	if hasData {
+		return fmt.Errorf("sending the snapshot: %w", talosclient.ErrAlreadyBootstrapped)
+	}
+
+	return node.EtcdRecover(ctx, database)
+}
+
+// tryAgain begins another attempt. The control plane is told first that no node has a
+// snapshot.
+func (r *RestoreReconciler) tryAgain(ctx context.Context, s *restoreScope, decision restore.Decision) error {
+	if err := r.holdControlPlane(ctx, s, controlplanev1.RestoreRecord{Restore: s.restore.Name}); err != nil {
+		return err
+	}
+	if err := r.record(ctx, s, &backupv1.RestoreProgress{Attempt: s.progress.Attempt + 1, Revision: s.progress.Revision}); err != nil {
+		return err
+	}
+	r.Recorder.Eventf(s.restore, nil, corev1.EventTypeWarning, "AttemptFailed", "Restore", "%s; all machines are wiped once more", decision.Failure)
+
+	return nil
+}
+
+// giveUp ends the restore, and lets the control plane go, which waits for a person then.
+func (r *RestoreReconciler) giveUp(ctx context.Context, s *restoreScope, decision restore.Decision) error {
+	message := decision.Failure + "; make another TalosEtcdRestore"
+	s.is(backupv1.EtcdRestoredCondition, condition.False(backupv1.FailedReason, message))
+	r.Recorder.Eventf(s.restore, nil, corev1.EventTypeWarning, backupv1.FailedReason, "Restore", "%s", message)
+
+	return r.end(ctx, s, outcomeFailed)
+}
+
+// restart restarts the node of a Machine. What its etcd was before is recorded first.
+func (r *RestoreReconciler) restart(ctx context.Context, s *restoreScope, view *restoreView, decision restore.Decision) error {
+	one := view.machine(decision.Machines[0])
+	operator, err := r.certificates.For(client.ObjectKeyFromObject(s.cluster), view.bundle, secrets.RoleOperator)
+	if err != nil {
+		return fmt.Errorf("making a client certificate: %w", err)
+	}
+	node, err := restore.Reach(ctx, r.Dialer, operator, one.Machine)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = node.Close() }()
+	progress := *s.progress
+	progress.Restarts = maps.Clone(progress.Restarts)
+	if progress.Restarts == nil {
+		progress.Restarts = map[string]backupv1.RestoreRestart{}
+	}
+	var before time.Time
+	for _, facts := range view.facts.Machines {
+		if facts.Name == one.Name && facts.Node != nil {
+			before = facts.Node.EtcdStarted
+		}
+	}
+	if asked, found := progress.Restarts[one.Name]; found {
+		before = asked.EtcdStarted.Time
+	}
+	progress.Restarts[one.Name] = backupv1.RestoreRestart{EtcdStarted: metav1.NewMicroTime(before), At: metav1.NewTime(r.Clock.Now().Truncate(time.Second))}
+	if err := r.record(ctx, s, &progress); err != nil {
+		return err
+	}
+	if err := node.Restart(ctx); err != nil {
+		return fmt.Errorf("restarting the node of Machine %s: %w", one.Name, err)
+	}
+	r.Recorder.Eventf(s.restore, nil, corev1.EventTypeNormal, backupv1.RestartingReason, "Restart", "The node of Machine %s restarts, to see that its etcd comes back", one.Name)
+
+	return nil
+}
+
+// finish sees that the API server serves what was restored, deletes the Nodes that are no
+// more, and lets the control plane go.
+func (r *RestoreReconciler) finish(ctx context.Context, s *restoreScope, view *restoreView) error {
+	cluster := client.ObjectKeyFromObject(s.cluster)
+	waits := func(reason, message string) { s.is(backupv1.NodesRestartedCondition, condition.False(reason, message)) }
+	revision, err := r.Workload.Revision(ctx, cluster)
+	switch {
+	case err != nil:
+		waits(backupv1.WaitingForAPIServerReason, "the API server of the cluster does not answer: "+err.Error())
+		return nil
+	case revision < s.progress.Revision:
+		waits(backupv1.WaitingForAPIServerReason, "the API server of the cluster tells a revision before that of the backup")
+		return nil
+	}
+	machines, err := collections.GetFilteredMachinesForCluster(ctx, r.APIReader, s.cluster)
+	if err != nil {
+		return fmt.Errorf("listing the Machines: %w", err)
+	}
+	left, err := r.Workload.DeleteNodesWithout(ctx, cluster, machines.UnsortedList())
+	if err != nil {
+		return err
+	}
+	if len(left) > 0 {
+		waits(backupv1.WaitingForNodesReason, "Nodes without a Machine seem to be ready still: "+condition.Cut(fmt.Sprint(left), maxMessage/2))
+		return nil
+	}
+	s.complete()
+	s.restore.Status.CompletedAt = metav1.NewTime(r.Clock.Now().Truncate(time.Second))
+	ctrl.LoggerFrom(ctx).Info("Restored etcd", "revision", revision, "attempts", s.progress.Attempt)
+	r.Recorder.Eventf(s.restore, nil, corev1.EventTypeNormal, "Restored", "Restore", "The etcd of Cluster %s is restored: %d members have it, also after a restart", s.cluster.Name, len(view.machines))
+
+	return r.end(ctx, s, outcomeCompleted)
+}
+
+// holdOf is the record of the restore that holds a control plane; nil when none does.
+func holdOf(controlPlane *metav1.PartialObjectMetadata) *controlplanev1.RestoreRecord {
+	return recordIn[controlplanev1.RestoreRecord](controlPlane, controlplanev1.RestoreInProgressAnnotation)
+}
+
+// intentOf is where the etcd of a control plane was bootstrapped; nil when that is not known.
+func intentOf(controlPlane *metav1.PartialObjectMetadata) *controlplanev1.BootstrapIntent {
+	return recordIn[controlplanev1.BootstrapIntent](controlPlane, controlplanev1.BootstrapIntentAnnotation)
+}
+
+func recordIn[T any](object metav1.Object, annotation string) *T {
+	record := new(T)
+	if err := json.Unmarshal([]byte(object.GetAnnotations()[annotation]), record); err != nil {
+		return nil
+	}
+
+	return record
+}
+
+// holdControlPlane writes the record by which the control plane is held.
+func (r *RestoreReconciler) holdControlPlane(ctx context.Context, s *restoreScope, record controlplanev1.RestoreRecord) error {
+	value, err := json.Marshal(record)
+	if err != nil {
+		return fmt.Errorf("encoding the record of the restore: %w", err)
+	}
+
+	return annotate(ctx, r.Client, s.controlPlane, map[string]string{controlplanev1.RestoreInProgressAnnotation: string(value)})
+}
+
+// letControlPlaneGo takes the record away, if it is of this restore. A cluster that is new has
+// the manifests of Talos applied once more, because those of the old one name its endpoint.
+func (r *RestoreReconciler) letControlPlaneGo(ctx context.Context, s *restoreScope) error {
+	if err := r.gatherControlPlane(ctx, s); err != nil {
+		return err
+	}
+	if s.controlPlane == nil {
+		return nil
+	}
+	if record := holdOf(s.controlPlane); record == nil || record.Restore != s.restore.Name {
+		return nil
+	}
+	err := objects.Change(ctx, r.Client, s.controlPlane, func(controlPlane *metav1.PartialObjectMetadata) {
+		annotations := maps.Clone(controlPlane.Annotations)
+		delete(annotations, controlplanev1.RestoreInProgressAnnotation)
+		if s.isNewCluster() && s.outcome() == outcomeCompleted {
+			annotations[controlplanev1.ManifestsAnnotation] = "restored"
+		}
+		controlPlane.Annotations = annotations
+	})
+	if err != nil {
+		return fmt.Errorf("letting the TalosControlPlane go: %w", err)
+	}
+
+	return nil
+}

@@ -1,0 +1,122 @@
+package restore
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/capimachine"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+)
+
+// etcdService is the service of Talos that runs etcd, and stateFailed its state when that
+// cannot be started, or not be restored.
+const (
+	etcdService = "etcd"
+	stateFailed = "Failed"
+)
+
+// Node is what the node of a Machine says.
+type Node struct {
+	// HasData reports whether its etcd has data.
+	HasData bool
+	// EtcdFailed reports whether its service etcd has failed, and EtcdMessage is what Talos
+	// says about it.
+	EtcdFailed  bool
+	EtcdMessage string
+	// EtcdStarted is when that was started last, by the clock of the node.
+	EtcdStarted time.Time
+	// EtcdVersion is the version of etcd that it runs, or will run; empty when that is not
+	// known.
+	EtcdVersion string
+	// Votes reports whether its member votes, and follows the leader.
+	Votes bool
+
+	view *etcd.View
+}
+
+// Nodes are the nodes of the control plane of a cluster.
+type Nodes struct {
+	// ByMachine are the nodes that answer, by the names of their Machines.
+	ByMachine map[string]*Node
+	// HasQuorum reports whether the members that answer are a majority.
+	HasQuorum bool
+}
+
+// Look asks the nodes of all Machines at the same time.
+func Look(ctx context.Context, dialer talosclient.Dialer, reader talosclient.Credentials, machines []*clusterv1.Machine) Nodes {
+	var (
+		mu    sync.Mutex
+		group sync.WaitGroup
+		found = Nodes{ByMachine: map[string]*Node{}}
+	)
+	for _, machine := range machines {
+		if !capimachine.IsProvisioned(machine) {
+			continue
+		}
+		group.Go(func() {
+			node, err := look(ctx, dialer, reader, machine)
+			if err != nil {
+				return // A node that is being wiped does not answer.
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			found.ByMachine[machine.Name] = node
+		})
+	}
+	group.Wait()
+	found.judge()
+
+	return found
+}
+
+// judge says which members vote.
+func (n *Nodes) judge() {
+	var views []etcd.View
+	for _, node := range n.ByMachine {
+		if node.view != nil {
+			views = append(views, *node.view)
+		}
+	}
+	health := etcd.Judge(views)
+	n.HasQuorum = health.HasQuorum()
+	for _, node := range n.ByMachine {
+		node.Votes = node.view != nil && n.HasQuorum && health.Answers(node.view.Self)
+	}
+}
+
+// Reach opens a connection to the node of a Machine.
+func Reach(ctx context.Context, dialer talosclient.Dialer, credentials talosclient.Credentials, machine *clusterv1.Machine) (*talosclient.Reached, error) {
+	return talosclient.Reach(ctx, dialer, credentials, talosclient.Target{Addresses: capimachine.Addresses(machine), Hostname: machine.Name})
+}
+
+func look(ctx context.Context, dialer talosclient.Dialer, reader talosclient.Credentials, machine *clusterv1.Machine) (*Node, error) {
+	reached, err := Reach(ctx, dialer, reader, machine)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = reached.Close() }()
+	found := &Node{EtcdVersion: reached.Etcd.Version}
+	if found.HasData, err = reached.EtcdDataExists(ctx); err != nil {
+		return nil, err
+	}
+	services, err := reached.Services(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, service := range services {
+		if service.ID == etcdService {
+			found.EtcdFailed, found.EtcdMessage, found.EtcdStarted = service.State == stateFailed, service.LastMessage, service.Started
+		}
+	}
+	if !found.HasData {
+		return found, nil
+	}
+	// A member that does not answer is no voter.
+	found.view, _ = etcd.Look(ctx, reached)
+
+	return found, nil
+}
