@@ -60,6 +60,7 @@ func wantKinds() map[string]wantKind {
 		"TalosBackupStore":          {folder: "backup", group: backupGroup, version: "v1alpha1", shortName: "tbs", status: true, inventory: true},
 		"TalosEtcdBackup":           {folder: "backup", group: backupGroup, version: "v1alpha1", shortName: "teb", status: true, inventory: true},
 		"TalosEtcdBackupSchedule":   {folder: "backup", group: backupGroup, version: "v1alpha1", shortName: "tebs", status: true, inventory: true},
+		"TalosEtcdRestore":          {folder: "backup", group: backupGroup, version: "v1alpha1", shortName: "ter", status: true, inventory: true},
 	}
 }
 

@@ -61,6 +61,14 @@ func scheduleOf(change func(*backupv1.TalosEtcdBackupSchedule)) client.Object {
 	return made
 }
 
+func restoreOf(change func(*backupv1.TalosEtcdRestoreSpec)) client.Object {
+	made := &backupv1.TalosEtcdRestore{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "demo"}}
+	made.Spec = backupv1.TalosEtcdRestoreSpec{ClusterName: "prod", BackupName: "nightly", Confirm: "prod"}
+	change(&made.Spec)
+
+	return made
+}
+
 // TestWhatTheKindsRefuse: with words that name the way out.
 func TestWhatTheKindsRefuse(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -105,17 +113,78 @@ func TestWhatTheKindsRefuse(t *testing.T) {
 		}), message: "and not both"},
 		"a schedule that is not one time": {object: scheduleOf(func(s *backupv1.TalosEtcdBackupSchedule) { s.Spec.Schedule = "* *" }), message: "spec.schedule"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
-			err := management.Create(t.Context(), tt.object, client.DryRunAll)
-			if tt.message == "" {
-				g.Expect(err).NotTo(HaveOccurred())
-				return
-			}
-			g.Expect(err).To(MatchError(ContainSubstring(tt.message)))
-			g.Expect(err.Error()).NotTo(ContainSubstring("AGE-SECRET-KEY"))
-		})
+		t.Run(name, func(t *testing.T) { expectRefused(t, tt.object, tt.message) })
 	}
+}
+
+// TestWhatARestoreIsRefusedFor: nothing is wiped of which the name is not given twice.
+func TestWhatARestoreIsRefusedFor(t *testing.T) {
+	const (
+		unconfirmed = "spec.confirm: Required value: confirm must be the name of the Cluster: all of its control plane machines are wiped"
+		unsupported = "Unsupported value"
+	)
+	for name, tt := range map[string]struct {
+		change  func(*backupv1.TalosEtcdRestoreSpec)
+		message string
+	}{
+		"in place": {func(*backupv1.TalosEtcdRestoreSpec) {}, ""},
+		"in place, and that is said": {func(s *backupv1.TalosEtcdRestoreSpec) {
+			s.Mode, s.QuorumPolicy = backupv1.RestoreInPlace, backupv1.QuorumDiscard
+		}, ""},
+		"without the name once more":  {func(s *backupv1.TalosEtcdRestoreSpec) { s.Confirm = "" }, unconfirmed},
+		"the same, and that is said":  {func(s *backupv1.TalosEtcdRestoreSpec) { s.Mode, s.Confirm = backupv1.RestoreInPlace, "" }, unconfirmed},
+		"with another name":           {func(s *backupv1.TalosEtcdRestoreSpec) { s.Confirm = "production" }, unconfirmed},
+		"with the name in capitals":   {func(s *backupv1.TalosEtcdRestoreSpec) { s.Confirm = "PROD" }, unconfirmed},
+		"a new cluster":               {func(s *backupv1.TalosEtcdRestoreSpec) { s.Mode, s.Confirm = backupv1.RestoreNewCluster, "" }, ""},
+		"a new cluster, confirmed":    {func(s *backupv1.TalosEtcdRestoreSpec) { s.Mode = backupv1.RestoreNewCluster }, ""},
+		"a private key that is named": {func(s *backupv1.TalosEtcdRestoreSpec) { s.IdentitySecretName = "age" }, ""},
+		"another mode":                {func(s *backupv1.TalosEtcdRestoreSpec) { s.Mode = "Elsewhere" }, "spec.mode: " + unsupported},
+		"another policy":              {func(s *backupv1.TalosEtcdRestoreSpec) { s.QuorumPolicy = "Ask" }, "spec.quorumPolicy: " + unsupported},
+		"of no cluster":               {func(s *backupv1.TalosEtcdRestoreSpec) { s.ClusterName, s.Confirm = "", "" }, "spec.clusterName"},
+		"from no backup":              {func(s *backupv1.TalosEtcdRestoreSpec) { s.BackupName = "" }, "spec.backupName"},
+		"of a cluster with a long name": {func(s *backupv1.TalosEtcdRestoreSpec) {
+			s.ClusterName = strings.Repeat("x", 64)
+			s.Confirm = s.ClusterName
+		}, "spec.clusterName"},
+	} {
+		t.Run(name, func(t *testing.T) { expectRefused(t, restoreOf(tt.change), tt.message) })
+	}
+}
+
+// TestARestoreIsCarriedOutOnce: nothing of it can be changed, not even what was left out.
+func TestARestoreIsCarriedOutOnce(t *testing.T) {
+	g := NewWithT(t)
+	made := restoreOf(func(*backupv1.TalosEtcdRestoreSpec) {}).(*backupv1.TalosEtcdRestore) //nolint:forcetypeassert // It is one.
+	made.Name = "kept"
+	g.Expect(management.Create(t.Context(), made)).To(Succeed())
+	for name, change := range map[string]func(*backupv1.TalosEtcdRestoreSpec){
+		"cluster":  func(s *backupv1.TalosEtcdRestoreSpec) { s.ClusterName, s.Confirm = "other", "other" },
+		"backup":   func(s *backupv1.TalosEtcdRestoreSpec) { s.BackupName = "other" },
+		"mode":     func(s *backupv1.TalosEtcdRestoreSpec) { s.Mode = backupv1.RestoreNewCluster },
+		"default":  func(s *backupv1.TalosEtcdRestoreSpec) { s.Mode = backupv1.RestoreInPlace },
+		"policy":   func(s *backupv1.TalosEtcdRestoreSpec) { s.QuorumPolicy = backupv1.QuorumDiscard },
+		"identity": func(s *backupv1.TalosEtcdRestoreSpec) { s.IdentitySecretName = "age" },
+	} {
+		changed := made.DeepCopy()
+		change(&changed.Spec)
+		g.Expect(management.Update(t.Context(), changed)).To(MatchError(ContainSubstring("immutable: make another TalosEtcdRestore")), name)
+	}
+	changed := made.DeepCopy()
+	changed.Annotations = map[string]string{backupv1.OutcomeAnnotation: "Failed"}
+	g.Expect(management.Update(t.Context(), changed)).To(Succeed())
+}
+
+// expectRefused says that an object is refused with words; without words it is accepted.
+func expectRefused(t *testing.T, object client.Object, message string) {
+	t.Helper()
+	g := NewWithT(t)
+	err := management.Create(t.Context(), object, client.DryRunAll)
+	if message == "" {
+		g.Expect(err).NotTo(HaveOccurred())
+		return
+	}
+	g.Expect(err).To(MatchError(ContainSubstring(message)))
+	g.Expect(err.Error()).NotTo(ContainSubstring("AGE-SECRET-KEY"))
 }
 
 // TestABackupIsMadeOnce: but for what becomes of its data, nothing of it can be changed.

@@ -18,7 +18,7 @@ func TestSamplesAreAccepted(t *testing.T) {
 	g := NewWithT(t)
 	files, err := filepath.Glob("../../../config/samples/backup/talos*.yaml")
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(files).To(HaveLen(3))
+	g.Expect(files).To(HaveLen(5))
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			g, sample := NewWithT(t), &unstructured.Unstructured{}

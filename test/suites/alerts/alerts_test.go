@@ -59,7 +59,7 @@ func metrics(g Gomega) map[string][]string {
 		labels = append(labels, "name", "namespace", "uid", "cluster_name")
 		kinds := []string{
 			"talosconfig", "taloscontrolplane", "taloscluster", "talosmachine", "taloshost", "talosclusteraddon", "talosclusteraddonrelease",
-			"talosbackupstore", "talosetcdbackup", "talosetcdbackupschedule",
+			"talosbackupstore", "talosetcdbackup", "talosetcdbackupschedule", "talosetcdrestore",
 		}
 		for _, kind := range kinds {
 			known[strings.Replace(match[1], "<kind>", kind, 1)] = labels
