@@ -53,7 +53,7 @@ func moduleFolders(t *testing.T) []string {
 // that people find out what is wrong, or what to do.
 var pagesForUsers = []string{
 	"access.md", "airgap.md", "backups.md", "cni.md", "maintenance.md", "network.md", "troubleshooting.md", "upgrade.md",
-	"kinds/talosbackupstore.md", "kinds/talosetcdbackup.md", "kinds/talosetcdbackupschedule.md",
+	"kinds/talosbackupstore.md", "kinds/talosetcdbackup.md", "kinds/talosetcdbackupschedule.md", "kinds/talosetcdrestore.md",
 }
 
 // TestPagesNameOnlyWhatExists: each condition, reason, event, annotation, metric and
@@ -89,13 +89,14 @@ func TestTroubleshootingNamesWhatNeedsSomebody(t *testing.T) {
 	page := readAll(g, "troubleshooting.md")
 	for _, kind := range []string{
 		"TalosHost", "TalosMachine", "TalosConfig", "TalosCluster", "TalosControlPlane", "TalosClusterAddon", "TalosClusterAddonRelease",
-		"TalosBackupStore", "TalosEtcdBackup", "TalosEtcdBackupSchedule",
+		"TalosBackupStore", "TalosEtcdBackup", "TalosEtcdBackupSchedule", "TalosEtcdRestore",
 	} {
 		g.Expect(page).To(ContainSubstring("| "+kind+" |"), "which conditions tell most")
 	}
 	for _, runBook := range []string{
 		"hosts.md#a-host-is-in-error", "hosts.md#a-host-is-not-claimed", "container.md#run-book", "kinds/taloscontrolplane.md#run-book", "metrics.md#alerts", "move.md#a-move-that-was-interrupted", "upgrade.md#it-stands-still",
 		"kinds/talosbackupstore.md#conditions", "kinds/talosetcdbackup.md#conditions", "kinds/talosetcdbackupschedule.md#conditions",
+		"kinds/talosetcdrestore.md#conditions", "kinds/talosetcdrestore.md#run-book",
 	} {
 		g.Expect(page).To(ContainSubstring("(" + runBook + ")"))
 	}

@@ -54,7 +54,7 @@ func TestTroubleshootingNamesEachReasonOfAddons(t *testing.T) {
 // store, finds its cause and what to do in a row of a table.
 func TestPagesOfKindsNameEachReasonOfBackups(t *testing.T) {
 	g := NewWithT(t)
-	rows := strings.Join(regexp.MustCompile(`(?m)^\|.*$`).FindAllString(readAll(g, "kinds/talosbackupstore.md", "kinds/talosetcdbackup.md", "kinds/talosetcdbackupschedule.md"), -1), "\n")
+	rows := strings.Join(regexp.MustCompile(`(?m)^\|.*$`).FindAllString(readAll(g, "kinds/talosbackupstore.md", "kinds/talosetcdbackup.md", "kinds/talosetcdbackupschedule.md", "kinds/talosetcdrestore.md"), -1), "\n")
 	ofServers, err := os.ReadFile("../backup/internal/store/errors.go")
 	g.Expect(err).NotTo(HaveOccurred())
 	servers := found(`(?m)^\t\w+ Reason = "([A-Z]\w+)"$`, string(ofServers))
