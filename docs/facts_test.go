@@ -50,6 +50,8 @@ func TestFiguresOnPagesAreThoseOfTheCode(t *testing.T) {
 		"when a backup is tried no more":    {"docs/backups.md", "until `timeoutSeconds` \\((\\d+)\\) are over", "backup/api/v1alpha1/talosetcdbackup_types.go", `DefaultBackupTimeoutSeconds = int32\((\d+)\)`},
 		"how often a store is checked":      {"docs/backups.md", "With `checkIntervalSeconds: (\\d+)`", "backup/api/v1alpha1/talosbackupstore_types.go", `DefaultCheckIntervalSeconds = int32\((\d+)\)`},
 		"how many backups are made at once": {sizing, "With `--max-backups=(\\d+)`", "backup/setup/setup.go", `DefaultMaxBackups += (\d+)`},
+		"how long etcd may take to restore": {"docs/kinds/talosetcdrestore.md", `does not come up within (\d+) minutes`, "backup/internal/restore/next.go", `recoveryTime = (\d+) \* time\.Minute`},
+		"the room that a restore needs":     {"docs/kinds/talosetcdrestore.md", `twice the size of the database and (\d+) MiB`, "backup/internal/restore/database.go", `logBytes = (\d+) << 20`},
 		"the size of gzipped user data":     {release, `\(about (\d+) kB gzipped`, "docs/container.md", `about (\d+) kB gzipped`},
 	} {
 		t.Run(name, func(t *testing.T) {
