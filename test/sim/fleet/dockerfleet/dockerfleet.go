@@ -281,6 +281,29 @@ func (f *Fleet) Restart(ctx context.Context, host fleet.Host) error {
 	return nil
 }
 
+// SpoilEtcd overwrites the database of etcd on a machine, past Talos, and restarts the machine:
+// its etcd never comes up with that.
+func (f *Fleet) SpoilEtcd(ctx context.Context, host fleet.Host) error {
+	m := f.machine(host)
+	if m == nil {
+		return fmt.Errorf("machine %s is not of this fleet", host.Name)
+	}
+	folder, err := os.MkdirTemp("", "fleet-")
+	if err != nil {
+		return fmt.Errorf("spoiling etcd on machine %s: %w", host.Name, err)
+	}
+	defer func() { _ = os.RemoveAll(folder) }()
+	spoilt := filepath.Join(folder, "db")
+	if err := os.WriteFile(spoilt, []byte("no database"), 0o600); err != nil {
+		return fmt.Errorf("spoiling etcd on machine %s: %w", host.Name, err)
+	}
+	if _, err := m.docker(ctx, "cp", spoilt, m.container+":"+etcdDatabase); err != nil {
+		return fmt.Errorf("spoiling etcd on machine %s: %w", host.Name, err)
+	}
+	m.note("has lost its etcd")
+	return f.Restart(ctx, host)
+}
+
 // Destroy implements fleet.Fleet: the container goes with its volumes.
 func (f *Fleet) Destroy(ctx context.Context, host fleet.Host) error {
 	m := f.machine(host)

@@ -28,6 +28,8 @@ const (
 	keptConsole = 256 << 10
 	// cniFile is where the machine finds its network of Pods.
 	cniFolder, cniFile = "/etc/cni/net.d", "10-fleet.conflist"
+	// etcdDatabase is where a machine keeps the database of etcd.
+	etcdDatabase = "/var/lib/etcd/member/snap/db"
 )
 
 // machine is a container that plays a machine.
