@@ -137,7 +137,8 @@ const (
 	VerificationFailedReason = "VerificationFailed"
 )
 
-// Reasons of Checked, beside those of Verified, of a store, and Failed.
+// Reasons of Checked, beside WaitingForCluster, WaitingForStore, and those of Verified and of a
+// store; and Failed.
 const (
 	// CheckedReason: the backup can be restored.
 	CheckedReason = "Checked"
@@ -146,7 +147,8 @@ const (
 	// WaitingForBackupReason: the backup is not there, or not complete.
 	WaitingForBackupReason = "WaitingForBackup"
 	// WaitingForControlPlaneReason: another restore holds the control plane, or the control
-	// plane of a new cluster was not created with the annotation.
+	// plane of a new cluster is not there yet, or was not created with the annotation, or has
+	// no Machine yet.
 	WaitingForControlPlaneReason = "WaitingForControlPlane"
 	// QuorumPresentReason: etcd has its quorum, and quorumPolicy does not discard that.
 	QuorumPresentReason = "QuorumPresent"

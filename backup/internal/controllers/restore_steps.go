@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -225,6 +226,7 @@ func (r *RestoreReconciler) tryAgain(ctx context.Context, s *restoreScope, decis
 	if err := r.record(ctx, s, &backupv1.RestoreProgress{Attempt: s.progress.Attempt + 1, Revision: s.progress.Revision}); err != nil {
 		return err
 	}
+	s.fail(r.Clock.Now(), errors.New(decision.Failure))
 	r.Recorder.Eventf(s.restore, nil, corev1.EventTypeWarning, "AttemptFailed", "Restore", "%s; all machines are wiped once more", decision.Failure)
 
 	return nil
