@@ -111,7 +111,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	}
 	restores := &controllers.RestoreReconciler{
 		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), SecretCachingClient: options.SecretCachingClient, Stores: opener, Dialer: options.Dialer,
-		Maker: &restore.Maker{Scratch: space, Programs: programs}, Workload: &restore.Workload{Live: mgr.GetAPIReader(), Clock: options.Clock},
+		Maker: &restore.Maker{Scratch: space, Programs: programs}, Workload: &restore.Workload{Live: mgr.GetAPIReader()},
 		Jobs:    jobs.New[metrics.Step, controllers.RestoreResult](ctx, jobs.Limits{Total: options.MaxBackups, PerCluster: 1}),
 		Metrics: counts, Clock: options.Clock, Random: options.Random,
 		Recorder: reconciliation.NewEventRecorder(mgr, "talosetcdrestore-controller"), WatchFilterValue: options.WatchFilterValue,

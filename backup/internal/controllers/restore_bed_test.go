@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -44,6 +45,9 @@ type restoreBed struct {
 	// wipes counts how often each machine was wiped, and offences are what must never be.
 	wipes    map[string]int
 	offences []string
+	// touching guards touched, which counts the changes of others.
+	touching sync.Mutex
+	touched  int
 	// fails is how often etcd cannot be restored from a database.
 	fails int
 }
@@ -100,11 +104,28 @@ func (b *restoreBed) startRestores() {
 	b.maker.life = b.life
 	mortalClient := b.life.Client(b.client.(client.WithWatch)) //nolint:forcetypeassert // It is a fake.
 	b.restores = &RestoreReconciler{
-		Client: mortalClient, APIReader: mortalClient, SecretCachingClient: mortalClient, Stores: b.backups.Stores, Dialer: &mortalDialer{Dialer: b.dialer, life: b.life},
+		Client: mortalClient, APIReader: mortalClient, SecretCachingClient: mortalClient, Stores: b.backups.Stores, Dialer: &mortalDialer{Dialer: b.dialer, life: b.life, meanwhile: b.touch},
 		Maker: b.maker, Workload: b.workload, Jobs: jobs.New[metrics.Step, RestoreResult](b.t.Context(), jobs.Limits{Total: 10, PerCluster: 1}),
 		Metrics: b.metrics, Clock: b.clock, Random: requeue.SharedRandom{}, Recorder: b.events,
 	}
 	b.restores.init()
+}
+
+// touch changes what other controllers write all the time.
+func (b *restoreBed) touch() {
+	b.touching.Lock()
+	defer b.touching.Unlock()
+	objects := []client.Object{b.theControlPlane()}
+	for i := range b.nodes {
+		its := &infrav1.TalosMachine{}
+		b.Expect(b.client.Get(b.t.Context(), client.ObjectKey{Namespace: namespace, Name: fmt.Sprintf("cp-%d", i)}, its)).To(Succeed())
+		objects = append(objects, its)
+	}
+	b.touched++
+	for _, object := range objects {
+		object.SetLabels(map[string]string{"touched": fmt.Sprint(b.touched)})
+		b.Expect(b.client.Update(b.t.Context(), object)).To(Succeed())
+	}
 }
 
 // fakeMaker makes a database of any backup: package restore shows it with the programs of etcd.
@@ -144,7 +165,7 @@ func (w *fakeWorkload) Revision(context.Context, client.ObjectKey) (int64, error
 	return w.revision, w.err
 }
 
-func (w *fakeWorkload) DeleteNodesWithout(context.Context, client.ObjectKey, []*clusterv1.Machine) ([]string, error) {
+func (w *fakeWorkload) DeleteNodesWithout(context.Context, client.ObjectKey, []*clusterv1.Machine, time.Time) ([]string, error) {
 	return w.nodes, w.err
 }
 
@@ -153,9 +174,12 @@ type mortalDialer struct {
 	*fake.Dialer
 
 	life *mortal.Life
+	// meanwhile is what others do while nodes are asked.
+	meanwhile func()
 }
 
 func (d *mortalDialer) Secure(ctx context.Context, address string, creds talosclient.Credentials) (talosclient.Node, error) {
+	d.meanwhile()
 	node, err := d.Dialer.Secure(ctx, address, creds)
 
 	return &mortalNode{Node: node, life: d.life}, err

@@ -49,7 +49,7 @@ const restoreInterval = 5 * time.Second
 // Workload is what the API server of a cluster is asked for. See restore.Workload.
 type Workload interface {
 	Revision(ctx context.Context, cluster client.ObjectKey) (int64, error)
-	DeleteNodesWithout(ctx context.Context, cluster client.ObjectKey, machines []*clusterv1.Machine) (waiting []string, err error)
+	DeleteNodesWithout(ctx context.Context, cluster client.ObjectKey, machines []*clusterv1.Machine, since time.Time) (waiting []string, err error)
 }
 
 // DatabaseMaker makes the databases that nodes are sent. See restore.Maker.

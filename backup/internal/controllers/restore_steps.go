@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"reflect"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -169,6 +170,13 @@ func (r *RestoreReconciler) wipe(ctx context.Context, s *restoreScope, view *res
 			s.is(backupv1.MachinesWipedCondition, condition.False(backupv1.InfrastructureUnsupportedReason, "Machine "+name+" has no TalosMachine, and cannot be wiped; delete the Cluster, and begin anew"))
 			return nil
 		}
+		// It may have changed while the nodes were asked.
+		if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(its), its); err != nil {
+			return fmt.Errorf("reading TalosMachine %s: %w", its.Name, err)
+		}
+		if its.Annotations[backupv1.WipedForAnnotation] == s.attemptID() {
+			continue
+		}
 		err := annotate(ctx, r.Client, its, map[string]string{
 			infrav1.ReprovisionAnnotation: infrav1.ReprovisionDespiteOthers, backupv1.WipedForAnnotation: s.attemptID(),
 		})
@@ -297,7 +305,7 @@ func (r *RestoreReconciler) finish(ctx context.Context, s *restoreScope, view *r
 	if err != nil {
 		return fmt.Errorf("listing the Machines: %w", err)
 	}
-	left, err := r.Workload.DeleteNodesWithout(ctx, cluster, machines.UnsortedList())
+	left, err := r.Workload.DeleteNodesWithout(ctx, cluster, machines.UnsortedList(), s.progress.SentAt.Time)
 	if err != nil {
 		return err
 	}
@@ -332,8 +340,19 @@ func recordIn[T any](object metav1.Object, annotation string) *T {
 	return record
 }
 
-// holdControlPlane writes the record by which the control plane is held.
+// errHeldMeanwhile says that somebody has changed the record while the nodes were asked.
+var errHeldMeanwhile = errors.New("the record of the restore on the TalosControlPlane has changed meanwhile")
+
+// holdControlPlane writes the record by which the control plane is held, unless that has
+// changed since it was read. All else of the control plane may have.
 func (r *RestoreReconciler) holdControlPlane(ctx context.Context, s *restoreScope, record controlplanev1.RestoreRecord) error {
+	before := holdOf(s.controlPlane)
+	if err := r.gatherControlPlane(ctx, s); err != nil {
+		return err
+	}
+	if !reflect.DeepEqual(before, holdOf(s.controlPlane)) {
+		return errHeldMeanwhile
+	}
 	value, err := json.Marshal(record)
 	if err != nil {
 		return fmt.Errorf("encoding the record of the restore: %w", err)

@@ -19,6 +19,9 @@ const (
 	stateFailed = "Failed"
 )
 
+// lookTimeout bounds a look at a node: one whose etcd does not answer holds nobody up.
+const lookTimeout = 10 * time.Second
+
 // Node is what the node of a Machine says.
 type Node struct {
 	// HasData reports whether its etcd has data.
@@ -94,6 +97,8 @@ func Reach(ctx context.Context, dialer talosclient.Dialer, credentials talosclie
 }
 
 func look(ctx context.Context, dialer talosclient.Dialer, reader talosclient.Credentials, machine *clusterv1.Machine) (*Node, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
 	reached, err := Reach(ctx, dialer, reader, machine)
 	if err != nil {
 		return nil, err

@@ -7,10 +7,8 @@ import (
 	"strconv"
 	"time"
 
-	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/utils/clock"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/remote"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -21,20 +19,14 @@ import (
 const (
 	// callTimeout bounds a call of the API server of a cluster.
 	callTimeout = 10 * time.Second
-	// leaseAge is how old the lease of a Node is at least that nobody renews: a kubelet does
-	// every ten seconds.
-	leaseAge = 3 * time.Minute
 	// source is what API servers know the manager as.
 	source = "talosetcdrestore"
 )
 
-// Workload asks the API servers of clusters, as the administrator that Cluster API is. Both
-// fields are required.
+// Workload asks the API servers of clusters, as the administrator that Cluster API is.
 type Workload struct {
-	// Live reads kubeconfigs.
+	// Live reads kubeconfigs. It is required.
 	Live client.Reader
-	// Clock tells the time.
-	Clock clock.PassiveClock
 }
 
 func (w *Workload) client(ctx context.Context, cluster client.ObjectKey) (client.Client, error) {
@@ -44,10 +36,8 @@ func (w *Workload) client(ctx context.Context, cluster client.ObjectKey) (client
 	}
 	config.Timeout = callTimeout
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, coordinationv1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return nil, fmt.Errorf("adding the kinds of a cluster: %w", err)
-		}
+	if err := corev1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("adding the kinds of a cluster: %w", err)
 	}
 	made, err := client.New(config, client.Options{Scheme: scheme})
 	if err != nil {
@@ -77,32 +67,31 @@ func (w *Workload) Revision(ctx context.Context, cluster client.ObjectKey) (int6
 }
 
 // DeleteNodesWithout deletes the Nodes of a cluster that belong to none of its Machines and
-// are not ready: those of machines that the backup has known. It returns those that seem to be
-// ready, though nobody renews their lease: the API server is about to tell. A Node that is
-// alive stays, whoever has it.
-func (w *Workload) DeleteNodesWithout(ctx context.Context, cluster client.ObjectKey, machines []*clusterv1.Machine) (waiting []string, err error) {
+// are not ready: those of machines that the backup has known. It returns those that are ready
+// by what the backup says, and have told nothing since: a kubelet does every five minutes, and
+// of one that does not the cluster knows after a minute. A Node that is alive stays, whoever has
+// it.
+func (w *Workload) DeleteNodesWithout(ctx context.Context, cluster client.ObjectKey, machines []*clusterv1.Machine, since time.Time) (waiting []string, err error) {
 	from, err := w.client(ctx, cluster)
 	if err != nil {
 		return nil, err
 	}
-	nodes, leases := &corev1.NodeList{}, &coordinationv1.LeaseList{}
+	nodes := &corev1.NodeList{}
 	if err := from.List(ctx, nodes); err != nil {
 		return nil, fmt.Errorf("listing Nodes: %w", err)
-	}
-	if err := from.List(ctx, leases, client.InNamespace(corev1.NamespaceNodeLease)); err != nil {
-		return nil, fmt.Errorf("listing the leases of Nodes: %w", err)
 	}
 	for i := range nodes.Items {
 		node := &nodes.Items[i]
 		if slices.ContainsFunc(machines, func(machine *clusterv1.Machine) bool { return isNodeOf(node, machine) }) {
 			continue
 		}
+		ready := readiness(node)
 		switch {
-		case !isReady(node):
+		case ready == nil || ready.Status != corev1.ConditionTrue:
 			if err := from.Delete(ctx, node, client.Preconditions{UID: &node.UID}); client.IgnoreNotFound(err) != nil {
 				return nil, fmt.Errorf("deleting Node %s: %w", node.Name, err)
 			}
-		case w.isStale(node.Name, leases.Items):
+		case ready.LastHeartbeatTime.Time.Before(since):
 			waiting = append(waiting, node.Name)
 		}
 	}
@@ -119,14 +108,12 @@ func isNodeOf(node *corev1.Node, machine *clusterv1.Machine) bool {
 	return node.Name == machine.Name || node.Name == machine.Status.NodeRef.Name
 }
 
-func isReady(node *corev1.Node) bool {
-	return slices.ContainsFunc(node.Status.Conditions, func(found corev1.NodeCondition) bool {
-		return found.Type == corev1.NodeReady && found.Status == corev1.ConditionTrue
-	})
-}
+// readiness is the condition Ready of a Node; nil when it has none.
+func readiness(node *corev1.Node) *corev1.NodeCondition {
+	i := slices.IndexFunc(node.Status.Conditions, func(found corev1.NodeCondition) bool { return found.Type == corev1.NodeReady })
+	if i < 0 {
+		return nil
+	}
 
-func (w *Workload) isStale(node string, leases []coordinationv1.Lease) bool {
-	return slices.ContainsFunc(leases, func(lease coordinationv1.Lease) bool {
-		return lease.Name == node && lease.Spec.RenewTime != nil && w.Clock.Since(lease.Spec.RenewTime.Time) > leaseAge
-	})
+	return &node.Status.Conditions[i]
 }

@@ -145,7 +145,7 @@ func TestBackups(t *testing.T) {
 	}).WithTimeout(timeout).Should(Succeed())
 
 	bundle := expectWhole(t, vault, backup)
-	expectNothingSecret(t, name, bundle)
+	expectNothingSecret(t, name, bundle, &backupv1.TalosEtcdBackupScheduleList{})
 	hosts = append(hosts, addHosts(t, machines, name, 1)...)
 	expectBackupBeforeRollout(t, name, schedule.Name)
 
@@ -296,14 +296,12 @@ func secretsIn(g Gomega, bundle []byte) []string {
 }
 
 // expectNothingSecret looks for what is secret where it must not be: in the objects of the
-// backup provider, in all events of a namespace, and in the log of the manager.
-func expectNothingSecret(t *testing.T, namespace string, bundle []byte) {
+// backup provider, and others, in all events of a namespace, and in the log of the manager.
+func expectNothingSecret(t *testing.T, namespace string, bundle []byte, others ...client.ObjectList) {
 	t.Helper()
 	g, ctx := NewWithT(t), t.Context()
 	var places []string
-	for _, list := range []client.ObjectList{
-		&backupv1.TalosBackupStoreList{}, &backupv1.TalosEtcdBackupList{}, &backupv1.TalosEtcdBackupScheduleList{}, &eventsv1.EventList{},
-	} {
+	for _, list := range append(others, &backupv1.TalosBackupStoreList{}, &backupv1.TalosEtcdBackupList{}, &eventsv1.EventList{}) {
 		g.Expect(world.Client.List(ctx, list, client.InNamespace(namespace))).To(Succeed())
 		text, err := json.Marshal(list)
 		g.Expect(err).NotTo(HaveOccurred())

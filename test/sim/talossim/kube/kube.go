@@ -53,7 +53,7 @@ type Clusters struct {
 type cluster struct {
 	// group is the name of the resources.
 	group   string
-	handler http.Handler
+	handler *overlay
 	// servers counts the API servers that serve it.
 	servers int
 	// full reports whether its etcd refuses to write keys.
@@ -141,6 +141,10 @@ func (c *Clusters) Drop(ca []byte) {
 	delete(c.clusters, key)
 }
 
+// raise is by how much the revision of a cluster is higher after it was restored than any
+// that a snapshot of it has, and a restore has raised.
+const raise = 2_000_000_000
+
 // Restore gives a cluster back what it held when it was dropped last: that stands for
 // what a snapshot of its etcd holds. A cluster that holds something keeps that.
 func (c *Clusters) Restore(ca []byte) {
@@ -149,6 +153,7 @@ func (c *Clusters) Restore(ca []byte) {
 	key := keyOf(ca)
 	if was := c.lost[key]; was != nil && c.clusters[key] == nil {
 		was.full.Store(false)
+		was.handler.raised.Add(raise)
 		c.clusters[key] = was
 		delete(c.lost, key)
 	}

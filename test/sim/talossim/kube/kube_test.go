@@ -6,6 +6,7 @@ import (
 	"errors"
 	"net"
 	"net/http"
+	"strconv"
 	"testing"
 	"time"
 
@@ -230,11 +231,21 @@ func TestWhatWasDroppedIsRestored(t *testing.T) {
 		}
 		return found
 	}
+	revision := func(g Gomega) int64 {
+		list, err := client.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(list.Items).To(HaveLen(4))
+		found, err := strconv.ParseInt(list.ResourceVersion, 10, 64)
+		g.Expect(err).NotTo(HaveOccurred())
+		return found
+	}
+	var before int64
 	for _, name := range []string{"one", "two"} {
 		g.Expect(w.clusters.Join(t.Context(), w.node(name))).To(Succeed())
 		g.Expect(names(g)).To(Equal([]string{name}))
 		w.clusters.Restore(w.ca.CrtPEM)
 		g.Expect(names(g)).To(Equal([]string{name}), "there is something")
+		before = revision(g)
 		w.stop()
 		w.clusters.Drop(w.ca.CrtPEM)
 		if name == "one" {
@@ -248,6 +259,7 @@ func TestWhatWasDroppedIsRestored(t *testing.T) {
 	w.clusters.Restore(w.ca.CrtPEM)
 	w.serve(t)
 	g.Eventually(names).WithTimeout(timeout).Should(Equal([]string{"two"}))
+	g.Expect(revision(g)).To(BeNumerically(">", before+1_000_000_000), "it was raised")
 	node, err := client.CoreV1().Nodes().Get(t.Context(), "two", metav1.GetOptions{})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(readiness(node)).To(Equal(corev1.ConditionUnknown))

@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"strconv"
 	"strings"
+	"sync/atomic"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -21,7 +23,7 @@ import (
 
 // overlay does what Cluster API's in-memory handler does not, or not as
 // kube-apiserver does: patches, deletions, evictions, tables of nodes, watches
-// of metadata, and the Pods of a node that is deleted. Everything else goes to
+// of metadata, revisions that were raised, and the Pods of a node that is deleted. Everything else goes to
 // that handler. A status is no resource of its own: what is written to it is
 // written to the object.
 type overlay struct {
@@ -30,6 +32,8 @@ type overlay struct {
 	mapper   meta.RESTMapper
 	requests *request.RequestInfoFactory
 	handler  http.Handler
+	// raised is by how much revisions are higher than those of the handler.
+	raised atomic.Int64
 }
 
 func newOverlay(storage inmemoryclient.Client, scheme *runtime.Scheme, handler http.Handler) *overlay {
@@ -83,6 +87,8 @@ func (o *overlay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (o *overlay) pass(w http.ResponseWriter, r *http.Request, info *request.RequestInfo, kind schema.GroupVersionKind) {
 	isNode := kind == corev1.SchemeGroupVersion.WithKind("Node")
 	switch {
+	case info.Verb == "list" && kind == corev1.SchemeGroupVersion.WithKind("Namespace"):
+		o.listNamespaces(w, r)
 	case (info.Verb == "get" || info.Verb == "list") && isNode && wantsTable(r):
 		o.nodeTable(w, r, info)
 	case info.Verb == "watch" && wantsMetadata(r):
@@ -90,6 +96,24 @@ func (o *overlay) pass(w http.ResponseWriter, r *http.Request, info *request.Req
 	default:
 		o.handler.ServeHTTP(w, r)
 	}
+}
+
+// listNamespaces lists all Namespaces at the revision of the cluster. No watch begins there.
+func (o *overlay) listNamespaces(w http.ResponseWriter, r *http.Request) {
+	list := &corev1.NamespaceList{}
+	err := o.client.List(r.Context(), list)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	revision, err := strconv.ParseInt(list.ResourceVersion, 10, 64)
+	if err != nil {
+		writeError(w, err)
+		return
+	}
+	list.SetGroupVersionKind(corev1.SchemeGroupVersion.WithKind("NamespaceList"))
+	list.ResourceVersion = strconv.FormatInt(revision+o.raised.Load(), 10)
+	writeJSON(w, http.StatusOK, list)
 }
 
 // delete deletes one object. Preconditions and propagation are not looked at.
