@@ -130,6 +130,7 @@ func TestNothingIsWiped(t *testing.T) {
 		"the API server answers":     {func(b *restoreBed) { b.workload.err = nil }, nil, "False QuorumPresent"},
 		"the backup is damaged":      {func(b *restoreBed) { b.maker.err = etcdtool.ErrSnapshot }, nil, "False Damaged"},
 		"or something else":          {func(b *restoreBed) { b.maker.err = pipeline.ErrStored }, nil, "False Damaged"},
+		"the store has another one":  {func(b *restoreBed) { b.setDigest("00") }, nil, "False Damaged"},
 		"the cluster is another one": {func(b *restoreBed) { b.replaceBundle(bundleOf(b, "other")) }, nil, "False OtherCluster"},
 		"etcd is older":              {func(b *restoreBed) { b.nodes[1].Update(func(s *fake.State) { s.EtcdSpec.Version = "3.5.21" }) }, nil, "False EtcdTooOld"},
 		"a machine is another's":     {func(b *restoreBed) { b.foreignMachine() }, nil, "False InfrastructureUnsupported"},
@@ -310,4 +311,12 @@ func (b *restoreBed) setOutcome(outcome string) {
 	backup := b.theBackup("one")
 	backup.Annotations[backupv1.OutcomeAnnotation] = outcome
 	b.Expect(b.client.Update(b.t.Context(), backup)).To(Succeed())
+}
+
+// setDigest changes what the backup knows of its snapshot.
+func (b *restoreBed) setDigest(sha256 string) {
+	b.t.Helper()
+	backup := b.theBackup("one")
+	backup.Status.Snapshot.SHA256 = sha256
+	b.Expect(b.client.Status().Update(b.t.Context(), backup)).To(Succeed())
 }

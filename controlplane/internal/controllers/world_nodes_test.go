@@ -138,6 +138,7 @@ func newTalosMachine(hostname string, prober *proberStub) *talosfake.Machine {
 		prober.set(health.APIServerReady)
 		return nil
 	}
+	machine.OnRecover = machine.OnBootstrap
 
 	return machine
 }

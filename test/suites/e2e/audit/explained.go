@@ -66,6 +66,22 @@ func ofRareMoments() []Explanation {
 			Reason: "read live when a pause begins or ends",
 		},
 		{
+			Manager: backup, Group: backupGroup, Resource: "talosetcdrestores*", Verb: "*",
+			Reason: "etcd is restored in no scenario here; it is on real nodes, and in the integration suite under the same rights",
+		},
+		{
+			Manager: backup, Group: "controlplane.cluster.x-k8s.io", Resource: "taloscontrolplanes", Verb: "*",
+			Reason: "held while etcd is restored",
+		},
+		{
+			Manager: backup, Group: infraGroup, Resource: "talosmachines", Verb: "*",
+			Reason: "wiped before etcd is restored",
+		},
+		{
+			Manager: backup, Resource: "secrets", Verb: "create",
+			Reason: "the secrets of a cluster that is made of a backup",
+		},
+		{
 			Manager: bootstrap, Resource: "secrets", Verb: "patch",
 			Reason: "owners and labels of a cluster's Secrets are mended, for example after a move",
 		},
