@@ -208,6 +208,8 @@ const (
 const (
 	// DeletingDataReason: the data is being deleted.
 	DeletingDataReason = "DeletingData"
+	// BackupInUseReason: a restore reads the data.
+	BackupInUseReason = "BackupInUse"
 	// ObjectLockedReason: the store keeps the data until the lock of its objects ends.
 	ObjectLockedReason = "ObjectLocked"
 	// DeletionFailedReason: the data could not be deleted; it is tried again.

@@ -53,6 +53,15 @@ func (r *BackupReconciler) reconcileDelete(ctx context.Context, s *backupScope) 
 		r.deletionFailed(s, s.ended.Err)
 		return nil
 	}
+	restores, err := restoresOf(ctx, r.Client, s.backup.Namespace)
+	if err != nil {
+		return err
+	}
+	if restore := restores[s.backup.Name]; restore != "" {
+		s.deleting = condition.True(backupv1.BackupInUseReason, "TalosEtcdRestore "+restore+" reads it; its data is deleted when that has ended")
+		s.again(deletionRetry)
+		return nil
+	}
 	if hold := s.deletionHold().Sub(r.Clock.Now()); hold > 0 {
 		s.again(hold)
 		return nil

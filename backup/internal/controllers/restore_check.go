@@ -36,6 +36,9 @@ import (
 // check makes sure that the backup can be restored to the Cluster, and begins then. Nothing
 // is wiped before.
 func (r *RestoreReconciler) check(ctx context.Context, s *restoreScope) error {
+	if ready, err := r.gatherBackup(ctx, s); err != nil || !ready {
+		return err
+	}
 	var bundle *secrets.Bundle
 	switch {
 	case s.isNewCluster() && s.controlPlane.Annotations[controlplanev1.RestoreAnnotation] != s.restore.Name:

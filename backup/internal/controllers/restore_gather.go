@@ -37,8 +37,8 @@ func (r *RestoreReconciler) gatherCluster(ctx context.Context, s *restoreScope) 
 	return nil
 }
 
-// gatherOthers reads what a restore is about, and how far it is. It reports whether all of it
-// is there.
+// gatherOthers reads how far a restore is, and the control plane that it is about. It reports
+// whether that is there, and no other restore holds it.
 func (r *RestoreReconciler) gatherOthers(ctx context.Context, s *restoreScope) (bool, error) {
 	var err error
 	if s.progress, err = readProgress(s.restore); err != nil {
@@ -61,10 +61,10 @@ func (r *RestoreReconciler) gatherOthers(ctx context.Context, s *restoreScope) (
 		return false, nil
 	}
 
-	return r.gatherBackup(ctx, s)
+	return true, nil
 }
 
-// gatherBackup reads the backup and its store.
+// gatherBackup reads the backup and its store. It reports whether both are there.
 func (r *RestoreReconciler) gatherBackup(ctx context.Context, s *restoreScope) (bool, error) {
 	backup, store := &backupv1.TalosEtcdBackup{}, &backupv1.TalosBackupStore{}
 	err := r.Client.Get(ctx, client.ObjectKey{Namespace: s.restore.Namespace, Name: s.restore.Spec.BackupName}, backup)
@@ -195,11 +195,29 @@ func (r *RestoreReconciler) look(ctx context.Context, s *restoreScope, bundle *s
 	return restore.Look(ctx, r.Dialer, reader, listed), nil
 }
 
-// waits says what a restore waits for: before it has begun its check does, and else the wipe.
+// waits says what a restore waits for: the first condition that is not True does.
 func (s *restoreScope) waits(reason, message string) {
-	conditionType := backupv1.CheckedCondition
-	if s.progress != nil {
-		conditionType = backupv1.MachinesWipedCondition
+	for _, stage := range stages() {
+		if found, ok := s.found[stage.conditionType]; !ok || found.Status != metav1.ConditionTrue {
+			s.is(stage.conditionType, condition.Unknown(reason, message))
+			return
+		}
 	}
-	s.is(conditionType, condition.Unknown(reason, message))
+}
+
+// restoresOf are the restores of a namespace that are under way, by the backups that they
+// read.
+func restoresOf(ctx context.Context, c client.Reader, namespace string) (map[string]string, error) {
+	list := &backupv1.TalosEtcdRestoreList{}
+	if err := c.List(ctx, list, client.InNamespace(namespace)); err != nil {
+		return nil, fmt.Errorf("listing the TalosEtcdRestores: %w", err)
+	}
+	found := map[string]string{}
+	for _, one := range list.Items {
+		if one.Annotations[backupv1.OutcomeAnnotation] == "" && one.DeletionTimestamp.IsZero() {
+			found[one.Spec.BackupName] = one.Name
+		}
+	}
+
+	return found, nil
 }

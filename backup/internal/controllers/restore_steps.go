@@ -192,6 +192,9 @@ func (r *RestoreReconciler) wipe(ctx context.Context, s *restoreScope, view *res
 
 // send starts the job that sends a node the database.
 func (r *RestoreReconciler) send(ctx context.Context, s *restoreScope, view *restoreView, decision restore.Decision) error {
+	if ready, err := r.gatherBackup(ctx, s); err != nil || !ready {
+		return err
+	}
 	work, err := r.workOf(ctx, s)
 	if err != nil || work == nil {
 		return err

@@ -258,6 +258,26 @@ func TestARestoreThatIsDeleted(t *testing.T) {
 	b.Expect(b.client.Get(b.t.Context(), client.ObjectKey{Namespace: namespace, Name: "back"}, &backupv1.TalosEtcdRestore{})).NotTo(Succeed())
 }
 
+// TestABackupInUseStays until the restore that reads it has ended.
+func TestABackupInUseStays(t *testing.T) {
+	b := newRestoreBed(t)
+	b.maker.err = scratch.ErrShort
+	b.restore()
+	b.step()
+	edit(b.bed, b.theBackup("one"), func(backup *backupv1.TalosEtcdBackup) { backup.Spec.DeletionPolicy = backupv1.DeletionDelete })
+	b.Expect(b.client.Delete(b.t.Context(), b.theBackup("one"))).To(Succeed())
+	b.settle()
+	b.Expect(says(b.theBackup("one"), backupv1.BackupDeletingCondition)).To(Equal("True BackupInUse"))
+	b.maker.err = nil
+	b.clock.Step(time.Hour)
+	b.until(hasEnded)
+	b.expectRestored(1)
+	b.clock.Step(time.Hour)
+	b.settle()
+	b.Expect(b.allBackups()).To(BeEmpty())
+	b.Expect(b.keys()).To(BeEmpty())
+}
+
 // TestTheEndIsLookedAt: the API server must tell the revision of the backup, and Nodes that
 // may be alive are waited for.
 func TestTheEndIsLookedAt(t *testing.T) {

@@ -164,7 +164,11 @@ func isComplete(backup *backupv1.TalosEtcdBackup) bool {
 // prune deletes the backups of a Cluster that are not to be kept: the data of those that
 // are complete, and the objects of those that have failed long ago.
 func (r *ScheduleReconciler) prune(ctx context.Context, s *scheduleScope, cluster *scheduledCluster) error {
-	for _, verdict := range retention.Judge(s.judged(cluster), s.policy(), r.Clock.Now()) {
+	restores, err := restoresOf(ctx, r.Client, s.schedule.Namespace)
+	if err != nil {
+		return err
+	}
+	for _, verdict := range retention.Judge(s.judged(cluster, restores), s.policy(), r.Clock.Now()) {
 		if verdict.Keep {
 			continue
 		}
@@ -192,15 +196,18 @@ func (r *ScheduleReconciler) prune(ctx context.Context, s *scheduleScope, cluste
 	return nil
 }
 
-// judged are the backups of a Cluster that retention is about. One whose status was lost is
-// not among them until it was found again, and is kept.
-func (s *scheduleScope) judged(cluster *scheduledCluster) []retention.Backup {
+// judged are the backups of a Cluster that retention is about, with the restores that read
+// them. One whose status was lost is not among them until it was found again, and is kept.
+func (s *scheduleScope) judged(cluster *scheduledCluster, restores map[string]string) []retention.Backup {
 	var found []retention.Backup
 	for _, backup := range cluster.backups {
 		if !isComplete(backup) || !backup.DeletionTimestamp.IsZero() {
 			continue
 		}
 		judged := retention.Backup{Name: backup.Name, Time: backup.Status.Snapshot.TakenAt.Time, Verified: conditions.IsTrue(backup, backupv1.VerifiedCondition)}
+		if restore := restores[backup.Name]; restore != "" {
+			judged.Used = "TalosEtcdRestore " + restore + " reads it"
+		}
 		if s.store != nil && s.store.Spec.S3.ObjectLock.Mode != "" {
 			judged.LockedUntil = judged.Time.AddDate(0, 0, int(ptr.Deref(s.store.Spec.S3.ObjectLock.Days, 0)))
 		}

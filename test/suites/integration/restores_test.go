@@ -57,7 +57,7 @@ func TestRestores(t *testing.T) {
 	for _, host := range hosts {
 		machines.Machine(host).Break(talossim.Faults{DeadEtcd: true})
 	}
-	awaitCondition(t, controlPlaneOf(ctx, g, name), controlplanev1.EtcdClusterHealthyCondition, metav1.ConditionFalse, controlplanev1.EtcdClusterNotHealthyReason)
+	awaitCondition(t, controlPlaneOf(ctx, g, name), controlplanev1.AvailableCondition, metav1.ConditionFalse, controlplanev1.NotAvailableReason)
 	restore := restoreOf(name, "back", name)
 	g.Expect(world.Client.Create(ctx, restore)).To(Succeed())
 	g.Eventually(func(g Gomega) {
