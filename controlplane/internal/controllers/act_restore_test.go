@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -10,6 +11,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 )
@@ -74,6 +76,29 @@ func TestEtcdIsRestoredFromWhatANodeWasSent(t *testing.T) {
 		g.Expect(w.bootstraps()).To(Equal(2))
 		g.Expect(at).To(BeNumerically("<", 100))
 	}
+}
+
+// TestARestoreForgetsNothing: that the cluster was in use is in the record from the beginning,
+// so that a lost status does not let anybody begin an empty etcd.
+func TestARestoreForgetsNothing(t *testing.T) {
+	g, w := NewWithT(t), newWorld(t)
+	w.settle(w.manager())
+	name := w.machines()[0].Name
+	w.wipeEtcd()
+	w.prober.set(health.APIServerSilent)
+	w.talos[name].OnRecover = func(*talosfake.Machine) error { return errors.New("no luck") }
+	w.holdFor(&controlplanev1.RestoreRecord{Restore: "back", ID: "id-1", Machine: name})
+	for range 3 {
+		_ = w.reconcile(w.manager())
+	}
+	g.Expect(bootstrapIntent(w.controlPlane())).To(HaveValue(And(HaveField("Restore", "id-1"), HaveField("Bootstrapped", false), HaveField("Initialized", true))))
+	asked := w.bootstraps()
+
+	w.loseStatus()
+	w.holdFor(nil)
+	w.settle(w.manager())
+	g.Expect(w.bootstraps()).To(Equal(asked))
+	g.Expect(conditions.GetReason(w.controlPlane(), controlplanev1.InitializedCondition)).To(Equal(controlplanev1.EtcdDataLostReason))
 }
 
 // heldReader reads control planes that are held by now.

@@ -73,6 +73,8 @@ func TestARestoreHoldsTheControlPlane(t *testing.T) {
 		"not while something answers":                   {three(held("cp-a"), allWiped, mine, func(f *Facts) { f.APIServer = health.APIServerUntrusted }), WaitForEndpointSilence},
 		"nor while that is not known":                   {three(held("cp-a"), allWiped, mine, func(f *Facts) { f.APIServer = health.APIServerUnknown }), WaitForEndpointSilence},
 		"not on a machine that goes":                    {three(held("cp-c"), allWiped, going(HookGone)), WaitForRestore},
+		"nor before it is let go":                       {three(held("cp-c"), allWiped, going(HookEarly)), WaitForRestore},
+		"what an attempt before has left is wiped":      {three(held("cp-a"), allWiped, restoredOn("cp-a", "id-0", false), dataOn(0, "")), WaitForRestore},
 		"nor on one that is gone":                       {three(held("cp-x"), allWiped), WaitForRestore},
 		"one that was let go has no say":                {three(held("cp-a"), allWiped, mine, going(HookAbandoned), func(f *Facts) { f.Machines[2].Answers = false }), RestoreEtcd},
 		"etcd comes up":                                 {three(held("cp-a"), allWiped, mine, dataOn(0, "no leader")), WaitForEtcd},

@@ -117,7 +117,7 @@ func (b *boot) etcdOnce(ctx context.Context) {
 // now. The lock is held.
 func (b *boot) etcdReady() bool {
 	m := b.machine
-	if m.faults.DeadEtcd || m.faults.StuckBooting || m.etcd == etcdFinished || m.etcdAddress() == "" {
+	if m.faults.DeadEtcd || m.faults.SpoiltEtcd || m.faults.StuckBooting || m.etcd == etcdFinished || m.etcdAddress() == "" {
 		return false
 	}
 	if _, found := b.sim.etcd.Data(m.spec.Name); found {
@@ -134,7 +134,7 @@ func (b *boot) etcdReady() bool {
 // etcdEnds reports whether etcd cannot go on. The lock is held.
 func (b *boot) etcdEnds() bool {
 	data, found := b.sim.etcd.Data(b.machine.spec.Name)
-	if !found || b.machine.faults.DeadEtcd {
+	if !found || b.machine.faults.DeadEtcd || b.machine.faults.SpoiltEtcd {
 		return true
 	}
 	_, member := data.Cluster.Member(data.ID)

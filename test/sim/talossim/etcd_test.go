@@ -112,6 +112,25 @@ func TestADeadEtcd(t *testing.T) {
 	w.Eventually(func() (int, error) { return w.asksAPI(first, "/readyz") }).Should(Equal(http.StatusUnauthorized))
 }
 
+// TestASpoiltEtcd does not start, not after a restart either; once it is wiped it joins.
+func TestASpoiltEtcd(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, talossim.Options{})
+	first := w.bootstrapped()
+	second, third := w.joins(), w.joins()
+	w.ready(third)
+	w.voters(first, 3)
+
+	second.Break(talossim.Faults{SpoiltEtcd: true})
+	w.Eventually(func() error { _, err := w.admin(second).EtcdStatus(t.Context()); return err }).ShouldNot(Succeed())
+	w.Expect(w.admin(second).Restart(t.Context())).To(Succeed())
+	w.Eventually(func() (bool, error) { return w.admin(second).EtcdDataExists(t.Context()) }).Should(BeTrue())
+	w.Consistently(func() error { _, err := w.admin(second).EtcdStatus(t.Context()); return err }).ShouldNot(Succeed())
+	w.Expect(w.admin(second).Reset(t.Context(), talosclient.ResetOptions{})).To(Succeed())
+	w.Eventually(func() bool { return second.Faults().SpoiltEtcd }).Should(BeFalse())
+	w.Expect(second.HasEtcdData()).To(BeFalse())
+}
+
 func TestARemovedMemberDoesNotComeBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, talossim.Options{})

@@ -37,6 +37,8 @@ type Faults struct {
 	// DeadEtcd stops etcd, and with it the API server of the machine. The data
 	// stays.
 	DeadEtcd bool
+	// SpoiltEtcd is DeadEtcd until the data is wiped: no etcd starts on it.
+	SpoiltEtcd bool
 	// Parted cuts the machine off from all other machines, and from the endpoint of
 	// its cluster, as when a switch fails; who manages it still reaches its Talos
 	// API. Its etcd runs on without a leader, its API server ends, and its node is

@@ -150,6 +150,7 @@ func (m *Machine) blank() {
 func (m *Machine) dropEphemeral() {
 	m.disk.ephemeral, m.disk.database = false, nil
 	m.sim.dropEtcd(m.spec.Name, m.disk.settings)
+	m.faults.SpoiltEtcd = false
 }
 
 // left names a partition with a label that only Talos gives; empty when there is none.
