@@ -40,6 +40,7 @@ func stepText(step metrics.Step) string {
 		return "what was stored is being verified"
 	case metrics.StepDelete:
 		return "the data is being deleted"
+	case metrics.StepCheckRestore, metrics.StepSend: // Those of restores.
 	}
 
 	return "the backup is looked for in the store"

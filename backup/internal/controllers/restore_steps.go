@@ -104,25 +104,32 @@ func (r *RestoreReconciler) gatherView(ctx context.Context, s *restoreScope) (*r
 	if err != nil {
 		return nil, err
 	}
-	view.facts = restore.Facts{Now: r.Clock.Now(), Attempt: s.progress.Attempt, SentAt: s.progress.SentAt.Time, CanWipe: true}
-	if hold.ID == s.attemptID() {
-		view.facts.Target = hold.Machine
+	view.facts = r.factsOf(s, view, nodes)
+
+	return view, nil
+}
+
+// factsOf are the facts that are decided on.
+func (r *RestoreReconciler) factsOf(s *restoreScope, view *restoreView, nodes restore.Nodes) restore.Facts {
+	found := restore.Facts{Now: r.Clock.Now(), Attempt: s.progress.Attempt, SentAt: s.progress.SentAt.Time, CanWipe: true}
+	if view.hold.ID == s.attemptID() {
+		found.Target = view.hold.Machine
 		intent := intentOf(s.controlPlane)
-		view.facts.Bootstrapped = intent != nil && intent.Restore == hold.ID && intent.Bootstrapped
+		found.Bootstrapped = intent != nil && intent.Restore == view.hold.ID && intent.Bootstrapped
 	}
 	for _, one := range view.machines {
 		facts := restore.Machine{Name: one.Name, Deleting: !one.DeletionTimestamp.IsZero(), Node: nodes.ByMachine[one.Name], Wipe: one.wipe(s.attemptID())}
-		view.facts.CanWipe = view.facts.CanWipe && one.infrastructure != nil
+		found.CanWipe = found.CanWipe && one.infrastructure != nil
 		if s.isNewCluster() && s.progress.Attempt == 1 {
 			facts.Wipe = restore.WipeDone // It has never run.
 		}
 		if asked, found := s.progress.Restarts[one.Name]; found {
 			facts.Restart = &asked
 		}
-		view.facts.Machines = append(view.facts.Machines, facts)
+		found.Machines = append(found.Machines, facts)
 	}
 
-	return view, nil
+	return found
 }
 
 // takeSent takes in that a node has the database, and reports whether that was all that can

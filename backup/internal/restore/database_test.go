@@ -115,7 +115,7 @@ func TestADatabaseIsMade(t *testing.T) {
 			g.Expect(size.Size()%512).To(BeZero(), "etcdutl takes a remainder of 32 bytes for a checksum")
 
 			// As Talos does with what it was sent.
-			output, err := exec.CommandContext(ctx, filepath.Join(programs, "etcdutl-"+release), "snapshot", "restore", file, "--skip-hash-check",
+			output, err := exec.CommandContext(ctx, filepath.Join(programs, "etcdutl-"+release), "snapshot", "restore", file, "--skip-hash-check", //nolint:gosec // G204: it is a program of the test bed.
 				"--data-dir="+data, "--name=node", "--initial-cluster=node="+peerURL, "--initial-advertise-peer-urls="+peerURL).CombinedOutput()
 			g.Expect(err).NotTo(HaveOccurred(), string(output))
 			of, err := maker.Programs.For(release + ".0")

@@ -9,8 +9,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/clientcmd"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/controllers/remote"
+	utilkubeconfig "sigs.k8s.io/cluster-api/util/kubeconfig"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/kubeconfig"
@@ -19,8 +20,8 @@ import (
 const (
 	// callTimeout bounds a call of the API server of a cluster.
 	callTimeout = 10 * time.Second
-	// source is what API servers know the manager as.
-	source = "talosetcdrestore"
+	// userAgent is what API servers know the manager as.
+	userAgent = "talosetcdrestore"
 )
 
 // Workload asks the API servers of clusters, as the administrator that Cluster API is.
@@ -30,11 +31,15 @@ type Workload struct {
 }
 
 func (w *Workload) client(ctx context.Context, cluster client.ObjectKey) (client.Client, error) {
-	config, err := remote.RESTConfig(ctx, source, kubeconfig.NewReader(w.Live), cluster)
+	content, err := utilkubeconfig.FromSecret(ctx, kubeconfig.NewReader(w.Live), cluster)
 	if err != nil {
 		return nil, fmt.Errorf("reading the kubeconfig of the cluster: %w", err)
 	}
-	config.Timeout = callTimeout
+	config, err := clientcmd.RESTConfigFromKubeConfig(content)
+	if err != nil {
+		return nil, fmt.Errorf("reading the kubeconfig of the cluster: %w", err)
+	}
+	config.Timeout, config.UserAgent = callTimeout, userAgent
 	scheme := runtime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("adding the kinds of a cluster: %w", err)

@@ -59,26 +59,31 @@ func (r *Reconciler) recordIntent(ctx context.Context, s *scope) error {
 		return fmt.Errorf("recording the bootstrap intent for Machine %s: %w", machine.Name, err)
 	}
 
-	log := ctrl.LoggerFrom(ctx).WithValues("Machine", logMachine(s, machine.Name))
-	switch {
-	case initialized:
-		log.Info("Recorded that the API server has answered")
-		r.event(s, normal, "ControlPlaneInitialized", "RecordInitialized", "The API server answers at the control plane endpoint")
-	case bootstrapped:
-		log.Info("Recorded that etcd is bootstrapped")
-		r.event(s, normal, "EtcdBootstrapped", "RecordBootstrapped", "etcd runs on Machine %s", machine.Name)
-	case restore != "":
-		log.Info("Recorded where etcd will be restored")
-		r.event(s, normal, "BootstrapIntentRecorded", "RecordBootstrapIntent", "etcd will be restored on Machine %s", machine.Name)
-	case override != "":
-		log.Info("Recorded where etcd will be bootstrapped, as a person has allowed")
-		r.event(s, warning, "BootstrapIntentRenamed", "RecordBootstrapIntent", "etcd will be bootstrapped anew on Machine %s, as the annotation says", machine.Name)
-	default:
-		log.Info("Recorded where etcd will be bootstrapped")
-		r.event(s, normal, "BootstrapIntentRecorded", "RecordBootstrapIntent", "etcd will be bootstrapped on Machine %s", machine.Name)
-	}
+	r.tellIntent(ctx, s, machine.Name, restore, override)
 
 	return nil
+}
+
+// tellIntent says what was recorded of a Machine, in the log and in an event.
+func (r *Reconciler) tellIntent(ctx context.Context, s *scope, machine, restore, override string) {
+	log := ctrl.LoggerFrom(ctx).WithValues("Machine", logMachine(s, machine))
+	switch {
+	case s.decision.Action == plan.RecordInitialized:
+		log.Info("Recorded that the API server has answered")
+		r.event(s, normal, "ControlPlaneInitialized", "RecordInitialized", "The API server answers at the control plane endpoint")
+	case s.decision.Action == plan.RecordBootstrapped:
+		log.Info("Recorded that etcd is bootstrapped")
+		r.event(s, normal, "EtcdBootstrapped", "RecordBootstrapped", "etcd runs on Machine %s", machine)
+	case restore != "":
+		log.Info("Recorded where etcd will be restored")
+		r.event(s, normal, "BootstrapIntentRecorded", "RecordBootstrapIntent", "etcd will be restored on Machine %s", machine)
+	case override != "":
+		log.Info("Recorded where etcd will be bootstrapped, as a person has allowed")
+		r.event(s, warning, "BootstrapIntentRenamed", "RecordBootstrapIntent", "etcd will be bootstrapped anew on Machine %s, as the annotation says", machine)
+	default:
+		log.Info("Recorded where etcd will be bootstrapped")
+		r.event(s, normal, "BootstrapIntentRecorded", "RecordBootstrapIntent", "etcd will be bootstrapped on Machine %s", machine)
+	}
 }
 
 // intended is the Machine of the decision, when the record still names it and etcd was

@@ -66,8 +66,12 @@ func ofRareMoments() []Explanation {
 			Reason: "read live when a pause begins or ends",
 		},
 		{
-			Manager: backup, Group: backupGroup, Resource: "talosetcdrestores*", Verb: "*",
+			Manager: backup, Group: backupGroup, Resource: "talosetcdrestores", Verb: "*",
 			Reason: "etcd is restored in no scenario here; it is on real nodes, and in the integration suite under the same rights",
+		},
+		{
+			Manager: backup, Group: backupGroup, Resource: "talosetcdrestores/status", Verb: "patch",
+			Reason: "etcd is restored in no scenario here",
 		},
 		{
 			Manager: backup, Group: "controlplane.cluster.x-k8s.io", Resource: "taloscontrolplanes", Verb: "*",
