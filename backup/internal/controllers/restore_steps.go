@@ -285,6 +285,9 @@ func (r *RestoreReconciler) restart(ctx context.Context, s *restoreScope, view *
 	if asked, found := progress.Restarts[one.Name]; found {
 		before = asked.EtcdStarted.Time
 	}
+	if before.IsZero() {
+		return nil // Its node does not tell yet, and a restart could not be told from none.
+	}
 	progress.Restarts[one.Name] = backupv1.RestoreRestart{EtcdStarted: metav1.NewMicroTime(before), At: metav1.NewTime(r.Clock.Now().Truncate(time.Second))}
 	if err := r.record(ctx, s, &progress); err != nil {
 		return err

@@ -51,9 +51,14 @@ type Machine struct {
 // votes reports whether the etcd of the Machine votes, and follows the leader.
 func (m Machine) votes() bool { return m.Node != nil && m.Node.Votes }
 
-// hasRestarted reports whether its etcd was started anew since it was asked to restart.
+// hasRestarted reports whether its etcd was started anew since it was asked to restart: at
+// another time than before, also where the clock of the node was set back meanwhile.
 func (m Machine) hasRestarted() bool {
-	return m.Restart != nil && m.votes() && m.Node.EtcdStarted.After(m.Restart.EtcdStarted.Time)
+	if m.Restart == nil || !m.votes() || m.Node.EtcdStarted.IsZero() {
+		return false
+	}
+
+	return !m.Node.EtcdStarted.Truncate(time.Microsecond).Equal(m.Restart.EtcdStarted.Time)
 }
 
 // Facts are what is known about a restore that has begun.

@@ -59,6 +59,7 @@ func TestNext(t *testing.T) {
 			m.Restart = &backupv1.RestoreRestart{EtcdStarted: metav1.NewMicroTime(m.Node.EtcdStarted), At: metav1.NewTime(now.Add(-ago))}
 		}
 	}
+	setBack := func(m *Machine) { m.Node.EtcdStarted = m.Restart.EtcdStarted.Add(-time.Hour) }
 	learns := func(m *Machine) { m.Node.Votes = false }
 	a, b, c := wiped("cp-a"), wiped("cp-b"), wiped("cp-c")
 	va, vb, vc := voting("cp-a"), voting("cp-b"), voting("cp-c")
@@ -99,6 +100,9 @@ func TestNext(t *testing.T) {
 		"the first at last":                {up(va, restarted("cp-b"), restarted("cp-c")), RestartNode, []string{"cp-a"}},
 		"not while another is not back":    {up(with(restarted("cp-a"), learns), with(vb, asked(time.Hour)), restarted("cp-c")), AwaitRestart, []string{"cp-a"}},
 		"one that votes, and lost again":   {up(va, restarted("cp-b"), with(restarted("cp-c"), learns)), RestartNode, []string{"cp-c"}},
+		"a clock that was set back":        {up(restarted("cp-a"), restarted("cp-b"), with(restarted("cp-c"), setBack)), Finish, nil},
+		"it tells less than a record":      {up(restarted("cp-a"), restarted("cp-b"), with(vc, func(m *Machine) { asked(time.Minute)(m); m.Node.EtcdStarted = m.Node.EtcdStarted.Add(time.Nanosecond) })), AwaitRestart, []string{"cp-c"}},
+		"when it was started is unknown":   {up(restarted("cp-a"), restarted("cp-b"), with(vc, func(m *Machine) { asked(time.Minute)(m); m.Node.EtcdStarted = time.Time{} })), AwaitRestart, []string{"cp-c"}},
 		"a single one":                     {up(va), RestartNode, []string{"cp-a"}},
 		"all have come back":               {up(restarted("cp-a"), restarted("cp-b"), restarted("cp-c")), Finish, nil},
 	} {
