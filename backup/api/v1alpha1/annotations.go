@@ -69,6 +69,9 @@ type RestoreProgress struct {
 	// when it had it; nothing while none has it.
 	Machine string      `json:"machine,omitempty"`
 	SentAt  metav1.Time `json:"sentAt,omitempty,omitzero"`
+	// Bootstrapped reports whether etcd was seen running there since: nothing is wiped any
+	// more.
+	Bootstrapped bool `json:"bootstrapped,omitempty"`
 	// Restarts are the Machines whose nodes were asked to restart, by name.
 	Restarts map[string]RestoreRestart `json:"restarts,omitempty"`
 }

@@ -278,10 +278,10 @@ func (b *restoreBed) world() {
 	}
 	target := b.nodes[slices.Index([]string{"cp-0", "cp-1", "cp-2"}, record.Machine)]
 	switch state := target.Snapshot(); {
-	case intent.Restore != record.ID || !intent.Bootstrapped:
-		b.bootstrap(record, target)
 	case state.EtcdData:
 		b.join(target)
+	case intent.Restore != record.ID || !intent.Bootstrapped:
+		b.bootstrap(record, target)
 	}
 }
 

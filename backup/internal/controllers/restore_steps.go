@@ -55,6 +55,9 @@ func (r *RestoreReconciler) carryOn(ctx context.Context, s *restoreScope) error 
 	if taken, err := r.takeSent(ctx, s, view); err != nil || taken {
 		return err
 	}
+	if err := r.takeBootstrapped(ctx, s, view); err != nil {
+		return err
+	}
 	decision := restore.Next(view.facts)
 	s.tell(view, decision)
 	ctrl.LoggerFrom(ctx).V(3).Info("Decided", "step", decision.Step, "Machines", decision.Machines)
@@ -115,7 +118,7 @@ func (r *RestoreReconciler) factsOf(s *restoreScope, view *restoreView, nodes re
 	if view.hold.ID == s.attemptID() {
 		found.Target = view.hold.Machine
 		intent := intentOf(s.controlPlane)
-		found.Bootstrapped = intent != nil && intent.Restore == view.hold.ID && intent.Bootstrapped
+		found.Bootstrapped = s.progress.Bootstrapped || intent != nil && intent.Restore == view.hold.ID && intent.Bootstrapped
 	}
 	for _, one := range view.machines {
 		facts := restore.Machine{Name: one.Name, Deleting: !one.DeletionTimestamp.IsZero(), Node: nodes.ByMachine[one.Name], Wipe: one.wipe(s.attemptID())}
@@ -166,6 +169,18 @@ func (r *RestoreReconciler) takeSent(ctx context.Context, s *restoreScope, view 
 	r.Recorder.Eventf(s.restore, nil, corev1.EventTypeNormal, "SnapshotSent", "Send", "Machine %s has the snapshot, and restores etcd from it", result.Machine)
 
 	return true, nil
+}
+
+// takeBootstrapped records that the control plane has seen etcd running: from that moment on
+// nothing is wiped, whatever becomes of the records of the control plane.
+func (r *RestoreReconciler) takeBootstrapped(ctx context.Context, s *restoreScope, view *restoreView) error {
+	if !view.facts.Bootstrapped || s.progress.Bootstrapped {
+		return nil
+	}
+	progress := *s.progress
+	progress.Bootstrapped = true
+
+	return r.record(ctx, s, &progress)
 }
 
 // wipe asks for machines to be wiped, each once in an attempt: what says so is written with

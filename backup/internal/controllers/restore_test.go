@@ -58,6 +58,22 @@ func TestARestoreInPlace(t *testing.T) {
 	b.expectRestored(1)
 }
 
+// TestNothingIsWipedOnceEtcdRuns: neither when the control plane forgets that it does, nor when
+// that takes longer than an attempt may.
+func TestNothingIsWipedOnceEtcdRuns(t *testing.T) {
+	b := newRestoreBed(t)
+	b.restore()
+	b.until(func(r *backupv1.TalosEtcdRestore) bool {
+		return says(r, backupv1.NodesRestartedCondition) == "False Restarting"
+	})
+	controlPlane := b.theControlPlane()
+	delete(controlPlane.Annotations, controlplanev1.BootstrapIntentAnnotation)
+	b.Expect(b.client.Update(t.Context(), controlPlane)).To(Succeed())
+	b.clock.Step(2 * time.Hour)
+	b.until(hasEnded)
+	b.expectRestored(1)
+}
+
 func (b *restoreBed) loseRestoreStatus() {
 	b.t.Helper()
 	found := b.theRestore()
