@@ -274,19 +274,20 @@ func (r *RestoreReconciler) giveUp(ctx context.Context, s *restoreScope, decisio
 	return r.end(ctx, s, outcomeFailed)
 }
 
-// restart restarts the node of a Machine. What its etcd was before is recorded first.
+// restart restarts the node of a Machine. What its etcd was before is recorded first. A node
+// that refuses is asked again; one that may have restarted nevertheless restarts once more.
 func (r *RestoreReconciler) restart(ctx context.Context, s *restoreScope, view *restoreView, decision restore.Decision) error {
 	one := view.machine(decision.Machines[0])
-	operator, err := r.certificates.For(client.ObjectKeyFromObject(s.cluster), view.bundle, secrets.RoleOperator)
+	admin, err := r.certificates.For(client.ObjectKeyFromObject(s.cluster), view.bundle, secrets.RoleAdmin)
 	if err != nil {
 		return fmt.Errorf("making a client certificate: %w", err)
 	}
-	node, err := restore.Reach(ctx, r.Dialer, operator, one.Machine)
+	node, err := restore.Reach(ctx, r.Dialer, admin, one.Machine)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = node.Close() }()
-	progress := *s.progress
+	former, progress := s.progress, *s.progress
 	progress.Restarts = maps.Clone(progress.Restarts)
 	if progress.Restarts == nil {
 		progress.Restarts = map[string]backupv1.RestoreRestart{}
@@ -308,7 +309,7 @@ func (r *RestoreReconciler) restart(ctx context.Context, s *restoreScope, view *
 		return err
 	}
 	if err := node.Restart(ctx); err != nil {
-		return fmt.Errorf("restarting the node of Machine %s: %w", one.Name, err)
+		return errors.Join(fmt.Errorf("restarting the node of Machine %s: %w", one.Name, err), r.record(ctx, s, former))
 	}
 	r.Recorder.Eventf(s.restore, nil, corev1.EventTypeNormal, backupv1.RestartingReason, "Restart", "The node of Machine %s restarts, to see that its etcd comes back", one.Name)
 

@@ -58,6 +58,30 @@ func TestARestoreInPlace(t *testing.T) {
 	b.expectRestored(1)
 }
 
+// TestARestartThatIsRefusedIsAskedAgain, and not only when it should long be over.
+func TestARestartThatIsRefusedIsAskedAgain(t *testing.T) {
+	b := newRestoreBed(t)
+	b.restore()
+	b.until(func(r *backupv1.TalosEtcdRestore) bool {
+		return says(r, backupv1.EtcdRestoredCondition) == "False WaitingForMembers"
+	})
+	b.nodes[1].Fail("Restart", errors.New("not authorized"))
+	for range 3 {
+		_, err := b.restores.Reconcile(t.Context(), requestOf(b.theRestore()))
+		b.Expect(err).To(MatchError(ContainSubstring("not authorized")))
+		b.clock.Step(restoreInterval)
+	}
+	b.Expect(b.nodes[1].Restarts()).To(BeZero())
+	b.nodes[1].Fail("Restart", nil)
+	began := b.clock.Now()
+	b.until(hasEnded)
+	b.expectRestored(1)
+	b.Expect(b.clock.Since(began)).To(BeNumerically("<", 5*time.Minute))
+	for _, node := range b.nodes {
+		b.Expect(node.Restarts()).To(Equal(1))
+	}
+}
+
 // TestNothingIsWipedOnceEtcdRuns: neither when the control plane forgets that it does, nor when
 // that takes longer than an attempt may.
 func TestNothingIsWipedOnceEtcdRuns(t *testing.T) {

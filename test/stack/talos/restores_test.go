@@ -71,9 +71,18 @@ var _ = Describe("Restores", func() {
 		restore := restoreOf(name, "back", name)
 		Eventually(ctx, func() error { return workload.List(ctx, &corev1.NamespaceList{}) }).WithTimeout(timeout).WithPolling(time.Second).ShouldNot(Succeed())
 		Expect(world.client.Create(ctx, restore)).To(Succeed())
+		awaitCondition(ctx, restore, backupv1.MachinesWipedCondition)
+		joined := startedAt(ctx, hosts)
 		awaitRestore(ctx, restore, metav1.ConditionTrue, backupv1.ReadyReason)
 		AddReportEntry("restored in place", time.Since(began).Round(time.Second).String())
 		Expect(restore.Status.Attempt).To(HaveValue(BeEquivalentTo(1)))
+
+		By("having restarted each control plane machine, and no other")
+		for _, machine := range machinesOf(ctx, name) {
+			host := hostOf(machine)
+			_, isControlPlane := machine.Labels[clusterv1.MachineControlPlaneLabel]
+			Expect(startedAt(ctx, hosts)[host.Name] != joined[host.Name]).To(Equal(isControlPlane), host.Name)
+		}
 
 		By("having all that was there, with the same Machines")
 		awaitControlPlane(ctx, name, 3)
@@ -130,6 +139,15 @@ func awaitRestore(ctx context.Context, restore *backupv1.TalosEtcdRestore, statu
 		g.Expect(world.client.Get(ctx, ctrlclient.ObjectKeyFromObject(restore), restore)).To(Succeed())
 		found := conditions.Get(restore, backupv1.RestoreReadyCondition)
 		g.Expect(found).To(HaveValue(And(HaveField("Status", status), HaveField("Reason", reason))))
+	}).WithTimeout(longTimeout).WithPolling(time.Second).Should(Succeed())
+}
+
+// awaitCondition waits until a condition of a restore is true.
+func awaitCondition(ctx context.Context, restore *backupv1.TalosEtcdRestore, kind string) {
+	GinkgoHelper()
+	Eventually(ctx, func(g Gomega) {
+		g.Expect(world.client.Get(ctx, ctrlclient.ObjectKeyFromObject(restore), restore)).To(Succeed())
+		g.Expect(conditions.IsTrue(restore, kind)).To(BeTrue(), conditions.GetMessage(restore, kind))
 	}).WithTimeout(longTimeout).WithPolling(time.Second).Should(Succeed())
 }
 

@@ -59,7 +59,12 @@ func TestRestores(t *testing.T) {
 	awaitCondition(t, controlPlaneOf(ctx, g, name), controlplanev1.AvailableCondition, metav1.ConditionFalse, controlplanev1.NotAvailableReason)
 	restore := restoreOf(name, "back", name)
 	g.Expect(world.Client.Create(ctx, restore)).To(Succeed())
+	awaitCondition(t, restore, backupv1.MachinesWipedCondition, metav1.ConditionTrue, backupv1.MachinesWipedReason)
+	joined := bootsOf(machines, hosts)
 	awaitCondition(t, restore, backupv1.RestoreReadyCondition, metav1.ConditionTrue, backupv1.ReadyReason)
+	for i, host := range hosts {
+		g.Expect(bootsOf(machines, hosts)[i]).To(BeNumerically(">", joined[i]), "%s has restarted", host.Name)
+	}
 	g.Expect(restore.Status.Attempt).To(HaveValue(BeEquivalentTo(1)))
 	g.Expect(machines.Sim.Recoveries()).To(Equal(1))
 	g.Expect(machines.Sim.Bootstraps()).To(Equal(2))
@@ -116,6 +121,15 @@ func giveSnapshots(t *testing.T, machines *simfleet.Fleet, hosts []fleet.Host) {
 	for _, host := range hosts {
 		machines.Machine(host).Break(talossim.Faults{SnapshotFile: file})
 	}
+}
+
+// bootsOf counts how often machines have booted.
+func bootsOf(machines *simfleet.Fleet, hosts []fleet.Host) []int {
+	var boots []int
+	for _, host := range hosts {
+		boots = append(boots, machines.Machine(host).Boots())
+	}
+	return boots
 }
 
 // haveUIDs match the same Machines.
