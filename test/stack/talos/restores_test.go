@@ -72,6 +72,10 @@ var _ = Describe("Restores", func() {
 		Eventually(ctx, func() error { return workload.List(ctx, &corev1.NamespaceList{}) }).WithTimeout(timeout).WithPolling(time.Second).ShouldNot(Succeed())
 		Expect(world.client.Create(ctx, restore)).To(Succeed())
 		awaitCondition(ctx, restore, backupv1.MachinesWipedCondition)
+		// A restart is a reset that names nothing to wipe in a container, which whoever runs it cannot
+		// tell from others.
+		keepOnReset(ctx, true)
+		DeferCleanup(func(ctx SpecContext) { keepOnReset(ctx, false) })
 		joined := startedAt(ctx, hosts)
 		awaitRestore(ctx, restore, metav1.ConditionTrue, backupv1.ReadyReason)
 		AddReportEntry("restored in place", time.Since(began).Round(time.Second).String())
@@ -94,6 +98,7 @@ var _ = Describe("Restores", func() {
 		expectNodes(ctx, workload, machinesOf(ctx, name))
 
 		By("making a new cluster of it, once the old one is gone")
+		keepOnReset(ctx, false)
 		deleteCluster(ctx, name)
 		awaitState(ctx, name, infrav1.HostAvailable)
 		began = time.Now()
@@ -101,7 +106,10 @@ var _ = Describe("Restores", func() {
 		anew := restoreOf(name, "anew", other)
 		anew.Spec.Mode, anew.Spec.Confirm = backupv1.RestoreNewCluster, ""
 		Expect(world.client.Create(ctx, anew)).To(Succeed())
+		awaitCondition(ctx, anew, backupv1.MachinesWipedCondition)
+		keepOnReset(ctx, true)
 		awaitRestore(ctx, anew, metav1.ConditionTrue, backupv1.ReadyReason)
+		keepOnReset(ctx, false)
 		AddReportEntry("restored to a new cluster", time.Since(began).Round(time.Second).String())
 		fresh := clientOf(string(secretValue(ctx, name, other+"-kubeconfig", "value")))
 		expectRestored(ctx, fresh)
@@ -140,6 +148,12 @@ func awaitRestore(ctx context.Context, restore *backupv1.TalosEtcdRestore, statu
 		found := conditions.Get(restore, backupv1.RestoreReadyCondition)
 		g.Expect(found).To(HaveValue(And(HaveField("Status", status), HaveField("Reason", reason))))
 	}).WithTimeout(longTimeout).WithPolling(time.Second).Should(Succeed())
+}
+
+// keepOnReset has machines come back from a reset with what they have, or blank.
+func keepOnReset(ctx context.Context, keep bool) {
+	GinkgoHelper()
+	Expect(world.nodes.Fleet.KeepDataOnReset(ctx, keep)).To(Succeed())
 }
 
 // awaitCondition waits until a condition of a restore is true.
