@@ -219,23 +219,27 @@ func (r *BackupReconciler) Reconcile(ctx context.Context, req ctrl.Request) (res
 
 // gatherOthers reads the Cluster and the store.
 func (r *BackupReconciler) gatherOthers(ctx context.Context, s *backupScope) error {
-	cluster, store := &clusterv1.Cluster{}, &backupv1.TalosBackupStore{}
-	err := r.Client.Get(ctx, client.ObjectKey{Namespace: s.backup.Namespace, Name: s.backup.Spec.ClusterName}, cluster)
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("reading the Cluster: %w", err)
+	var err error
+	if s.cluster, err = find(ctx, r.Client, s.backup.Namespace, s.backup.Spec.ClusterName, &clusterv1.Cluster{}); err != nil {
+		return err
 	}
-	if err == nil {
-		s.cluster = cluster
+	s.store, err = find(ctx, r.Client, s.backup.Namespace, s.backup.Spec.StoreName, &backupv1.TalosBackupStore{})
+
+	return err
+}
+
+// find reads an object; nil when it is not there.
+func find[T client.Object](ctx context.Context, from client.Reader, namespace, name string, object T) (T, error) {
+	var none T
+	err := from.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, object)
+	if apierrors.IsNotFound(err) {
+		return none, nil
 	}
-	err = r.Client.Get(ctx, client.ObjectKey{Namespace: s.backup.Namespace, Name: s.backup.Spec.StoreName}, store)
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("reading the TalosBackupStore: %w", err)
-	}
-	if err == nil {
-		s.store = store
+	if err != nil {
+		return none, fmt.Errorf("reading %s %s: %w", objects.KindOf(object), name, err)
 	}
 
-	return nil
+	return object, nil
 }
 
 // annotate writes annotations of the backup. What was found for its status stays to be

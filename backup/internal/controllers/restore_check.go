@@ -64,7 +64,7 @@ func (r *RestoreReconciler) check(ctx context.Context, s *restoreScope) error {
 		return err
 	}
 	work.bundle = bundle
-	r.start(s, work, func(*RestoreResult) {})
+	r.start(s, work)
 	s.is(backupv1.CheckedCondition, condition.Unknown(backupv1.CheckingReason, "the backup is being unpacked, and looked at"))
 
 	return nil
@@ -245,13 +245,12 @@ func (r *RestoreReconciler) workOf(ctx context.Context, s *restoreScope) (*resto
 }
 
 // start starts a job. What it has done is told to the next reconcile.
-func (r *RestoreReconciler) start(s *restoreScope, work *restoreWork, complete func(*RestoreResult)) {
+func (r *RestoreReconciler) start(s *restoreScope, work *restoreWork) {
 	r.Jobs.Start(keyOf(s.restore), func(ctx context.Context, progress func(metrics.Step)) RestoreResult {
 		began := r.Clock.Now()
-		step := metrics.StepCheckRestore
-		result := work.run(ctx, func(now metrics.Step) { step = now; progress(now) })
-		complete(&result)
-		r.Metrics.Ended(step, r.Clock.Since(began), result.Err)
+		progress(work.step())
+		result := work.run(ctx)
+		r.Metrics.Ended(work.step(), r.Clock.Since(began), result.Err)
 
 		return result
 	})

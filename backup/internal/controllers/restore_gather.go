@@ -25,16 +25,10 @@ const talosMachineKind = "TalosMachine"
 
 // gatherCluster reads the Cluster.
 func (r *RestoreReconciler) gatherCluster(ctx context.Context, s *restoreScope) error {
-	cluster := &clusterv1.Cluster{}
-	err := r.Client.Get(ctx, client.ObjectKey{Namespace: s.restore.Namespace, Name: s.restore.Spec.ClusterName}, cluster)
-	if client.IgnoreNotFound(err) != nil {
-		return fmt.Errorf("reading the Cluster: %w", err)
-	}
-	if err == nil {
-		s.cluster = cluster
-	}
+	var err error
+	s.cluster, err = find(ctx, r.Client, s.restore.Namespace, s.restore.Spec.ClusterName, &clusterv1.Cluster{})
 
-	return nil
+	return err
 }
 
 // gatherOthers reads how far a restore is, and the control plane that it is about. It reports
@@ -66,20 +60,19 @@ func (r *RestoreReconciler) gatherOthers(ctx context.Context, s *restoreScope) (
 
 // gatherBackup reads the backup and its store. It reports whether both are there.
 func (r *RestoreReconciler) gatherBackup(ctx context.Context, s *restoreScope) (bool, error) {
-	backup, store := &backupv1.TalosEtcdBackup{}, &backupv1.TalosBackupStore{}
-	err := r.Client.Get(ctx, client.ObjectKey{Namespace: s.restore.Namespace, Name: s.restore.Spec.BackupName}, backup)
-	if client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("reading the TalosEtcdBackup: %w", err)
+	backup, err := find(ctx, r.Client, s.restore.Namespace, s.restore.Spec.BackupName, &backupv1.TalosEtcdBackup{})
+	if err != nil {
+		return false, err
 	}
-	if err != nil || !isBackupMade(backup) {
+	if backup == nil || !isBackupMade(backup) {
 		s.waits(backupv1.WaitingForBackupReason, "TalosEtcdBackup "+s.restore.Spec.BackupName+" is not there, or not complete")
 		return false, nil
 	}
-	err = r.Client.Get(ctx, client.ObjectKey{Namespace: s.restore.Namespace, Name: backup.Spec.StoreName}, store)
-	if client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("reading the TalosBackupStore: %w", err)
-	}
+	store, err := find(ctx, r.Client, s.restore.Namespace, backup.Spec.StoreName, &backupv1.TalosBackupStore{})
 	if err != nil {
+		return false, err
+	}
+	if store == nil {
 		s.waits(backupv1.WaitingForStoreReason, "TalosBackupStore "+backup.Spec.StoreName+" is not there")
 		return false, nil
 	}

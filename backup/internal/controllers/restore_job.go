@@ -45,16 +45,23 @@ type restoreWork struct {
 	identities []age.Identity
 	// bundle is that of the cluster; nil when the cluster is to have that of the backup.
 	bundle *secrets.Bundle
+	// attemptID and machine are those of the result.
+	attemptID, machine string
 	// send sends a node the database; nil when it is only made.
 	send func(ctx context.Context, database io.Reader) error
 }
 
-func (w *restoreWork) run(ctx context.Context, progress func(metrics.Step)) (result RestoreResult) {
-	step := metrics.StepCheckRestore
+// step is what the work counts as.
+func (w *restoreWork) step() metrics.Step {
 	if w.send != nil {
-		step = metrics.StepSend
+		return metrics.StepSend
 	}
-	progress(step)
+
+	return metrics.StepCheckRestore
+}
+
+func (w *restoreWork) run(ctx context.Context) RestoreResult {
+	result := RestoreResult{AttemptID: w.attemptID, Machine: w.machine}
 	manifest, err := w.archive.Read(ctx, w.name)
 	if err == nil && manifest.UID != w.id {
 		err = store.NewError(store.Exists, "reading backup "+w.name, errors.New("the store has another backup of that name"))
@@ -63,7 +70,8 @@ func (w *restoreWork) run(ctx context.Context, progress func(metrics.Step)) (res
 		err = fmt.Errorf("%w: the snapshot in the store is not the one that the backup was made of", pipeline.ErrStored)
 	}
 	if err != nil {
-		return RestoreResult{Err: err}
+		result.Err = err
+		return result
 	}
 	result.EtcdVersion = manifest.EtcdVersion
 	if w.send == nil {

@@ -221,13 +221,14 @@ func (r *RestoreReconciler) send(ctx context.Context, s *restoreScope, view *res
 	if err != nil || work == nil {
 		return err
 	}
-	to, id := view.machine(decision.Machines[0]).Machine, s.attemptID()
+	to := view.machine(decision.Machines[0]).Machine
 	admin, err := r.certificates.For(client.ObjectKeyFromObject(s.cluster), view.bundle, secrets.RoleAdmin)
 	if err != nil {
 		return fmt.Errorf("making a client certificate: %w", err)
 	}
 	work.send = func(ctx context.Context, database io.Reader) error { return r.sendTo(ctx, to, admin, database) }
-	r.start(s, work, func(result *RestoreResult) { result.AttemptID, result.Machine = id, to.Name })
+	work.attemptID, work.machine = s.attemptID(), to.Name
+	r.start(s, work)
 
 	return nil
 }
