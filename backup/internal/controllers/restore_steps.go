@@ -353,21 +353,12 @@ func (r *RestoreReconciler) finish(ctx context.Context, s *restoreScope, view *r
 
 // holdOf is the record of the restore that holds a control plane; nil when none does.
 func holdOf(controlPlane *metav1.PartialObjectMetadata) *controlplanev1.RestoreRecord {
-	return recordIn[controlplanev1.RestoreRecord](controlPlane, controlplanev1.RestoreInProgressAnnotation)
+	return objects.Record[controlplanev1.RestoreRecord](controlPlane, controlplanev1.RestoreInProgressAnnotation)
 }
 
 // intentOf is where the etcd of a control plane was bootstrapped; nil when that is not known.
 func intentOf(controlPlane *metav1.PartialObjectMetadata) *controlplanev1.BootstrapIntent {
-	return recordIn[controlplanev1.BootstrapIntent](controlPlane, controlplanev1.BootstrapIntentAnnotation)
-}
-
-func recordIn[T any](object metav1.Object, annotation string) *T {
-	record := new(T)
-	if err := json.Unmarshal([]byte(object.GetAnnotations()[annotation]), record); err != nil {
-		return nil
-	}
-
-	return record
+	return objects.Record[controlplanev1.BootstrapIntent](controlPlane, controlplanev1.BootstrapIntentAnnotation)
 }
 
 // errHeldMeanwhile says that somebody has changed the record while the nodes were asked.

@@ -4,6 +4,7 @@ package objects
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"reflect"
 
@@ -62,6 +63,21 @@ func Selects(selector metav1.LabelSelector, all *bool, object metav1.Object) (bo
 	}
 
 	return !parsed.Empty() && parsed.Matches(labels.Set(object.GetLabels())), nil
+}
+
+// Record reads the record that an annotation of an object has as JSON; nil when there is none
+// that can be read.
+func Record[T any](object metav1.Object, annotation string) *T {
+	value, found := object.GetAnnotations()[annotation]
+	if !found {
+		return nil
+	}
+	record := new(T)
+	if err := json.Unmarshal([]byte(value), record); err != nil {
+		return nil
+	}
+
+	return record
 }
 
 // KindOf is the kind of a typed object, by the name of its type.

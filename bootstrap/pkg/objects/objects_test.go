@@ -117,3 +117,23 @@ func TestSelects(t *testing.T) {
 	_, err := Selects(metav1.LabelSelector{MatchExpressions: []metav1.LabelSelectorRequirement{{Key: "tier", Operator: "Like"}}}, nil, object)
 	NewWithT(t).Expect(err).To(HaveOccurred())
 }
+
+// TestRecord: what cannot be read is none.
+func TestRecord(t *testing.T) {
+	type record struct{ Name string }
+	for name, tc := range map[string]struct {
+		annotations map[string]string
+		want        *record
+	}{
+		"there":             {map[string]string{"record": `{"name":"one"}`}, &record{Name: "one"}},
+		"no annotation":     {nil, nil},
+		"another one":       {map[string]string{"other": `{"name":"one"}`}, nil},
+		"empty":             {map[string]string{"record": ""}, nil},
+		"no JSON":           {map[string]string{"record": "one"}, nil},
+		"JSON of something": {map[string]string{"record": `["one"]`}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			NewWithT(t).Expect(Record[record](&metav1.ObjectMeta{Annotations: tc.annotations}, "record")).To(Equal(tc.want))
+		})
+	}
+}

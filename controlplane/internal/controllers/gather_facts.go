@@ -19,6 +19,7 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/capimachine"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
@@ -54,7 +55,7 @@ func (r *Reconciler) gatherFacts(ctx context.Context, s *scope) error {
 		Backup:                    backup,
 		Restore:                   restoreOf(s.controlPlane, s.initialized()),
 		Remediation: plan.RemediationFacts{
-			InProgress:       readRecord[controlplanev1.RemediationRecord](s.controlPlane, controlplanev1.RemediationInProgressAnnotation),
+			InProgress:       objects.Record[controlplanev1.RemediationRecord](s.controlPlane, controlplanev1.RemediationInProgressAnnotation),
 			MaxRetry:         spec.Remediation.MaxRetry,
 			RetryPeriod:      seconds(spec.Remediation.RetryPeriodSeconds, 0),
 			MinHealthyPeriod: seconds(spec.Remediation.MinHealthyPeriodSeconds, controlplanev1.DefaultMinHealthyPeriodSeconds),
@@ -123,7 +124,7 @@ func (r *Reconciler) machineFacts(s *scope, machine *clusterv1.Machine, judged e
 		Addresses:     r.peerAddresses(machine, s.parts[machine.Name].infraMachine, node),
 		Deleting:      !machine.DeletionTimestamp.IsZero(),
 		Unhealthy:     collections.IsUnhealthyAndOwnerRemediated(machine),
-		Retries:       readRecord[controlplanev1.RemediationRecord](machine, controlplanev1.RemediationForAnnotation),
+		Retries:       objects.Record[controlplanev1.RemediationRecord](machine, controlplanev1.RemediationForAnnotation),
 	}
 	facts.Hook, facts.HookWaitsFor = hookState(s, machine)
 	facts.NameInUse = facts.Held && slices.ContainsFunc(judged.Members, func(member etcd.Member) bool { return member.Hostname == machine.Name })
@@ -209,7 +210,7 @@ func memberID(machine *clusterv1.Machine, node health.Facts) uint64 {
 	if own, listed := ownMember(node); listed {
 		return own.ID
 	}
-	record := readRecord[controlplanev1.EtcdMemberRecord](machine, controlplanev1.EtcdMemberAnnotation)
+	record := objects.Record[controlplanev1.EtcdMemberRecord](machine, controlplanev1.EtcdMemberAnnotation)
 	if record == nil {
 		return 0
 	}
@@ -238,21 +239,6 @@ func memberRecord(machine *clusterv1.Machine, node health.Facts) (string, error)
 	}
 
 	return writeRecord(controlplanev1.EtcdMemberRecord{ID: etcd.FormatID(own.ID), PeerURLs: own.PeerURLs})
-}
-
-// readRecord reads a record in an annotation; nil when there is none that can be
-// read.
-func readRecord[T any](object metav1.Object, annotation string) *T {
-	value, found := object.GetAnnotations()[annotation]
-	if !found {
-		return nil
-	}
-	record := new(T)
-	if err := json.Unmarshal([]byte(value), record); err != nil {
-		return nil
-	}
-
-	return record
 }
 
 // writeRecord is the value of an annotation that holds a record.

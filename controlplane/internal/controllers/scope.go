@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/clientconfig"
@@ -100,7 +101,7 @@ func (s *scope) initialized() bool {
 // restoreOf is the restore that holds a control plane: the one in progress, or, before there is
 // a cluster, the one that a person has named.
 func restoreOf(controlPlane *controlplanev1.TalosControlPlane, initialized bool) controlplanev1.RestoreRecord {
-	if record := readRecord[controlplanev1.RestoreRecord](controlPlane, controlplanev1.RestoreInProgressAnnotation); record != nil {
+	if record := objects.Record[controlplanev1.RestoreRecord](controlPlane, controlplanev1.RestoreInProgressAnnotation); record != nil {
 		return *record
 	}
 	if initialized {
