@@ -27,8 +27,6 @@ type Provider struct {
 	Folder string
 	// ComponentsFile is the file of a release with its manifests.
 	ComponentsFile string
-	// Imports are the folders of other providers that its manager is made of besides.
-	Imports []string
 }
 
 // Flag is the flag of "clusterctl init" that installs it: control-plane.
@@ -68,7 +66,6 @@ type settings struct {
 			ComponentsFile string `json:"componentsFile"`
 			ConfigFolder   string `json:"configFolder"`
 		} `json:"config"`
-		Imports []string `json:"imports"`
 	} `json:"providers"`
 }
 
@@ -108,7 +105,7 @@ func parse(raw []byte) ([]Provider, error) {
 			return nil, fmt.Errorf("componentsFile %q of %s is not %s-components.yaml", entry.Config.ComponentsFile, entry.Name, name)
 		}
 		list = append(list, Provider{
-			Name: name, Label: entry.Name, Folder: folder, ComponentsFile: entry.Config.ComponentsFile, Imports: entry.Imports,
+			Name: name, Label: entry.Name, Folder: folder, ComponentsFile: entry.Config.ComponentsFile,
 		})
 	}
 
