@@ -18,7 +18,7 @@ var record = flag.Bool("record", false, "keep the answers of the real nodes as t
 // The record of what real nodes answer is made anew, and must be the one that
 // talossim is held to by the tests of test/sim/fleet/conformance.
 var _ = Describe("What talossim is held to", func() {
-	It("is what real nodes answer", func(ctx SpecContext) {
+	It("is what real nodes answer", Label("conformance"), func(ctx SpecContext) {
 		taken, err := conformance.Take(ctx, world.nodes.Fleet, "container", conformance.CallTimeout)
 		Expect(err).NotTo(HaveOccurred())
 		fmt.Fprintf(GinkgoWriter, "%d answers\n", taken.Rows())

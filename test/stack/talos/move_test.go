@@ -81,7 +81,8 @@ func (p place) identities(ctx context.Context, namespace string) map[string]stri
 		&clusterv1.ClusterList{}, &clusterv1.MachineDeploymentList{}, &clusterv1.MachineSetList{}, &clusterv1.MachineList{},
 		&bootstrapv1.TalosConfigList{}, &controlplanev1.TalosControlPlaneList{}, &infrav1.TalosClusterList{}, &infrav1.TalosMachineList{}, &infrav1.TalosHostList{},
 		&addonv1.TalosClusterAddonList{}, &addonv1.TalosClusterAddonReleaseList{},
-		&backupv1.TalosBackupStoreList{}, &backupv1.TalosEtcdBackupList{}, &backupv1.TalosEtcdBackupScheduleList{}, &corev1.SecretList{},
+		&backupv1.TalosBackupStoreList{}, &backupv1.TalosEtcdBackupList{}, &backupv1.TalosEtcdBackupScheduleList{}, &backupv1.TalosEtcdRestoreList{},
+		&corev1.SecretList{},
 	} {
 		Expect(p.client.List(ctx, list, ctrlclient.InNamespace(namespace))).To(Succeed())
 		items, err := meta.ExtractList(list)

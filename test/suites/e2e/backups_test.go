@@ -9,6 +9,7 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -17,8 +18,8 @@ import (
 	"github.com/capi-talos/capi-talos/test/support/s3server"
 )
 
-// backUp has a schedule make a backup of a cluster, restores it in the manager's Pod, has the
-// next one take its place, and deletes that with its data.
+// backUp has a schedule make a backup of a cluster, restores it in the manager's Pod and then
+// to the cluster, has the next one take its place, and deletes that with its data.
 func backUp(ctx context.Context, name string) {
 	GinkgoHelper()
 	const backups = "backups"
@@ -52,6 +53,7 @@ func backUp(ctx context.Context, name string) {
 		verified := awaitBackup(ctx, name, backupv1.VerificationRestore)
 		return fmt.Sprintf("%d keys", *verified.Status.Verification.Keys)
 	})
+	restoreEtcd(ctx, name)
 	step(ctx, name+": the next backup takes its place", func(ctx context.Context) string {
 		before := awaitBackup(ctx, name, "")
 		// One that was verified stays until the next one is.
@@ -75,6 +77,35 @@ func backUp(ctx context.Context, name string) {
 		// What a user has brought, nobody else takes away.
 		kubectl(ctx, name, "delete", "talosbackupstore/"+backups, "secret/"+backups)
 		return "nothing stored"
+	})
+}
+
+// restoreEtcd gives up what the etcd of a cluster has, and restores its only backup, on the
+// same machines.
+func restoreEtcd(ctx context.Context, name string) {
+	GinkgoHelper()
+	step(ctx, name+": etcd restored from the backup, in place", func(ctx context.Context) string {
+		late := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: "late"}}
+		Expect(workloadClient(ctx, name).Create(ctx, late)).To(Succeed())
+		machines, backup := machinesOf(ctx, name), awaitBackup(ctx, name, "")
+		restore := &backupv1.TalosEtcdRestore{
+			ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "back"},
+			Spec: backupv1.TalosEtcdRestoreSpec{
+				ClusterName: name, BackupName: backup.Name, Confirm: name, QuorumPolicy: backupv1.QuorumDiscard,
+			},
+		}
+		Expect(world.client.Create(ctx, restore)).To(Succeed())
+		Eventually(ctx, func(g Gomega) {
+			g.Expect(world.client.Get(ctx, client.ObjectKeyFromObject(restore), restore)).To(Succeed())
+			g.Expect(conditions.IsTrue(restore, backupv1.RestoreReadyCondition)).To(BeTrue(), conditions.GetMessage(restore, backupv1.RestoreReadyCondition))
+		}).WithTimeout(longTimeout).WithPolling(interval).Should(Succeed())
+		awaitWhole(ctx, name, 3, 3)
+		Expect(uids(machinesOf(ctx, name))).To(Equal(uids(machines)))
+		workload := workloadClient(ctx, name)
+		Expect(workload.Get(ctx, client.ObjectKey{Namespace: metav1.NamespaceDefault, Name: survivor}, &corev1.ConfigMap{})).To(Succeed())
+		Expect(workload.Get(ctx, client.ObjectKeyFromObject(late), late)).To(MatchError(apierrors.IsNotFound, "IsNotFound"))
+		kubectl(ctx, name, "delete", "talosetcdrestore/"+restore.Name)
+		return fmt.Sprintf("the same Machines, without what came later, in attempt %d", *restore.Status.Attempt)
 	})
 }
 

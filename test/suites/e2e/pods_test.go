@@ -15,6 +15,9 @@ import (
 	"github.com/capi-talos/capi-talos/test/stack/parts"
 )
 
+// survivor is a ConfigMap of the workload cluster that nothing may take away.
+const survivor = "survivor"
+
 // podsSpecs take a cluster whose machines are Pods of kind through its life. The
 // steps need each other, so they are one spec.
 func podsSpecs() {
@@ -134,7 +137,7 @@ func healInPods(ctx context.Context, name string) {
 func outliveSandboxes(ctx context.Context, name string) {
 	GinkgoHelper()
 	step(ctx, "pods: all sandboxes killed at once", func(ctx context.Context) string {
-		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "survivor"}, Data: map[string]string{"is": "there"}}
+		object := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: survivor}, Data: map[string]string{"is": "there"}}
 		Expect(workloadClient(ctx, name).Create(ctx, object)).To(Succeed())
 		machines := machinesOf(ctx, name)
 		addresses := map[string]string{}

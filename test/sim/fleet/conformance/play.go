@@ -70,7 +70,7 @@ func Take(ctx context.Context, machines fleet.Fleet, personality string, timeout
 	for row, answers := range blank {
 		maps.Copy(p.record.Answers[row], answers)
 	}
-	for _, scenario := range []func(context.Context) error{p.worker, p.join, p.twin, p.leave, p.comeBack, p.remove, p.reset} {
+	for _, scenario := range []func(context.Context) error{p.restore, p.worker, p.join, p.twin, p.leave, p.comeBack, p.remove, p.reset} {
 		if err := scenario(ctx); err != nil {
 			return p.record, err
 		}

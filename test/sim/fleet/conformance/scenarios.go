@@ -75,6 +75,8 @@ func (p *play) worker(ctx context.Context) error {
 	}
 	p.etcd(ctx, scenario, host)
 	p.ask(ctx, scenario, "bootstrap", host, bootstrap)
+	p.ask(ctx, scenario, "a database", host, sending(nil))
+	p.ask(ctx, scenario, "bootstrap from it", host, bootstrapFromSnapshot)
 	p.ask(ctx, scenario, "leave", host, leave)
 	p.ask(ctx, scenario, "forfeit", host, forfeit)
 	p.ask(ctx, scenario, "remove", host, removal(1))
@@ -209,14 +211,21 @@ func (p *play) remove(ctx context.Context) error {
 func (p *play) reset(ctx context.Context) error {
 	const scenario = "reset"
 	host := p.hosts[3]
-	p.ask(ctx, scenario, "reset", host, func(ctx context.Context, client machine.MachineServiceClient) error {
-		_, err := client.Reset(ctx, &machine.ResetRequest{Reboot: true})
-		return err
-	})
-	if err := p.await(ctx, "waiting for the wipe", func() error { return p.machines.Wiped(ctx, host) }); err != nil {
+	if err := p.wipe(ctx, host); err != nil {
 		return err
 	}
 	p.say(scenario, "the machine", "is wiped and waits in maintenance mode")
 	p.ask(ctx, scenario, "the other of two members lists", p.hosts[0], list(false))
 	return nil
+}
+
+// wipe resets a node, and waits until it is wiped.
+func (p *play) wipe(ctx context.Context, host fleet.Host) error {
+	if err := p.call(ctx, host, func(ctx context.Context, client machine.MachineServiceClient) error {
+		_, err := client.Reset(ctx, &machine.ResetRequest{Reboot: true})
+		return err
+	}); err != nil {
+		return fmt.Errorf("resetting %s: %w", host.Name, err)
+	}
+	return p.await(ctx, "waiting for the wipe", func() error { return p.machines.Wiped(ctx, host) })
 }

@@ -66,22 +66,6 @@ func ofRareMoments() []Explanation {
 			Reason: "read live when a pause begins or ends",
 		},
 		{
-			Manager: backup, Group: backupGroup, Resource: "talosetcdrestores", Verb: "*",
-			Reason: "etcd is restored in no scenario here; it is on real nodes, and in the integration suite under the same rights",
-		},
-		{
-			Manager: backup, Group: backupGroup, Resource: "talosetcdrestores/status", Verb: "patch",
-			Reason: "etcd is restored in no scenario here",
-		},
-		{
-			Manager: backup, Group: "controlplane.cluster.x-k8s.io", Resource: "taloscontrolplanes", Verb: "*",
-			Reason: "held while etcd is restored",
-		},
-		{
-			Manager: backup, Group: infraGroup, Resource: "talosmachines", Verb: "*",
-			Reason: "wiped before etcd is restored",
-		},
-		{
 			Manager: backup, Resource: "secrets", Verb: "create",
 			Reason: "the secrets of a cluster that is made of a backup",
 		},
