@@ -34,12 +34,8 @@ func buildDebian(ctx context.Context, w *Workspace) error {
 	if err := debian.Install(ctx, "debootstrap"); err != nil {
 		return err
 	}
-	mirror, err := debianMirror(ctx, w)
-	if err != nil {
-		return err
-	}
 	root := filepath.Join(w.Out, "root")
-	err = w.Run(ctx, w.Scratch, "debootstrap", "--variant=minbase", "--include="+strings.Join(debianPackages, ","), debianRelease, root, mirror)
+	err := w.Run(ctx, w.Scratch, "debootstrap", "--variant=minbase", "--include="+strings.Join(debianPackages, ","), debianRelease, root, debian.Mirror(ctx))
 	if err != nil {
 		return err
 	}
@@ -58,18 +54,4 @@ func buildDebian(ctx context.Context, w *Workspace) error {
 		}
 	}
 	return nil
-}
-
-func debianMirror(ctx context.Context, w *Workspace) (string, error) {
-	const fallback = "http://deb.debian.org/debian"
-	out, err := w.Output(ctx, w.Scratch, "apt-get", "indextargets", "--format", "$(REPO_URI) $(ORIGIN) $(LABEL)")
-	if err != nil {
-		return fallback, nil //nolint:nilerr // not a Debian machine: the mirror of all is as good
-	}
-	for line := range strings.Lines(string(out)) {
-		if uri, source, ok := strings.Cut(strings.TrimSpace(line), " "); ok && source == "Debian Debian" {
-			return uri, nil
-		}
-	}
-	return fallback, nil
 }

@@ -117,6 +117,7 @@ func buildTalosImage(ctx context.Context, w *Workspace) error {
 	talosFolders(tree)
 	talosPrograms(tree, w.Needs)
 	talosFiles(tree, sources, machinery)
+	tree.Write("/usr/etc/in-container", "true\n", images.Data)
 	return images.Write(tree, w.Out, TalosImage, images.Config{
 		Entrypoint: []string{"/sbin/init"},
 		Env:        []string{defaultPath},
@@ -173,5 +174,4 @@ func talosFiles(tree *images.Tree, sources, machinery string) {
 		tree.Link(path, "/etc/ssl")
 	}
 	tree.Users()
-	tree.Write("/usr/etc/in-container", "true\n", images.Data)
 }

@@ -58,7 +58,7 @@ type Command struct {
 // Table returns all parts, those of the management cluster first. A part comes
 // after the parts that it needs.
 func Table() []Part {
-	return slices.Concat(kubernetesParts(), clusterAPIParts(), previousKubernetesParts(), nodeParts(), storeParts(), []Part{tiltPart(), caaphPart()})
+	return slices.Concat(kubernetesParts(), clusterAPIParts(), previousKubernetesParts(), nodeParts(), storeParts(), []Part{tiltPart(), caaphPart()}, vmParts())
 }
 
 // Built tells where the parts are: the folder of each, by part name.

@@ -11,7 +11,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -25,11 +24,9 @@ import (
 )
 
 const (
-	endpointPort = 6443
-	// Addresses of machines and endpoints in the network, by their last byte.
-	// This machine is 1, and Docker gives away those from 192 on.
-	firstHost, lastHost         = 2, 149
-	firstEndpoint, lastEndpoint = 150, 191
+	// Addresses of machines in the network, by their last byte. This machine is 1,
+	// endpoints are from 150 on, and Docker gives away those from 192 on.
+	firstHost, lastHost = 2, 149
 )
 
 // Docker is what the fleet wants of Docker.
@@ -72,13 +69,12 @@ type Options struct {
 type Fleet struct {
 	options Options
 	// supervision ends with stop; running waits for its end.
-	stop    context.CancelFunc
-	running sync.WaitGroup
+	stop      context.CancelFunc
+	running   sync.WaitGroup
+	endpoints *balancer.Endpoints
 
 	mu        sync.Mutex
 	machines  []*machine
-	endpoints map[string]fleet.Endpoint
-	balancers []*balancer.Balancer
 	keepData  bool
 	closed    bool
 	supervise context.Context //nolint:containedctx // It bounds the life of all supervisors, not a call.
@@ -89,7 +85,9 @@ var _ fleet.Fleet = &Fleet{}
 // New returns a fleet without machines.
 func New(ctx context.Context, options Options) *Fleet {
 	ctx, stop := context.WithCancel(context.WithoutCancel(ctx))
-	return &Fleet{options: options, stop: stop, supervise: ctx, endpoints: map[string]fleet.Endpoint{}}
+	f := &Fleet{options: options, stop: stop, supervise: ctx}
+	f.endpoints = &balancer.Endpoints{Device: options.Bridge, Subnet: options.Subnet, Targets: f.apiServers}
+	return f
 }
 
 // Name implements fleet.Fleet.
@@ -111,13 +109,7 @@ func (f *Fleet) RunsWorkloads() bool { return true }
 func (f *Fleet) Bootstraps() int { return -1 }
 
 // address is an address of the network by its last byte.
-func (f *Fleet) address(last int) string { return addressIn(f.options.Subnet, last) }
-
-func addressIn(subnet netip.Prefix, last int) string {
-	bytes := subnet.Addr().As4()
-	bytes[3] = byte(last) //nolint:gosec // It is below 256.
-	return netip.AddrFrom4(bytes).String()
-}
+func (f *Fleet) address(last int) string { return balancer.Address(f.options.Subnet, last) }
 
 // Link is a network of Docker that machines can have a second link in. Docker must
 // not give away addresses below 192 of its 256 by itself.
@@ -233,30 +225,9 @@ func (f *Fleet) machine(host fleet.Host) *machine {
 	return f.machines[index]
 }
 
-// Endpoint implements fleet.Fleet. Each endpoint has an address of its own,
-// which this machine gets on the bridge: only root can do that.
+// Endpoint implements fleet.Fleet.
 func (f *Fleet) Endpoint(ctx context.Context, name string) (fleet.Endpoint, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if found, ok := f.endpoints[name]; ok {
-		return found, nil
-	}
-	last := firstEndpoint + len(f.endpoints)
-	if last > lastEndpoint {
-		return fleet.Endpoint{}, fmt.Errorf("reserving endpoint %s: a fleet has at most %d", name, lastEndpoint-firstEndpoint+1)
-	}
-	endpoint := fleet.Endpoint{Host: f.address(last), Port: endpointPort}
-	out, err := exec.CommandContext(ctx, "ip", "address", "replace", endpoint.Host+"/32", "dev", f.options.Bridge).CombinedOutput() //nolint:gosec // an address of ours
-	if err != nil {
-		return fleet.Endpoint{}, fmt.Errorf("giving this machine the address of endpoint %s: %w: %s", name, err, out)
-	}
-	started, err := balancer.Start(ctx, balancer.Options{Host: endpoint.Host, Port: strconv.Itoa(endpointPort), Targets: f.apiServers})
-	if err != nil {
-		return fleet.Endpoint{}, err
-	}
-	f.balancers = append(f.balancers, started)
-	f.endpoints[name] = endpoint
-	return endpoint, nil
+	return f.endpoints.Get(ctx, name)
 }
 
 // apiServers are where the machines would serve the Kubernetes API. The
@@ -264,7 +235,7 @@ func (f *Fleet) Endpoint(ctx context.Context, name string) (fleet.Endpoint, erro
 func (f *Fleet) apiServers() []string {
 	var targets []string
 	for _, host := range f.Hosts() {
-		targets = append(targets, net.JoinHostPort(host.Address, strconv.Itoa(endpointPort)))
+		targets = append(targets, net.JoinHostPort(host.Address, strconv.Itoa(balancer.EndpointPort)))
 	}
 	return targets
 }
@@ -370,18 +341,15 @@ func (f *Fleet) CollectLogs(ctx context.Context, dir string) error {
 // Close implements fleet.Fleet.
 func (f *Fleet) Close(ctx context.Context) error {
 	f.mu.Lock()
-	balancers, machines, already := f.balancers, slices.Clone(f.machines), f.closed
-	f.closed, f.balancers = true, nil
+	machines, already := slices.Clone(f.machines), f.closed
+	f.closed = true
 	f.mu.Unlock()
 	if already {
 		return nil
 	}
 	f.stop()
 	f.running.Wait()
-	var failures []error
-	for _, b := range balancers {
-		failures = append(failures, b.Close())
-	}
+	failures := []error{f.endpoints.Close()}
 	for _, m := range machines {
 		failures = append(failures, m.remove(ctx))
 	}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/capi-talos/capi-talos/test/sim/fleet"
+	"github.com/capi-talos/capi-talos/test/sim/fleet/balancer"
 )
 
 const (
@@ -89,7 +90,7 @@ func (m *machine) create(ctx context.Context) error {
 		return fmt.Errorf("making machine %s: %w", m.host.Name, err)
 	}
 	if m.wiring.Second.Network != "" {
-		address := addressIn(m.wiring.Second.Subnet, firstHost+m.number-1)
+		address := balancer.Address(m.wiring.Second.Subnet, firstHost+m.number-1)
 		if _, err := m.docker(ctx, "network", "connect", "--ip", address, m.wiring.Second.Network, m.container); err != nil {
 			return fmt.Errorf("giving machine %s a second link: %w", m.host.Name, err)
 		}

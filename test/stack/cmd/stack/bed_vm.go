@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+
+	"github.com/capi-talos/capi-talos/test/stack/management"
+	"github.com/capi-talos/capi-talos/test/stack/parts"
+	"github.com/capi-talos/capi-talos/test/stack/vms"
+)
+
+const (
+	// onDisks is the mode in which machines have disks, and boot over the network.
+	onDisks = "vm"
+	// vmBridge is the device of their network.
+	vmBridge = "capt-dvm"
+)
+
+// vmBed is the bed with virtual machines. It takes long where they are emulated, so it has to
+// be asked for.
+func vmBed() bedKind {
+	return bedKind{
+		mode: onDisks, name: "vm", what: "a management cluster of plain processes, real Talos on the disks of virtual machines",
+		possible: func() bool { return vms.Reason() == "" }, raise: raiseVMs,
+	}
+}
+
+// raiseVMs needs root.
+func raiseVMs(ctx context.Context, set settings) (*bed, error) {
+	fmt.Fprintln(set.output, "==> building the parts that are missing")
+	built, err := parts.Ensure(ctx, parts.Print(set.output), vms.Parts()...)
+	if err != nil {
+		return nil, err
+	}
+	stack, err := management.Up(ctx, stackOptions(set))
+	if err != nil {
+		return nil, err
+	}
+	machines, err := vms.Up(ctx, vms.Options{
+		Bridge: vmBridge, Subnet: netip.MustParsePrefix("10.78.0.0/24"), Dir: filepath.Join(set.dir, "machines"), Built: built,
+	})
+	if err != nil {
+		return nil, errors.Join(err, stack.Stop(context.WithoutCancel(ctx)))
+	}
+	return &bed{
+		management: managementOf(stack), fleet: machines, storeHost: loopback, controlPlanes: []int{1}, workers: []int{1, 2},
+		stop: func(ctx context.Context) error { return errors.Join(machines.Close(ctx), stack.Stop(ctx)) },
+	}, nil
+}

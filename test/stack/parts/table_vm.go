@@ -1,0 +1,77 @@
+package parts
+
+import (
+	"context"
+	"path/filepath"
+
+	"github.com/capi-talos/capi-talos/test/stack/internal/debian"
+)
+
+const (
+	// VMDebian is the part with what virtual machines have of Debian: QEMU with its firmware,
+	// the kernel, and the programs of their root file system.
+	VMDebian = "vm-debian"
+	// TalosBoot is the part with what a machine boots from the network: vmlinuz, initramfs and
+	// ipxe.efi.
+	TalosBoot = "talos-boot"
+	// TalosInstallerImage is the part with the image that installs Talos on a disk.
+	TalosInstallerImage = "talos-installer-image"
+	// TalosInstaller is the name of that image.
+	TalosInstaller = "ghcr.io/siderolabs/installer:" + TalosVersion
+
+	talosMetal = "talos-metal"
+	// vmSuite is the release of Debian that virtual machines are made of, and kernelSuite that
+	// of their kernel: Talos 1.13 needs Linux 6.15 or later, and an older QEMU than 10 does not
+	// emulate what it needs.
+	vmSuite     = "trixie"
+	kernelSuite = vmSuite + "-backports"
+)
+
+// vmPackages are the packages of part VMDebian.
+var vmPackages = []string{ //nolint:gochecknoglobals // A constant.
+	"qemu-system-x86/" + vmSuite, "ovmf", "ipxe/" + vmSuite, "systemd-boot-efi/" + vmSuite,
+	"linux-image-cloud-amd64/" + kernelSuite, "linux-base/" + kernelSuite, "tiny-initramfs",
+	"dosfstools", "mtools", "xfsprogs", "e2fsprogs", "udev/" + vmSuite, "kmod", "bash", "libc-bin",
+}
+
+// vmParts are what virtual machines are made of that boot Talos over the network, and from
+// their disks.
+func vmParts() []Part {
+	return []Part{
+		{
+			Name:    VMDebian,
+			Version: vmSuite,
+			Inputs:  append([]string{"1"}, vmPackages...),
+			Build: func(ctx context.Context, w *Workspace) error {
+				return debian.Unpack(ctx, filepath.Join(w.Out, "root"), w.Scratch, []string{vmSuite, kernelSuite}, vmPackages...)
+			},
+		},
+		{
+			Name:    talosMetal,
+			Version: TalosVersion,
+			Module:  talosMetal,
+			Commands: []Command{
+				{Package: talosModule + "/internal/app/init", Binary: "init"},
+				{Package: talosModule + "/cmd/installer", Binary: "installer"},
+			},
+			Tags: []string{"grpcnotrace"},
+			Env:  []string{"GOAMD64=v2"},
+		},
+		program("preinit", ownProgramsVersion, ".", ""),
+		{
+			Name:    TalosBoot,
+			Version: TalosVersion,
+			Module:  "talos",
+			Needs:   []string{VMDebian, talosMetal, "preinit", "machined", "containerd", "runc", "cni"},
+			Inputs:  []string{"1"},
+			Build:   buildTalosBoot,
+		},
+		{
+			Name:    TalosInstallerImage,
+			Version: TalosVersion,
+			Needs:   []string{VMDebian, talosMetal, TalosBoot},
+			Inputs:  []string{"1", TalosInstaller, KernelArguments},
+			Build:   buildTalosInstaller,
+		},
+	}
+}

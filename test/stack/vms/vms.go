@@ -1,0 +1,273 @@
+// Package vms runs virtual machines that boot real Talos over the network and from their
+// disks: rung 3b of the tests. What a machine is made of (QEMU, firmware, kernel, Talos) are
+// parts of the test bed.
+package vms
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	"github.com/capi-talos/capi-talos/test/sim/fleet"
+	"github.com/capi-talos/capi-talos/test/sim/fleet/balancer"
+	"github.com/capi-talos/capi-talos/test/stack/internal/debian"
+	"github.com/capi-talos/capi-talos/test/stack/internal/images"
+	"github.com/capi-talos/capi-talos/test/stack/internal/talosnode"
+	"github.com/capi-talos/capi-talos/test/stack/parts"
+)
+
+const (
+	// maxMachines is how many machines there can be; each has an address of its own.
+	maxMachines = 40
+	// registryPort is where the registry listens on this machine's address in the network.
+	registryPort = "5000"
+)
+
+// Options are what a Fleet is made of.
+type Options struct {
+	// Bridge is the name of the network's device on this machine, of at most 8 letters. Two
+	// runs at the same time need two.
+	Bridge string
+	// Subnet are the 256 addresses of the network. This machine has the first one.
+	Subnet netip.Prefix
+	// Dir is the folder for disks, consoles and logs.
+	Dir string
+	// Built are the parts listed by Parts.
+	Built parts.Built
+}
+
+// Fleet are virtual machines, with all that they need around them.
+type Fleet struct {
+	options   Options
+	network   *network
+	registry  *talosnode.Registry
+	endpoints *balancer.Endpoints
+
+	mu       sync.Mutex
+	machines []*Machine
+}
+
+var _ fleet.Fleet = &Fleet{}
+
+// Parts are the parts that Up needs.
+func Parts() []string {
+	return []string{parts.VMDebian, parts.TalosBoot, parts.TalosInstallerImage, parts.TalosNodeImages, "registry"}
+}
+
+// Reason tells why there can be no virtual machines here; it is empty when there can be.
+func Reason() string {
+	if os.Geteuid() != 0 {
+		return "only root can make a network for virtual machines"
+	}
+	if _, err := os.Stat("/dev/net/tun"); err != nil {
+		return "there is no /dev/net/tun for the links of virtual machines"
+	}
+	return ""
+}
+
+// Up starts everything but machines. When it fails, all is taken down again.
+func Up(ctx context.Context, options Options) (_ *Fleet, err error) {
+	if reason := Reason(); reason != "" {
+		return nil, fmt.Errorf("starting virtual machines: %s", reason)
+	}
+	if err := debian.Install(ctx, "dnsmasq-base", "iproute2", "nftables", "fdisk"); err != nil {
+		return nil, err
+	}
+	f := &Fleet{options: options}
+	f.endpoints = &balancer.Endpoints{Device: options.Bridge, Subnet: options.Subnet, Targets: f.apiServers}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close(context.WithoutCancel(ctx)))
+		}
+	}()
+	if f.network, err = newNetwork(ctx, options); err != nil {
+		return nil, err
+	}
+	return f, f.startRegistry(ctx)
+}
+
+func (f *Fleet) startRegistry(ctx context.Context) error {
+	built := f.options.Built
+	all, err := parts.OpenImages(built.Dir(parts.TalosNodeImages))
+	if err != nil {
+		return err
+	}
+	installer, err := images.Open(built.Dir(parts.TalosInstallerImage))
+	if err != nil {
+		return err
+	}
+	cache, err := parts.CacheDir()
+	if err != nil {
+		return err
+	}
+	storage := filepath.Join(cache, "registry", "vms-"+filepath.Base(built.Dir(parts.TalosNodeImages)))
+	f.registry, err = talosnode.StartRegistry(ctx, built.Path("registry"), net.JoinHostPort(f.network.gateway(), registryPort), storage,
+		f.options.Dir, append(all, installer))
+	return err
+}
+
+// Name implements fleet.Fleet.
+func (f *Fleet) Name() string { return "vm" }
+
+// KubernetesVersion implements fleet.Fleet.
+func (f *Fleet) KubernetesVersion() string { return parts.KubernetesVersion }
+
+// NextKubernetesVersion implements fleet.Fleet.
+func (f *Fleet) NextKubernetesVersion() string { return "" }
+
+// TalosVersion implements fleet.Fleet.
+func (f *Fleet) TalosVersion() string { return parts.TalosVersion }
+
+// RunsWorkloads implements fleet.Fleet.
+func (f *Fleet) RunsWorkloads() bool { return true }
+
+// Bootstraps implements fleet.Fleet: a real machine does not tell.
+func (f *Fleet) Bootstraps() int { return -1 }
+
+// Add implements fleet.Fleet.
+func (f *Fleet) Add(ctx context.Context, count int) ([]fleet.Host, error) {
+	var added []*Machine
+	for range count {
+		m, err := f.newMachine(ctx)
+		if err != nil {
+			return nil, err
+		}
+		if err := m.PowerOn(); err != nil {
+			return nil, err
+		}
+		added = append(added, m)
+	}
+	hosts := make([]fleet.Host, 0, count)
+	for _, m := range added {
+		if err := m.AwaitMaintenance(ctx); err != nil {
+			return nil, err
+		}
+		hosts = append(hosts, m.Host)
+	}
+	return hosts, nil
+}
+
+// Hosts implements fleet.Fleet.
+func (f *Fleet) Hosts() []fleet.Host {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	hosts := make([]fleet.Host, 0, len(f.machines))
+	for _, m := range f.machines {
+		hosts = append(hosts, m.Host)
+	}
+	return hosts
+}
+
+// Machine is the machine of a host.
+func (f *Fleet) Machine(host fleet.Host) (*Machine, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	index := slices.IndexFunc(f.machines, func(m *Machine) bool { return m.Host.Name == host.Name })
+	if index < 0 {
+		return nil, fmt.Errorf("machine %s is not of this fleet", host.Name)
+	}
+	return f.machines[index], nil
+}
+
+// Endpoint implements fleet.Fleet.
+func (f *Fleet) Endpoint(ctx context.Context, name string) (fleet.Endpoint, error) {
+	return f.endpoints.Get(ctx, name)
+}
+
+func (f *Fleet) apiServers() []string {
+	var targets []string
+	for _, host := range f.Hosts() {
+		targets = append(targets, net.JoinHostPort(host.Address, strconv.Itoa(balancer.EndpointPort)))
+	}
+	return targets
+}
+
+// Restart implements fleet.Fleet.
+func (f *Fleet) Restart(_ context.Context, host fleet.Host) error {
+	m, err := f.Machine(host)
+	if err != nil {
+		return err
+	}
+	return errors.Join(m.PowerOff(), m.PowerOn())
+}
+
+// Destroy implements fleet.Fleet.
+func (f *Fleet) Destroy(_ context.Context, host fleet.Host) error {
+	m, err := f.Machine(host)
+	if err != nil {
+		return err
+	}
+	return m.PowerOff()
+}
+
+// KeepDataOnReset implements fleet.Fleet: what Talos wipes on a real disk is wiped.
+func (f *Fleet) KeepDataOnReset(_ context.Context, keep bool) error {
+	if keep {
+		return errors.New("a virtual machine cannot keep what Talos wipes")
+	}
+	return nil
+}
+
+// Wiped implements fleet.Fleet: it looks at the disks, past Talos.
+func (f *Fleet) Wiped(ctx context.Context, host fleet.Host) error {
+	m, err := f.Machine(host)
+	if err != nil {
+		return err
+	}
+	pool := talosclient.New()
+	defer pool.Close()
+	node, err := pool.Maintenance(ctx, host.Address, "")
+	if err != nil {
+		return fmt.Errorf("machine %s is not in maintenance mode: %w", host.Name, err)
+	}
+	defer func() { _ = node.Close() }()
+	return m.wiped(ctx)
+}
+
+// CollectLogs implements fleet.Fleet: the console of each machine.
+func (f *Fleet) CollectLogs(_ context.Context, dir string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return fmt.Errorf("making the folder of the logs: %w", err)
+	}
+	var failures []error
+	for _, host := range f.Hosts() {
+		m, err := f.Machine(host)
+		if err == nil {
+			var console []byte
+			if console, err = os.ReadFile(m.Console()); err == nil {
+				err = os.WriteFile(filepath.Join(dir, host.Name+".log"), console, 0o644)
+			}
+		}
+		failures = append(failures, err)
+	}
+	return errors.Join(failures...)
+}
+
+// Close implements fleet.Fleet. The disks and consoles stay.
+func (f *Fleet) Close(ctx context.Context) error {
+	failures := []error{f.endpoints.Close()}
+	f.mu.Lock()
+	machines := slices.Clone(f.machines)
+	f.mu.Unlock()
+	for _, m := range machines {
+		failures = append(failures, m.PowerOff())
+	}
+	if f.registry != nil {
+		failures = append(failures, f.registry.Stop(ctx))
+	}
+	if f.network != nil {
+		failures = append(failures, f.network.down(ctx))
+	}
+	return errors.Join(failures...)
+}
+
+// system is the folder of what machines have of Debian.
+func (f *Fleet) system() string { return f.options.Built.Path(parts.VMDebian, "root") }
