@@ -78,8 +78,9 @@ type Host struct {
 	MACAddress string
 	// StrategicPatches are what its surroundings need in every configuration.
 	StrategicPatches []string
-	// InstallDisk is the disk to install on; empty for a container.
-	InstallDisk string
+	// InstallDisk is the disk to install on, and InstallSerial a pattern of its serial number
+	// where it is not named by its path; both are empty for a container.
+	InstallDisk, InstallSerial string
 	// FailureDomain is where the machine is said to stand; empty is nowhere. A
 	// fleet does not know: Spread tells it.
 	FailureDomain string
@@ -113,6 +114,9 @@ func (h Host) Manifest(namespace string, labels map[string]string) *infrav1.Talo
 	}
 	if h.InstallDisk != "" {
 		host.Spec.Install.Disk = h.InstallDisk
+	}
+	if h.InstallSerial != "" {
+		host.Spec.Install.DiskSelector.Serial = h.InstallSerial
 	}
 	return host
 }

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	"github.com/capi-talos/capi-talos/test/sim/fleet"
 	"github.com/capi-talos/capi-talos/test/stack/internal/machine"
@@ -22,8 +24,10 @@ import (
 )
 
 const (
-	// disks is how many disks each machine has.
-	disks = 2
+	// disks is how many disks each machine has, and InstallDisk the number of the one that
+	// Talos is to be installed on: not the first, so that it must be found.
+	disks       = 2
+	InstallDisk = 1
 	// diskBytes is the size of each. It takes no room until it is written to.
 	diskBytes = 8 << 30
 	// interval is how often a machine is looked at that is waited for.
@@ -61,13 +65,13 @@ func (f *Fleet) newMachine(ctx context.Context) (*Machine, error) {
 	if err != nil {
 		return nil, err
 	}
-	name := machineName(number)
+	name, serial := machineName(number), "SN"+strconv.Itoa(number)
 	m := &Machine{
 		Host: fleet.Host{
 			Name: name, Address: machineAddress(f.options.Subnet, number), MACAddress: hardwareAddress(0, number),
-			UUID: fmt.Sprintf("00000000-0000-4000-8000-%012d", number), InstallDisk: "/dev/vda", StrategicPatches: []string{patch},
+			UUID: fmt.Sprintf("00000000-0000-4000-8000-%012d", number), InstallSerial: diskSerial(serial, InstallDisk), StrategicPatches: []string{patch},
 		},
-		Serial: "SN" + strconv.Itoa(number), fleet: f, number: number, dir: filepath.Join(f.options.Dir, name),
+		Serial: serial, fleet: f, number: number, dir: filepath.Join(f.options.Dir, name),
 	}
 	if err := m.make(ctx); err != nil {
 		return nil, fmt.Errorf("making machine %s: %w", name, err)
@@ -119,6 +123,32 @@ func (m *Machine) Disk(number int) string {
 
 // Console is the file with all that it has written to its serial line.
 func (m *Machine) Console() string { return filepath.Join(m.dir, "console.log") }
+
+// Holds reports whether a text is anywhere on a disk.
+func (m *Machine) Holds(ctx context.Context, disk int, text string) (bool, error) {
+	command := exec.CommandContext(ctx, "grep", "--text", "--quiet", "--fixed-strings", "--file=-", m.Disk(disk)) //nolint:gosec // a disk of ours
+	command.Stdin = strings.NewReader(text)
+	out, err := command.CombinedOutput()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("searching disk %d of machine %s: %w: %s", disk, m.Host.Name, err, out)
+	}
+	return true, nil
+}
+
+// Written is how many bytes of a disk were ever written to, and not given back.
+func (m *Machine) Written(disk int) (int64, error) {
+	var found unix.Stat_t
+	if err := unix.Stat(m.Disk(disk), &found); err != nil {
+		return 0, fmt.Errorf("looking at disk %d of machine %s: %w", disk, m.Host.Name, err)
+	}
+	const blockBytes = 512
+	return found.Blocks * blockBytes, nil
+}
+
+func diskSerial(machine string, disk int) string { return machine + "-" + strconv.Itoa(disk) }
 
 func (m *Machine) vars() string { return filepath.Join(m.dir, "vars.fd") }
 

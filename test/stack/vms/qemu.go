@@ -29,7 +29,7 @@ func (m *Machine) arguments(kvm bool) []string {
 	for disk := range disks {
 		args = append(args,
 			"-drive", fmt.Sprintf("if=none,id=disk%d,file=%s,format=raw,cache=unsafe,discard=unmap", disk, m.Disk(disk)),
-			"-device", fmt.Sprintf("virtio-blk-pci,drive=disk%[1]d,serial=%[2]s-%[1]d,bootindex=%[3]d", disk, m.Serial, disk+1))
+			"-device", fmt.Sprintf("virtio-blk-pci,drive=disk%d,serial=%s,bootindex=%d", disk, diskSerial(m.Serial, disk), disk+1))
 	}
 	for link := range m.fleet.network.bridges() {
 		// The firmware boots over the first link.
