@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,19 +24,17 @@ import (
 )
 
 const (
-	// disks is how many disks each machine has, and InstallDisk the number of the one that
-	// Talos is to be installed on: not the first, so that it must be found.
-	disks       = 2
-	InstallDisk = 1
+	// disks is how many disks each machine has. The first one is for nothing, so that the one
+	// that Talos is to be installed on must be found, and the last one for data.
+	disks                 = 3
+	InstallDisk, DataDisk = 1, 2
 	// diskBytes is the size of each. It takes no room until it is written to.
 	diskBytes = 8 << 30
 	// interval is how often a machine is looked at that is waited for.
 	interval = 500 * time.Millisecond
-	// dialTimeout is how long a machine may take to take a connection.
-	dialTimeout = 2 * time.Second
 )
 
-// Machine is a virtual machine with UEFI, two disks and two links.
+// Machine is a virtual machine with UEFI, three disks and two links.
 type Machine struct {
 	// Host is what the fleet tells of it.
 	Host fleet.Host
@@ -72,6 +70,9 @@ func (f *Fleet) newMachine(ctx context.Context) (*Machine, error) {
 			UUID: fmt.Sprintf("00000000-0000-4000-8000-%012d", number), InstallSerial: diskSerial(serial, InstallDisk), StrategicPatches: []string{patch},
 		},
 		Serial: serial, fleet: f, number: number, dir: filepath.Join(f.options.Dir, name),
+	}
+	if f.options.Patches != nil {
+		m.Host.StrategicPatches = append(m.Host.StrategicPatches, f.options.Patches(m)...)
 	}
 	if err := m.make(ctx); err != nil {
 		return nil, fmt.Errorf("making machine %s: %w", name, err)
@@ -148,6 +149,9 @@ func (m *Machine) Written(disk int) (int64, error) {
 	return found.Blocks * blockBytes, nil
 }
 
+// DiskSerial is the serial number of a disk.
+func (m *Machine) DiskSerial(disk int) string { return diskSerial(m.Serial, disk) }
+
 func diskSerial(machine string, disk int) string { return machine + "-" + strconv.Itoa(disk) }
 
 func (m *Machine) vars() string { return filepath.Join(m.dir, "vars.fd") }
@@ -191,17 +195,7 @@ func (m *Machine) AwaitMaintenance(ctx context.Context) error {
 	pool := talosclient.New()
 	defer pool.Close()
 	return m.await(ctx, "to answer in maintenance mode", func(ctx context.Context) error {
-		// Who dials with gRPC too early gets its warnings printed.
-		connection, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", net.JoinHostPort(m.Host.Address, strconv.Itoa(talosclient.Port)))
-		if err != nil {
-			return err
-		}
-		_ = connection.Close()
-		node, err := pool.Maintenance(ctx, m.Host.Address, "")
-		if err != nil {
-			return err
-		}
-		return node.Close()
+		return fleet.AnswersInMaintenance(ctx, pool, m.Host)
 	})
 }
 
@@ -231,12 +225,12 @@ var system = []string{"EFI", "BIOS", "BOOT", "META"} //nolint:gochecknoglobals /
 // wiped looks whether the disks have partitions of a cluster.
 func (m *Machine) wiped(ctx context.Context) error {
 	for disk := range disks {
-		labels, err := partitions(ctx, m.Disk(disk))
+		labels, err := m.Partitions(ctx, disk)
 		if err != nil {
-			return fmt.Errorf("looking at disk %d of machine %s: %w", disk, m.Host.Name, err)
+			return err
 		}
 		for _, label := range labels {
-			if !strings.Contains(strings.Join(system, " "), label) {
+			if !slices.Contains(system, label) {
 				return fmt.Errorf("machine %s is not wiped: its disk %d has partition %s", m.Host.Name, disk, label)
 			}
 		}
@@ -244,14 +238,14 @@ func (m *Machine) wiped(ctx context.Context) error {
 	return nil
 }
 
-// partitions are the labels of the partitions of a disk; none when it has no table.
-func partitions(ctx context.Context, image string) ([]string, error) {
-	out, err := exec.CommandContext(ctx, "sfdisk", "--json", image).CombinedOutput() //nolint:gosec // a disk of ours
+// Partitions are the labels of the partitions of a disk, sorted; none when it has no table.
+func (m *Machine) Partitions(ctx context.Context, disk int) ([]string, error) {
+	out, err := exec.CommandContext(ctx, "sfdisk", "--json", m.Disk(disk)).CombinedOutput() //nolint:gosec // a disk of ours
 	if err != nil {
 		if strings.Contains(string(out), "does not contain a recognized partition table") {
 			return nil, nil
 		}
-		return nil, fmt.Errorf("running sfdisk: %w: %s", err, out)
+		return nil, fmt.Errorf("looking at disk %d of machine %s: %w: %s", disk, m.Host.Name, err, out)
 	}
 	var found struct {
 		PartitionTable struct {
@@ -267,5 +261,6 @@ func partitions(ctx context.Context, image string) ([]string, error) {
 	for _, partition := range found.PartitionTable.Partitions {
 		labels = append(labels, partition.Name)
 	}
+	slices.Sort(labels)
 	return labels, nil
 }

@@ -1,19 +1,26 @@
 package vms
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/stack/demo"
 	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/stack/parts"
@@ -21,18 +28,23 @@ import (
 
 // job is the main job on disks.
 type job struct {
-	*WithT
+	*testing.T
 
 	machines   *Fleet
 	management client.Client
 	cluster    string
+	// secret is a text of the configuration of each machine.
+	secret string
+	// cut is the machine that has lost its power while it was wiped.
+	cut *Machine
 }
 
 // TestTheMainJobOnDisks takes machines from the network to Nodes that run from their second
-// disk, also after a power cut, and back to wiped disks.
+// disk, also after a power cut, a reboot and a panic, and back to wiped disks. One loses its
+// power when its wipe begins.
 func TestTheMainJobOnDisks(t *testing.T) {
-	machines := raise(t)
 	g, ctx := NewWithT(t), t.Context()
+	j := &job{T: t, machines: raise(t, volumes), cluster: "disks"}
 	source, err := parts.SourceDir()
 	g.Expect(err).NotTo(HaveOccurred())
 	dir := t.ArtifactDir()
@@ -41,22 +53,16 @@ func TestTheMainJobOnDisks(t *testing.T) {
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { g.Expect(stack.Stop(context.WithoutCancel(ctx))).To(Succeed()) })
-	j := &job{WithT: g, machines: machines, cluster: "disks"}
-	j.management, err = client.New(stack.Config, client.Options{})
+	scheme, err := demo.Scheme()
 	g.Expect(err).NotTo(HaveOccurred())
-	secret := ""
+	j.management, err = client.New(stack.Config, client.Options{Scheme: scheme})
+	g.Expect(err).NotTo(HaveOccurred())
 	scenario := &demo.Scenario{
 		Management: demo.Management{
 			Config: stack.Config, Kubeconfig: stack.Kubeconfig, Clusterctl: stack.Clusterctl, Kubectl: stack.Built.Path("kubectl"), Check: stack.Check,
 		},
-		Fleet: machines, Cluster: j.cluster, ControlPlanes: []int{1}, Workers: []int{1}, Dir: filepath.Join(dir, "manifests"), Output: t.Output(),
-		Around: func(ctx context.Context, step string, do func(context.Context) error) error {
-			if err := do(ctx); err != nil || step != "nodes" {
-				return err
-			}
-			secret = j.token(ctx)
-			return errors.Join(j.onInstallDiskOnly(ctx, secret), j.cutPower(ctx), do(ctx))
-		},
+		Fleet: j.machines, Cluster: j.cluster, ControlPlanes: []int{1}, Workers: []int{1}, Dir: filepath.Join(dir, "manifests"), Output: t.Output(),
+		Around: j.around,
 	}
 	results, err := scenario.Run(ctx)
 	demo.Table(t.Output(), results)
@@ -64,54 +70,165 @@ func TestTheMainJobOnDisks(t *testing.T) {
 		_ = scenario.Collect(context.WithoutCancel(ctx), filepath.Join(dir, "objects"))
 	}
 	g.Expect(err).NotTo(HaveOccurred())
-	for _, host := range machines.Hosts() {
-		m, err := machines.Machine(host)
-		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(m.Holds(ctx, InstallDisk, secret)).To(BeFalse(), "a secret is left on %s", m.Disk(InstallDisk))
+	for _, m := range j.machines.Machines() {
+		g.Expect(m.Holds(ctx, InstallDisk, j.secret)).To(BeFalse(), "a secret is left on %s", m.Disk(InstallDisk))
 	}
 }
 
-// token is a secret of the cluster that is in the configuration of each machine.
-func (j *job) token(ctx context.Context) string {
-	bundle, err := secrets.GetBundle(ctx, j.management, client.ObjectKey{Namespace: j.cluster, Name: j.cluster})
-	j.Expect(err).NotTo(HaveOccurred())
-	return bundle.Machinery().TrustdInfo.Token
-}
-
-// onInstallDiskOnly looks whether machines have their configuration on the disk that was
-// named, and nothing on the other one.
-func (j *job) onInstallDiskOnly(ctx context.Context, secret string) error {
-	for _, host := range j.machines.Hosts() {
-		m, err := j.machines.Machine(host)
-		if err != nil {
+// around does what happens to machines besides the steps of the main job.
+func (j *job) around(ctx context.Context, step string, do func(context.Context) error) error {
+	switch step {
+	case "nodes":
+		if err := do(ctx); err != nil {
 			return err
 		}
-		for disk := range disks {
-			held, err := m.Holds(ctx, disk, secret)
+		return j.endMachines(ctx, do)
+	case "delete cluster":
+		cutting, stop := context.WithCancel(ctx)
+		cut := make(chan error, 1)
+		go func() { cut <- j.cutWipe(cutting) }()
+		err := do(ctx)
+		stop()
+		return errors.Join(err, <-cut)
+	case "wiped hosts":
+		return errors.Join(j.wipeAgain(ctx), do(ctx))
+	default:
+		return do(ctx)
+	}
+}
+
+// endMachines looks at the disks, ends all machines in different ways, and has their Nodes
+// waited for.
+func (j *job) endMachines(ctx context.Context, awaitNodes func(context.Context) error) error {
+	bundle, err := secrets.GetBundle(ctx, j.management, client.ObjectKey{Namespace: j.cluster, Name: j.cluster})
+	if err != nil {
+		return err
+	}
+	j.secret = bundle.Machinery().TrustdInfo.Token
+	if err := j.lookAtDisks(ctx); err != nil {
+		return err
+	}
+	for _, end := range []struct {
+		how string
+		of  func(context.Context, *Machine) error
+	}{
+		{"a power cut", func(ctx context.Context, m *Machine) error { return j.machines.Restart(ctx, m.Host) }},
+		{"a reboot by Talos", func(ctx context.Context, m *Machine) error { return reboot(ctx, bundle, m) }},
+		{"a kernel panic", func(ctx context.Context, m *Machine) error { return m.Panic(ctx) }},
+	} {
+		began := time.Now()
+		if err := j.bootAgain(ctx, end.of); err != nil {
+			return fmt.Errorf("after %s: %w", end.how, err)
+		}
+		if err := awaitNodes(ctx); err != nil {
+			return fmt.Errorf("after %s: %w", end.how, err)
+		}
+		j.Logf("Nodes ready after %s: %.0f s", end.how, time.Since(began).Seconds())
+	}
+	return nil
+}
+
+// volumes are two of a machine on the disk for data.
+func volumes(m *Machine) []string {
+	const document = "apiVersion: v1alpha1\nkind: %s\nname: %s\nprovisioning: {diskSelector: {match: disk.serial == %q}, minSize: 300MiB, maxSize: 400MiB}\n"
+	return []string{
+		fmt.Sprintf(document, "UserVolumeConfig", "data", m.DiskSerial(DataDisk)),
+		fmt.Sprintf(document, "RawVolumeConfig", "raw", m.DiskSerial(DataDisk)),
+	}
+}
+
+// lookAtDisks looks whether machines have their configuration on the disk that was named for
+// it, their volumes on the one for data, and nothing on the other one.
+func (j *job) lookAtDisks(ctx context.Context) error {
+	for _, m := range j.machines.Machines() {
+		for disk, labels := range [][]string{nil, {"EFI", "EPHEMERAL", "META", "STATE"}, {"r-raw", "u-data"}} {
+			held, err := m.Holds(ctx, disk, j.secret)
 			if err != nil {
 				return err
 			}
-			written, err := m.Written(disk)
+			found, err := m.Partitions(ctx, disk)
 			if err != nil {
 				return err
 			}
-			if wanted := disk == InstallDisk; held != wanted || (written > 0) != wanted {
-				return fmt.Errorf("disk %d of %s has the configuration: %t, and %d bytes written", disk, host.Name, held, written)
+			if held != (disk == InstallDisk) || !slices.Equal(found, labels) {
+				return fmt.Errorf("disk %d of %s has the configuration: %t, and partitions %q", disk, m.Host.Name, held, found)
 			}
+		}
+		if written, err := m.Written(0); err != nil || written > 0 {
+			return errors.Join(fmt.Errorf("disk 0 of %s has %d bytes written", m.Host.Name, written), err)
 		}
 	}
 	return nil
 }
 
-// cutPower takes the power from all machines, gives it back, and waits until their Nodes tell
-// another boot.
-func (j *job) cutPower(ctx context.Context) error {
+// cutWipe takes the power from the machine that begins to wipe its disks first, and gives it
+// back.
+func (j *job) cutWipe(ctx context.Context) error {
+	const often = 20 * time.Millisecond
+	ticker := time.NewTicker(often)
+	defer ticker.Stop()
+	for {
+		for _, m := range j.machines.Machines() {
+			console, err := os.ReadFile(m.Console())
+			if err != nil {
+				return err
+			}
+			// That is what Talos calls it.
+			if bytes.Contains(console, []byte("phase resetSpec (")) {
+				j.cut = m
+				return j.machines.Restart(ctx, m.Host)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return errors.New("no machine has begun to wipe its disks")
+		case <-ticker.C:
+		}
+	}
+}
+
+// wipeAgain waits until the host of the machine that has lost its power is in Error, and has
+// it wiped again, as the page on hosts says.
+func (j *job) wipeAgain(ctx context.Context) error {
+	host := &infrav1.TalosHost{ObjectMeta: metav1.ObjectMeta{Namespace: j.cluster, Name: j.cut.Host.Name}}
+	return j.cut.await(ctx, "to be in Error, and to be told again", func(ctx context.Context) error {
+		if err := j.management.Get(ctx, client.ObjectKeyFromObject(host), host); err != nil {
+			return err
+		}
+		if found := conditions.GetReason(host, infrav1.AvailableCondition); host.Status.State != infrav1.HostError || found != infrav1.HostUnprovenReason {
+			return fmt.Errorf("host %s is %s: %s", host.Name, host.Status.State, found)
+		}
+		j.Logf("host %s: %s", host.Name, conditions.GetMessage(host, infrav1.AvailableCondition))
+		patch := client.MergeFrom(host.DeepCopy())
+		host.Annotations = map[string]string{infrav1.HostRetryAnnotation: ""}
+		return j.management.Patch(ctx, host, patch)
+	})
+}
+
+// reboot asks Talos for it.
+func reboot(ctx context.Context, bundle *secrets.Bundle, m *Machine) error {
+	credentials, err := bundle.ClientCredentials(secrets.RoleAdmin, time.Now(), time.Hour)
+	if err != nil {
+		return err
+	}
+	pool := talosclient.New()
+	defer pool.Close()
+	node, err := pool.Secure(ctx, m.Host.Address, credentials)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = node.Close() }()
+	return node.Restart(ctx)
+}
+
+// bootAgain ends all machines, and waits until their Nodes tell another boot.
+func (j *job) bootAgain(ctx context.Context, end func(context.Context, *Machine) error) error {
 	before, err := j.boots(ctx)
 	if err != nil {
 		return err
 	}
-	for _, host := range j.machines.Hosts() {
-		if err := j.machines.Restart(ctx, host); err != nil {
+	for _, m := range j.machines.Machines() {
+		if err := end(ctx, m); err != nil {
 			return err
 		}
 	}

@@ -3,7 +3,6 @@ package vms
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"runtime"
 	"strconv"
 	"strings"
@@ -21,7 +20,7 @@ func (m *Machine) arguments(kvm bool) []string {
 	args := []string{
 		"-name", m.Host.Name, "-machine", "q35", "-accel", accel, "-cpu", cpu, "-smp", "2", "-m", strconv.Itoa(memoryMiB),
 		"-display", "none", "-nodefaults", "-chardev", "file,id=console,append=on,path=" + m.Console(), "-serial", "chardev:console",
-		"-qmp", "unix:" + filepath.Join(m.dir, "qmp.sock") + ",server,nowait", "-device", "virtio-rng-pci",
+		"-qmp", "unix:" + m.monitor() + ",server,nowait", "-device", "virtio-rng-pci",
 		"-drive", "if=pflash,format=raw,readonly=on,file=" + m.firmware("CODE"), "-drive", "if=pflash,format=raw,file=" + m.vars(),
 		"-smbios", fmt.Sprintf("type=1,uuid=%s,serial=%s,manufacturer=capi-talos,product=vm", m.Host.UUID, m.Serial),
 	}
@@ -29,7 +28,7 @@ func (m *Machine) arguments(kvm bool) []string {
 	for disk := range disks {
 		args = append(args,
 			"-drive", fmt.Sprintf("if=none,id=disk%d,file=%s,format=raw,cache=unsafe,discard=unmap", disk, m.Disk(disk)),
-			"-device", fmt.Sprintf("virtio-blk-pci,drive=disk%d,serial=%s,bootindex=%d", disk, diskSerial(m.Serial, disk), disk+1))
+			"-device", fmt.Sprintf("virtio-blk-pci,drive=disk%d,serial=%s,bootindex=%d", disk, m.DiskSerial(disk), disk+1))
 	}
 	for link := range m.fleet.network.bridges() {
 		// The firmware boots over the first link.

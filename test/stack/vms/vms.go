@@ -42,6 +42,8 @@ type Options struct {
 	Dir string
 	// Built are the parts listed by Parts.
 	Built parts.Built
+	// Patches returns further strategic patches of a machine; nil means none.
+	Patches func(*Machine) []string
 }
 
 // Fleet are virtual machines, with all that they need around them.
@@ -155,26 +157,30 @@ func (f *Fleet) Add(ctx context.Context, count int) ([]fleet.Host, error) {
 	return hosts, nil
 }
 
-// Hosts implements fleet.Fleet.
-func (f *Fleet) Hosts() []fleet.Host {
+// Machines are all machines, in the order of their creation.
+func (f *Fleet) Machines() []*Machine {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	hosts := make([]fleet.Host, 0, len(f.machines))
-	for _, m := range f.machines {
+	return slices.Clone(f.machines)
+}
+
+// Hosts implements fleet.Fleet.
+func (f *Fleet) Hosts() []fleet.Host {
+	var hosts []fleet.Host
+	for _, m := range f.Machines() {
 		hosts = append(hosts, m.Host)
 	}
 	return hosts
 }
 
-// Machine is the machine of a host.
-func (f *Fleet) Machine(host fleet.Host) (*Machine, error) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	index := slices.IndexFunc(f.machines, func(m *Machine) bool { return m.Host.Name == host.Name })
-	if index < 0 {
-		return nil, fmt.Errorf("machine %s is not of this fleet", host.Name)
+// machine finds the machine of a host.
+func (f *Fleet) machine(host fleet.Host) (*Machine, error) {
+	for _, m := range f.Machines() {
+		if m.Host.Name == host.Name {
+			return m, nil
+		}
 	}
-	return f.machines[index], nil
+	return nil, fmt.Errorf("machine %s is not of this fleet", host.Name)
 }
 
 // Endpoint implements fleet.Fleet.
@@ -192,7 +198,7 @@ func (f *Fleet) apiServers() []string {
 
 // Restart implements fleet.Fleet.
 func (f *Fleet) Restart(_ context.Context, host fleet.Host) error {
-	m, err := f.Machine(host)
+	m, err := f.machine(host)
 	if err != nil {
 		return err
 	}
@@ -201,7 +207,7 @@ func (f *Fleet) Restart(_ context.Context, host fleet.Host) error {
 
 // Destroy implements fleet.Fleet.
 func (f *Fleet) Destroy(_ context.Context, host fleet.Host) error {
-	m, err := f.Machine(host)
+	m, err := f.machine(host)
 	if err != nil {
 		return err
 	}
@@ -218,7 +224,7 @@ func (f *Fleet) KeepDataOnReset(_ context.Context, keep bool) error {
 
 // Wiped implements fleet.Fleet: it looks at the disks, past Talos.
 func (f *Fleet) Wiped(ctx context.Context, host fleet.Host) error {
-	m, err := f.Machine(host)
+	m, err := f.machine(host)
 	if err != nil {
 		return err
 	}
@@ -238,13 +244,10 @@ func (f *Fleet) CollectLogs(_ context.Context, dir string) error {
 		return fmt.Errorf("making the folder of the logs: %w", err)
 	}
 	var failures []error
-	for _, host := range f.Hosts() {
-		m, err := f.Machine(host)
+	for _, m := range f.Machines() {
+		console, err := os.ReadFile(m.Console())
 		if err == nil {
-			var console []byte
-			if console, err = os.ReadFile(m.Console()); err == nil {
-				err = os.WriteFile(filepath.Join(dir, host.Name+".log"), console, 0o644)
-			}
+			err = os.WriteFile(filepath.Join(dir, m.Host.Name+".log"), console, 0o644)
 		}
 		failures = append(failures, err)
 	}
@@ -254,10 +257,7 @@ func (f *Fleet) CollectLogs(_ context.Context, dir string) error {
 // Close implements fleet.Fleet. The disks and consoles stay.
 func (f *Fleet) Close(ctx context.Context) error {
 	failures := []error{f.endpoints.Close()}
-	f.mu.Lock()
-	machines := slices.Clone(f.machines)
-	f.mu.Unlock()
-	for _, m := range machines {
+	for _, m := range f.Machines() {
 		failures = append(failures, m.PowerOff())
 	}
 	if f.registry != nil {

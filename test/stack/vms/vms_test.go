@@ -23,7 +23,7 @@ var (
 const patience = 20 * time.Minute
 
 // raise starts what virtual machines need.
-func raise(t *testing.T) *Fleet {
+func raise(t *testing.T, patches func(*Machine) []string) *Fleet {
 	t.Helper()
 	g := NewWithT(t)
 	if !*boot {
@@ -38,7 +38,7 @@ func raise(t *testing.T) *Fleet {
 	built, err := parts.Ensure(t.Context(), parts.Print(t.Output()), Parts()...)
 	g.Expect(err).NotTo(HaveOccurred())
 	machines, err := Up(t.Context(), Options{
-		Bridge: "capt-vm", Subnet: netip.MustParsePrefix("10.77.0.0/24"), Dir: filepath.Join(t.ArtifactDir(), "vms"), Built: built,
+		Bridge: "capt-vm", Subnet: netip.MustParsePrefix("10.77.0.0/24"), Dir: filepath.Join(t.ArtifactDir(), "vms"), Built: built, Patches: patches,
 	})
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { g.Expect(machines.Close(context.WithoutCancel(t.Context()))).To(Succeed()) })
@@ -48,7 +48,7 @@ func raise(t *testing.T) *Fleet {
 // TestAMachineBootsOverTheNetwork: firmware, iPXE, kernel and Talos, on a machine that has
 // nothing on its disks.
 func TestAMachineBootsOverTheNetwork(t *testing.T) {
-	machines := raise(t)
+	machines := raise(t, nil)
 	g := NewWithT(t)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
@@ -65,7 +65,7 @@ func TestAMachineBootsOverTheNetwork(t *testing.T) {
 	g.Expect(node.Version(ctx)).To(Equal(parts.TalosVersion))
 	g.Expect(node.Hardware(ctx)).To(And(
 		HaveField("SystemUUID", added[0].UUID), HaveField("SerialNumber", "SN1"), HaveField("Platform", "metal"),
-		HaveField("Disks", ConsistOf(HaveField("Serial", "SN1-0"), HaveField("Serial", "SN1-1"))),
+		HaveField("Disks", ConsistOf(HaveField("Serial", "SN1-0"), HaveField("Serial", "SN1-1"), HaveField("Serial", "SN1-2"))),
 		HaveField("Links", ConsistOf(HaveField("HardwareAddress", added[0].MACAddress), HaveField("HardwareAddress", hardwareAddress(1, 1)))),
 	))
 	g.Expect(machines.Wiped(ctx, added[0])).To(Succeed())

@@ -165,23 +165,12 @@ func (f *Fleet) take(m *machine) {
 func awaitMaintenance(ctx context.Context, hosts []fleet.Host) error {
 	pool := talosclient.New()
 	defer pool.Close()
-	answer := func(host fleet.Host) error {
-		// Who dials with gRPC too early gets its warnings printed.
-		if err := listens(ctx, net.JoinHostPort(host.Address, strconv.Itoa(talosclient.Port))); err != nil {
-			return err
-		}
-		node, err := pool.Maintenance(ctx, host.Address, "")
-		if err != nil {
-			return err
-		}
-		return node.Close()
-	}
 	const interval = 200 * time.Millisecond
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	for _, host := range hosts {
 		for {
-			err := answer(host)
+			err := fleet.AnswersInMaintenance(ctx, pool, host)
 			if err == nil {
 				break
 			}
@@ -193,14 +182,6 @@ func awaitMaintenance(ctx context.Context, hosts []fleet.Host) error {
 		}
 	}
 	return nil
-}
-
-func listens(ctx context.Context, address string) error {
-	connection, err := (&net.Dialer{}).DialContext(ctx, "tcp", address)
-	if err != nil {
-		return err
-	}
-	return connection.Close()
 }
 
 // Hosts implements fleet.Fleet.
