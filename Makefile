@@ -178,8 +178,8 @@ bench-scale: local-repository ## Measure 1000 idle hosts and 200 idle clusters (
 	rm -rf $(OUT)/base
 
 .PHONY: test-talos
-test-talos: local-repository $(if $(SMOKE)$(ONLY),,test-histories) ## Run test-histories, and the suite on real Talos nodes in containers where there can be Docker. SMOKE=1 takes one node only; STRICT=1 fails where there can be no Docker; ONLY=<label filter> takes some specs, and no histories; BUSY=20.
-	cd test/stack && $(PATIENTLY) "testing test/stack" $(GO_SUITE) -v -timeout 3h ./talos -args -real -ginkgo.v -ginkgo.timeout=2h50m $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(BUSY),-busy=$(BUSY)) $(if $(RECORD),-record) $(if $(STRICT),-strict)
+test-talos: local-repository $(if $(SMOKE)$(ONLY),,test-histories) ## Run test-histories, and the suite on real Talos nodes in containers where there can be Docker. SMOKE=1 takes one node only; STRICT=1 fails where there can be no Docker; ONLY=<label filter> takes some specs, and no histories; TALOS=previous has the nodes run the release before; BUSY=20.
+	cd test/stack && $(PATIENTLY) "testing test/stack" $(GO_SUITE) -v -timeout 3h ./talos -args -real -ginkgo.v -ginkgo.timeout=2h50m $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(BUSY),-busy=$(BUSY)) $(if $(RECORD),-record) $(if $(TALOS),-previous-talos) $(if $(STRICT),-strict)
 
 .PHONY: test-metal
 test-metal: local-repository ## Boot real Talos on virtual machines with disks: over the network, installed, and wiped again. They are emulated where the processor cannot run them. SMOKE=1 boots one over the network only; STRICT=1 fails where there can be none.

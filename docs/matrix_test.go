@@ -76,12 +76,17 @@ func minorOf(version string) string {
 func TestTheSupportMatrix(t *testing.T) {
 	g := NewWithT(t)
 	const node, kubernetes = "test/stack/parts/table_node.go", "test/stack/parts/table_kubernetes.go"
-	talos := minorOf(pinned(g, node, `TalosVersion = "v([^"]+)"`))
-	tested := map[string]string{}
-	for _, name := range []string{"KubernetesVersion", "PreviousKubernetesVersion"} {
-		version := pinned(g, kubernetes, `\t`+name+` = "v([^"]+)"`)
-		tested[minorOf(version)] = version
-		g.Expect(source(g, "test/stack/talos/changes_test.go")).To(ContainSubstring("parts."+name), "real nodes run it")
+	tested := map[[2]string]string{}
+	for talos, versions := range map[string][]string{
+		"TalosVersion": {"KubernetesVersion", "PreviousKubernetesVersion"}, "PreviousTalosVersion": {"PreviousKubernetesVersion"},
+	} {
+		release := minorOf(pinned(g, node, `\t`+talos+` = "v([^"]+)"`))
+		g.Expect(source(g, "test/stack/nodes/nodes.go")).To(ContainSubstring("parts."+talos), "real nodes run it")
+		for _, name := range versions {
+			version := pinned(g, kubernetes, `\t`+name+` = "v([^"]+)"`)
+			tested[[2]string{release, minorOf(version)}] = version
+			g.Expect(source(g, "test/stack/nodes/nodes.go")).To(ContainSubstring("parts."+name), "real nodes run it")
+		}
 	}
 	supported := func(contract string, minor int) bool {
 		return versions.Supports(contract+".0", fmt.Sprintf("v1.%d.0", minor)) == nil
@@ -101,7 +106,7 @@ func TestTheSupportMatrix(t *testing.T) {
 		row := []string{strings.TrimPrefix(contract, "v")}
 		for _, minor := range minors {
 			cell := untested
-			if version := tested[fmt.Sprintf("1.%d", minor)]; row[0] == talos && version != "" {
+			if version := tested[[2]string{row[0], fmt.Sprintf("1.%d", minor)}]; version != "" {
 				cell = version
 			}
 			if !supported(contract, minor) {

@@ -37,12 +37,15 @@ func TestPagesSayWhichReleasesWereRun(t *testing.T) {
 	g := NewWithT(t)
 	table, err := os.ReadFile("../test/stack/parts/table_node.go")
 	g.Expect(err).NotTo(HaveOccurred())
-	run := found(`TalosVersion = "v([^"]+)"`, string(table))
+	run := found(`\tTalosVersion = "v([^"]+)"`, string(table))
 	g.Expect(run).To(HaveLen(1))
+	before := found(`\tPreviousTalosVersion = "v([^"]+)"`, string(table))
+	g.Expect(before).To(HaveLen(1))
 	pages := allPages(g)
 	for _, path := range []string{"README.md", "docs/install.md", "docs/testing.md"} {
 		g.Expect(pages[path]).To(ContainSubstring("Talos "+run[0]+" is the release that the tests run"), path)
-		g.Expect(pages[path]).To(MatchRegexp(`1\.12 and 1\.14[^.\n]*no machine of them was run`), path)
+		g.Expect(pages[path]).To(MatchRegexp(`1\.14[^.\n]* configurations are generated[^.\n]*no machine of it was run`), path)
+		g.Expect(pages[path]).To(ContainSubstring(before[0]), path)
 	}
 	g.Expect(strings.ToLower(pages["docs/quick-start.md"])).NotTo(ContainSubstring("as they are, into"), "the test takes amended templates")
 }

@@ -57,6 +57,12 @@ type Fleet interface {
 	Close(ctx context.Context) error
 }
 
+// Contract is the configuration contract of a fleet's release of Talos: v1.13.
+func Contract(machines Fleet) string {
+	version := machines.TalosVersion()
+	return version[:strings.LastIndex(version, ".")]
+}
+
 // Endpoint is a control plane endpoint.
 type Endpoint struct {
 	// Host is an IP address.

@@ -21,6 +21,7 @@ import (
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/test/sim/fleet"
 	"github.com/capi-talos/capi-talos/test/stack/management"
 )
 
@@ -250,6 +251,7 @@ func (s *Scenario) generateMetal(ctx context.Context) ([]byte, error) {
 	return s.generate(ctx, "metal", map[string]string{
 		"CONTROL_PLANE_ENDPOINT_HOST": endpoint.Host,
 		"CONTROL_PLANE_ENDPOINT_PORT": strconv.Itoa(int(endpoint.Port)),
+		"TALOS_VERSION":               fleet.Contract(s.Fleet),
 	})
 }
 

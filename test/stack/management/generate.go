@@ -42,7 +42,10 @@ func (s *Stack) Generate(ctx context.Context, machines fleet.Fleet, shape Shape)
 	if err != nil {
 		return nil, fmt.Errorf("reserving an endpoint: %w", err)
 	}
-	variables := map[string]string{"CONTROL_PLANE_ENDPOINT_HOST": endpoint.Host, "CONTROL_PLANE_ENDPOINT_PORT": strconv.Itoa(int(endpoint.Port))}
+	variables := map[string]string{
+		"CONTROL_PLANE_ENDPOINT_HOST": endpoint.Host, "CONTROL_PLANE_ENDPOINT_PORT": strconv.Itoa(int(endpoint.Port)),
+		"TALOS_VERSION": fleet.Contract(machines),
+	}
 	maps.Copy(variables, shape.Variables)
 	return s.Clusterctl.Generate(ctx, name, variables,
 		"--infrastructure", "talos", "--flavor", cmp.Or(shape.Flavor, "metal"), "--target-namespace", shape.Namespace,

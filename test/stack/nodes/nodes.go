@@ -44,6 +44,10 @@ type Options struct {
 	// parts.PreviousKubernetesVersion, to be brought to parts.KubernetesVersion.
 	// Built has parts.PreviousTalosNodeImages then, too.
 	Previous bool
+	// PreviousTalos makes machines run parts.PreviousTalosVersion, and clusters of the fleet
+	// parts.PreviousKubernetesVersion. Built has the parts listed by PreviousTalosParts then,
+	// too.
+	PreviousTalos bool
 	// Output is told what is done to this machine, a line each.
 	Output io.Writer
 }
@@ -67,6 +71,12 @@ type Nodes struct {
 // Parts are the parts that Up needs.
 func Parts() []string {
 	return []string{"runtime-wrapper", "registry", "talos-image", parts.TalosNodeImages}
+}
+
+// PreviousTalosParts are the parts that Up needs besides, for machines that run
+// parts.PreviousTalosVersion.
+func PreviousTalosParts() []string {
+	return []string{parts.PreviousTalosImage, parts.PreviousTalosImages, parts.PreviousTalosNodeImages}
 }
 
 // Reason tells why there can be no real nodes on this machine; it is empty when
@@ -118,9 +128,13 @@ func Up(ctx context.Context, options Options) (_ *Nodes, err error) {
 	if err := n.startRegistry(ctx, options); err != nil {
 		return nil, err
 	}
-	if options.Previous {
-		if err := n.OfferPrevious(ctx, options.Built); err != nil {
-			return nil, err
+	for part, wanted := range map[string]bool{
+		parts.PreviousTalosNodeImages: options.Previous || options.PreviousTalos, parts.PreviousTalosImages: options.PreviousTalos,
+	} {
+		if wanted {
+			if err := n.offer(ctx, options.Built.Dir(part)); err != nil {
+				return nil, err
+			}
 		}
 	}
 	return n, n.makeFleet(ctx, options, confined)
@@ -144,7 +158,12 @@ func (n *Nodes) startRegistry(ctx context.Context, options Options) error {
 // OfferPrevious puts the images of parts.PreviousKubernetesVersion, of part
 // parts.PreviousTalosNodeImages, where the nodes pull from.
 func (n *Nodes) OfferPrevious(ctx context.Context, built parts.Built) error {
-	all, err := parts.OpenImages(built.Dir(parts.PreviousTalosNodeImages))
+	return n.offer(ctx, built.Dir(parts.PreviousTalosNodeImages))
+}
+
+// offer puts the images in a folder where the nodes pull from.
+func (n *Nodes) offer(ctx context.Context, folder string) error {
+	all, err := parts.OpenImages(folder)
 	if err != nil {
 		return err
 	}
@@ -189,7 +208,11 @@ func (n *Nodes) SlowRegistry(ctx context.Context, image string, delay time.Durat
 func (n *Nodes) Registry() string { return n.registry.Address }
 
 func (n *Nodes) makeFleet(ctx context.Context, options Options, confined bool) error {
-	image, err := images.Open(options.Built.Dir("talos-image"))
+	part, talos := "talos-image", parts.TalosVersion
+	if options.PreviousTalos {
+		part, talos = parts.PreviousTalosImage, parts.PreviousTalosVersion
+	}
+	image, err := images.Open(options.Built.Dir(part))
 	if err != nil {
 		return err
 	}
@@ -206,13 +229,16 @@ func (n *Nodes) makeFleet(ctx context.Context, options Options, confined bool) e
 		nameServer = n.Network.Gateway.String()
 	}
 	version, next := parts.KubernetesVersion, ""
-	if options.Previous {
+	switch {
+	case options.PreviousTalos:
+		version = parts.PreviousKubernetesVersion
+	case options.Previous:
 		version, next = parts.PreviousKubernetesVersion, parts.KubernetesVersion
 	}
 	n.Fleet = dockerfleet.New(ctx, dockerfleet.Options{
 		Docker: n.Docker, Image: image.Name, Label: docker.RunLabel(options.Run),
 		Network: n.Network.Name, Bridge: n.Network.Bridge, Subnet: n.Network.Subnet, NameServer: nameServer,
-		TalosVersion: parts.TalosVersion, KubernetesVersion: version, NextKubernetesVersion: next,
+		TalosVersion: talos, KubernetesVersion: version, NextKubernetesVersion: next,
 		StrategicPatches: []string{patch},
 	})
 	return nil

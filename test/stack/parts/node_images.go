@@ -12,7 +12,12 @@ import (
 
 const (
 	// TalosImage is the image of part "talos-image".
-	TalosImage = "registry.local/talos:" + TalosVersion
+	TalosImage = talosRepository + TalosVersion
+	// PreviousTalosImage is the part of the image of PreviousTalosVersion.
+	PreviousTalosImage = "talos-image" + previous
+	// PreviousTalosImages is the part with the images that nodes of PreviousTalosVersion pull,
+	// besides those of PreviousTalosNodeImages.
+	PreviousTalosImages = "talos-images" + previous
 	// CertManagerImage is the image of part "cert-manager-image".
 	CertManagerImage = "registry.local/cert-manager-controllers:" + CertManagerVersion
 	// PauseImage is an image that every Talos node can run.
@@ -23,6 +28,7 @@ const (
 	// PreviousKubernetesVersion.
 	PreviousTalosNodeImages = TalosNodeImages + previous
 
+	talosRepository    = "registry.local/talos:"
 	kubernetesRegistry = "registry.k8s.io/"
 
 	defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -34,7 +40,19 @@ const (
 // nodeImages are the images of nodes and of what runs on them.
 func nodeImages() []Part {
 	return []Part{
-		talosImagePart(),
+		talosImagePart(talos()),
+		talosImagePart(previousTalos()),
+		{
+			Name:    PreviousTalosImages,
+			Version: PreviousTalosVersion,
+			Needs:   []string{"etcd", "pause"},
+			Inputs:  []string{"1", previousTalos().etcd, previousTalos().pause},
+			Build: func(_ context.Context, w *Workspace) error {
+				maker := &imageMaker{w: w}
+				maker.talos(previousTalos())
+				return maker.err
+			},
+		},
 		{
 			// Each folder of this part is an image that Talos nodes pull.
 			Name:    TalosNodeImages,
@@ -99,9 +117,14 @@ func WriteProgramImage(binary, root, out, name string, beside ...string) error {
 func buildTalosNodeImages(ctx context.Context, w *Workspace) error {
 	maker := &imageMaker{w: w}
 	maker.kubernetes(ctx, KubernetesVersion, "")
-	maker.static(kubernetesRegistry+"etcd:"+TalosEtcdVersion, w.Needs.Path("etcd"), binDir)
-	maker.static(PauseImage, w.Needs.Path("pause"), "/")
+	maker.talos(talos())
 	return maker.err
+}
+
+// talos makes the images that a release of Talos asks for by tags of its own.
+func (m *imageMaker) talos(release talosRelease) {
+	m.static(kubernetesRegistry+"etcd:"+release.etcd, m.w.Needs.Path("etcd"), binDir)
+	m.static(kubernetesRegistry+"pause:"+release.pause, m.w.Needs.Path("pause"), "/")
 }
 
 // kubernetes makes the images of one version of Kubernetes. The names of the

@@ -26,16 +26,34 @@ const (
 	scoreClamped = "args.OOMScoreAdj = max(score, 0)"
 )
 
+// talosRelease is a release of Talos that nodes run.
+type talosRelease struct {
+	// suffix ends the names of its parts.
+	suffix string
+	// version is its name, and module its wrapper module.
+	version, module string
+	// etcd and pause are the tags under which it asks for these images.
+	etcd, pause string
+}
+
+func talos() talosRelease {
+	return talosRelease{version: TalosVersion, module: "talos", etcd: TalosEtcdVersion, pause: TalosPauseVersion}
+}
+
+func previousTalos() talosRelease {
+	return talosRelease{suffix: previous, version: PreviousTalosVersion, module: "talos" + previous, etcd: "v3.6.8", pause: "3.10"}
+}
+
 // talosPart is Talos' init with all that it runs in the node itself.
-func talosPart(traits machine.Traits) Part {
+func talosPart(traits machine.Traits, release talosRelease) Part {
 	clamp := "unchanged"
 	if !traits.SysResource {
 		clamp = "no negative OOM scores"
 	}
 	return Part{
-		Name:    "machined",
-		Version: TalosVersion,
-		Module:  "talos",
+		Name:    "machined" + release.suffix,
+		Version: release.version,
+		Module:  release.module,
 		Tags:    []string{"tcell_minimal", "grpcnotrace"},
 		LDFlags: "-X golang.zx2c4.com/wireguard/ipc.socketDirectory=/system/wireguard-sock",
 		Env:     []string{"GOAMD64=v2"},
@@ -48,7 +66,7 @@ func talosPart(traits machine.Traits) Part {
 					return err
 				}
 			}
-			return w.GoBuild(ctx, module, talosMachined, "machined")
+			return w.GoBuild(ctx, module, talosMachined, "machined"+release.suffix)
 		},
 	}
 }
@@ -91,20 +109,22 @@ func clampScore(file string) error {
 }
 
 // talosImagePart is the image of a whole Talos node.
-func talosImagePart() Part {
+func talosImagePart(release talosRelease) Part {
 	return Part{
-		Name:    "talos-image",
-		Version: TalosVersion,
-		Module:  "talos",
-		Needs:   []string{"machined", "containerd", "runc", "cni"},
-		Inputs:  []string{"1", TalosImage},
-		Build:   buildTalosImage,
+		Name:    "talos-image" + release.suffix,
+		Version: release.version,
+		Module:  release.module,
+		Needs:   []string{"machined" + release.suffix, "containerd", "runc", "cni"},
+		Inputs:  []string{"1", talosRepository + release.version},
+		Build: func(ctx context.Context, w *Workspace) error {
+			return buildTalosImage(ctx, w, release)
+		},
 	}
 }
 
 // buildTalosImage lays the root file system of a Talos node in a container out
 // as the official image has it, without what only runs on metal.
-func buildTalosImage(ctx context.Context, w *Workspace) error {
+func buildTalosImage(ctx context.Context, w *Workspace, release talosRelease) error {
 	sources, err := w.ModuleDir(ctx, talosModule)
 	if err != nil {
 		return err
@@ -115,10 +135,10 @@ func buildTalosImage(ctx context.Context, w *Workspace) error {
 	}
 	tree := images.NewTree(filepath.Join(w.Scratch, "root"))
 	talosFolders(tree)
-	talosPrograms(tree, w.Needs)
+	talosPrograms(tree, w.Needs, w.Needs.Path("machined"+release.suffix))
 	talosFiles(tree, sources, machinery)
 	tree.Write("/usr/etc/in-container", "true\n", images.Data)
-	return images.Write(tree, w.Out, TalosImage, images.Config{
+	return images.Write(tree, w.Out, talosRepository+release.version, images.Config{
 		Entrypoint: []string{"/sbin/init"},
 		Env:        []string{defaultPath},
 	})
@@ -140,8 +160,8 @@ func talosFolders(tree *images.Tree) {
 	tree.Link("/usr/lib64", "lib")
 }
 
-func talosPrograms(tree *images.Tree, needs Built) {
-	tree.Copy(needs.Path("machined"), "/usr/bin/init", images.Program)
+func talosPrograms(tree *images.Tree, needs Built, machined string) {
+	tree.Copy(machined, "/usr/bin/init", images.Program)
 	for _, name := range []string{"poweroff", "shutdown", "reboot", "dashboard", "sandboxd"} {
 		tree.Link("/usr/bin/"+name, "init")
 	}

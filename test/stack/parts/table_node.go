@@ -12,6 +12,8 @@ const (
 	TalosVersion = "v1.13.9"
 	// TalosEtcdVersion is the tag under which that release asks for etcd.
 	TalosEtcdVersion = "v3.6.12"
+	// PreviousTalosVersion is the release of an earlier minor that real nodes can run, too.
+	PreviousTalosVersion = "v1.12.6"
 	// TalosPauseVersion is the tag under which that release asks for the image
 	// that holds a pod's namespaces.
 	TalosPauseVersion = "3.10.1"
@@ -40,7 +42,8 @@ func nodeParts() []Part {
 // nodePrograms are the programs in nodes and in the images that they run.
 func nodePrograms() []Part {
 	return []Part{
-		talosPart(machine.Look()),
+		talosPart(machine.Look(), talos()),
+		talosPart(machine.Look(), previousTalos()),
 		{
 			Name:    "containerd",
 			Version: containerdVersion,

@@ -160,7 +160,7 @@ func metalRoot(ctx context.Context, w *Workspace, system string, modules kernelM
 	}
 	tree := images.NewTree(filepath.Join(w.Scratch, "root"))
 	talosFolders(tree)
-	talosPrograms(tree, w.Needs)
+	talosPrograms(tree, w.Needs, w.Needs.Path("machined"))
 	talosFiles(tree, sources, machinery)
 	tree.Dynamic(ctx, system, metalPrograms...)
 	for link, program := range map[string]string{

@@ -30,8 +30,9 @@ import (
 )
 
 var (
-	real   = flag.Bool("real", false, "start real Talos nodes in Docker")
-	strict = flag.Bool("strict", false, "fail where there can be no Docker, instead of skipping")
+	real          = flag.Bool("real", false, "start real Talos nodes in Docker")
+	previousTalos = flag.Bool("previous-talos", false, "have the nodes run the release of Talos before")
+	strict        = flag.Bool("strict", false, "fail where there can be no Docker, instead of skipping")
 )
 
 const (
@@ -88,7 +89,11 @@ func raise(ctx context.Context) error {
 	if world.dir, err = os.MkdirTemp("", "capi-talos-test-"); err != nil {
 		return err
 	}
-	built, err := parts.Ensure(ctx, parts.Print(GinkgoWriter), slices.Concat(nodes.Parts(), management.StackParts())...)
+	needed := slices.Concat(nodes.Parts(), management.StackParts())
+	if *previousTalos {
+		needed = append(needed, nodes.PreviousTalosParts()...)
+	}
+	built, err := parts.Ensure(ctx, parts.Print(GinkgoWriter), needed...)
 	if err != nil {
 		return err
 	}
@@ -107,7 +112,7 @@ func raise(ctx context.Context) error {
 		return err
 	}
 	world.nodes, err = nodes.Up(ctx, nodes.Options{
-		Run: run, Bridge: bridge, Dir: filepath.Join(world.dir, "nodes"), Built: built, Output: GinkgoWriter,
+		Run: run, Bridge: bridge, Dir: filepath.Join(world.dir, "nodes"), Built: built, Output: GinkgoWriter, PreviousTalos: *previousTalos,
 	})
 	return err
 }
