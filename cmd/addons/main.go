@@ -4,8 +4,6 @@ package main
 import (
 	"context"
 	"net/http"
-	"os"
-	"runtime/debug"
 
 	"github.com/spf13/pflag"
 	// The image has no certificates of the outside, and charts come from there.
@@ -21,9 +19,8 @@ import (
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
-// gcPercent is how much the memory may grow before what is unused of it is collected,
-// where the environment variable GOGC does not say it: half of what is usual. What Helm
-// makes while it works is most of what the manager ever has, and none of it stays.
+// gcPercent is half of what is usual: what Helm makes while it works is most of the memory
+// that the manager ever has, and none of it stays.
 const gcPercent = 50
 
 // concurrency is the default of --concurrency. What takes long is not done by reconciles
@@ -32,9 +29,6 @@ const gcPercent = 50
 const concurrency = 20
 
 func main() {
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(gcPercent)
-	}
 	maxActions := pflag.Int("max-actions", setup.DefaultMaxActions, "How many releases are acted on at the same time.")
 	perCluster := pflag.Int("max-actions-per-cluster", setup.DefaultMaxActionsPerCluster, "How many releases of one cluster are acted on at the same time.")
 	allowLocal := pflag.Bool("allow-local-sources", false,
@@ -43,6 +37,7 @@ func main() {
 		Name:              "capt-addon-manager",
 		NeedsClusterCache: true,
 		Concurrency:       concurrency,
+		GCPercent:         gcPercent,
 		WatchesSecrets:    true,
 		AddToScheme:       setup.AddToScheme,
 		CacheByObject:     setup.CacheByObject(),

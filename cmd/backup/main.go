@@ -24,8 +24,12 @@ import (
 // but beside them, as --max-backups says.
 const concurrency = 20
 
+// gcPercent is a fifth of what is usual: the parts of an upload are most of the memory that is
+// used, and as much is not to be had in garbage besides.
+const gcPercent = 20
+
 func main() {
-	maxBackups := pflag.Int("max-backups", setup.DefaultMaxBackups, "How many backups are made, verified or deleted at the same time. Each takes about 60 MiB of memory.")
+	maxBackups := pflag.Int("max-backups", setup.DefaultMaxBackups, "How many backups are made, verified or deleted at the same time. Each takes about 40 MiB of memory.")
 	perCluster := pflag.Int("max-backups-per-cluster", setup.DefaultMaxBackupsPerCluster, "How many backups of one cluster are made, verified or deleted at the same time.")
 	allowLocal := pflag.Bool("allow-local-endpoints", false,
 		"Let stores be at loopback and link-local addresses: the manager's own Pod, and the metadata of the cloud that it runs in. Whoever may create a TalosBackupStore can ask these then.")
@@ -36,6 +40,7 @@ func main() {
 	startup.Main(startup.Program{
 		Name:           "capt-backup-manager",
 		Concurrency:    concurrency,
+		GCPercent:      gcPercent,
 		CachedSecrets:  setup.CachedSecrets(),
 		WatchesSecrets: true,
 		AddToScheme:    setup.AddToScheme,

@@ -45,7 +45,7 @@ var (
 // fails with ErrTrailer where the snapshot is not whole. What it has written when it fails
 // is to be thrown away.
 func Encode(snapshot io.Reader, stored io.Writer, recipients ...age.Recipient) (Sums, error) {
-	from, into, check := &source{Reader: snapshot}, newSink(stored), newTrailer()
+	from, into, plain := &source{Reader: snapshot}, newSink(stored), newTrailer()
 	encrypted := io.WriteCloser(open{into})
 	if len(recipients) > 0 {
 		var err error
@@ -53,18 +53,23 @@ func Encode(snapshot io.Reader, stored io.Writer, recipients ...age.Recipient) (
 			return Sums{}, fmt.Errorf("beginning to encrypt: %w", err)
 		}
 	}
-	compressed, err := zstd.NewWriter(encrypted, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(window), zstd.WithEncoderLevel(zstd.SpeedFastest))
+	// With two, what is next is read and summed while this is compressed, and what was before
+	// is encrypted and written.
+	compressed, err := zstd.NewWriter(encrypted, zstd.WithEncoderConcurrency(2), zstd.WithWindowSize(window), zstd.WithEncoderLevel(zstd.SpeedFastest))
 	if err != nil {
 		return Sums{}, fmt.Errorf("beginning to compress: %w", err)
 	}
-	plain := newSink(compressed)
-	_, err = io.Copy(io.MultiWriter(check, plain), from)
+	// It waits until nothing is written any more, also where this fails.
+	defer compressed.Reset(nil)
+	_, err = io.Copy(io.MultiWriter(plain, compressed), from)
 	switch {
 	case from.err != nil:
 		return Sums{}, fmt.Errorf("reading the snapshot: %w", from.err)
 	case err != nil:
 		return Sums{}, fmt.Errorf("writing what is stored: %w", err)
-	case !check.holds():
+	}
+	plainSum, whole := plain.end()
+	if !whole {
 		return Sums{}, ErrTrailer
 	}
 	if err := compressed.Close(); err != nil {
@@ -74,7 +79,7 @@ func Encode(snapshot io.Reader, stored io.Writer, recipients ...age.Recipient) (
 		return Sums{}, fmt.Errorf("writing what is stored: %w", err)
 	}
 
-	return sums(plain, into), nil
+	return Sums{PlainBytes: plain.bytes, PlainSHA256: plainSum, StoredBytes: into.bytes, StoredSHA256: into.sum()}, nil
 }
 
 // Decode is the reverse of Encode: it writes the snapshot of which the sums are known. It
@@ -94,7 +99,8 @@ func Decode(stored io.Reader, snapshot io.Writer, want Sums, identities ...age.I
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrStored, err)
 	}
-	if found := sums(into, read); found != want {
+	found := Sums{PlainBytes: into.bytes, PlainSHA256: into.sum(), StoredBytes: read.bytes, StoredSHA256: read.sum()}
+	if found != want {
 		return fmt.Errorf("%w: found %+v, want %+v", ErrStored, found, want)
 	}
 
@@ -127,8 +133,4 @@ func decode(stored io.Reader, snapshot io.Writer, size int64, identities []age.I
 	_, err = io.Copy(io.Discard, stored)
 
 	return err
-}
-
-func sums(plain, stored *sink) Sums {
-	return Sums{PlainBytes: plain.bytes, PlainSHA256: plain.sum(), StoredBytes: stored.bytes, StoredSHA256: stored.sum()}
 }

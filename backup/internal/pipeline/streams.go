@@ -70,10 +70,12 @@ type open struct{ io.Writer }
 
 func (open) Close() error { return nil }
 
-// trailer holds back the last bytes of a stream, and sums all before.
+// trailer counts and sums a stream, and holds back its last bytes meanwhile, which are to be
+// the sum of all before.
 type trailer struct {
 	hash   hash.Hash
 	last   []byte
+	bytes  int64
 	summed bool
 }
 
@@ -83,6 +85,7 @@ func newTrailer() *trailer {
 
 func (t *trailer) Write(p []byte) (int, error) {
 	written := len(p)
+	t.bytes += int64(written)
 	if over := len(t.last) + len(p) - sha256.Size; over > 0 {
 		held := min(over, len(t.last))
 		t.hash.Write(t.last[:held])
@@ -96,8 +99,11 @@ func (t *trailer) Write(p []byte) (int, error) {
 	return written, nil
 }
 
-// holds reports whether the stream ended with the sum of all before, and that was
-// something.
-func (t *trailer) holds() bool {
-	return t.summed && bytes.Equal(t.hash.Sum(nil), t.last)
+// end is the sum of the whole stream, and whether it ended with the sum of all before, and
+// that was something. Nothing can be written after it.
+func (t *trailer) end() (sum string, holds bool) {
+	holds = t.summed && bytes.Equal(t.hash.Sum(nil), t.last)
+	t.hash.Write(t.last)
+
+	return hex.EncodeToString(t.hash.Sum(nil)), holds
 }

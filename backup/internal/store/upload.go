@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// partSize is how much is sent with a request, and partsInFlight how many of these
-	// there are at a time. A backup takes one part more of memory, which is being filled.
+	// partSize is how much is sent with a request, and partsInMemory how many of these an
+	// upload has: one is filled while the other is sent.
 	partSize      = 16 << 20
-	partsInFlight = 2
+	partsInMemory = 2
 	// maxParts is how many parts an upload may have.
 	maxParts = 10_000
 	// cleanUpTimeout is how long the end of an upload may take that is given up.
@@ -110,8 +110,7 @@ func (s *Store) giveUp(ctx context.Context, key, id string) error {
 // uploadParts sends a stream in parts, and returns these and the size of all.
 func (s *Store) uploadParts(ctx context.Context, key, id string, data io.Reader) ([]minio.CompletePart, int64, error) {
 	group, uploading := errgroup.WithContext(ctx)
-	group.SetLimit(partsInFlight)
-	free := make(chan []byte, partsInFlight+1)
+	free := make(chan []byte, partsInMemory)
 	for range cap(free) {
 		free <- nil
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	goruntime "runtime"
+	"runtime/debug"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -46,6 +47,10 @@ type Program struct {
 	NeedsClusterCache bool
 	// Concurrency is the default of the flag --concurrency; 0 means 100.
 	Concurrency int
+	// GCPercent is how much the memory may grow before what is unused of it is collected, in
+	// percent of what is used, where the environment variable GOGC does not say it; 0 means
+	// 100.
+	GCPercent int
 	// CachedSecrets are the ends of the names of the Secrets whose data the cache keeps,
 	// because the manager reads it again and again; of all others, it keeps the metadata.
 	// Those with the kubeconfigs of clusters are kept for the cluster cache without being
@@ -91,6 +96,9 @@ func run(ctx context.Context, program Program, opts *options) error {
 		return fmt.Errorf("reading the log flags: %w", err)
 	}
 	ctrl.SetLogger(klog.Background())
+	if program.GCPercent > 0 && os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(program.GCPercent)
+	}
 	if opts.contentionProfiling {
 		goruntime.SetBlockProfileRate(1)
 	}
