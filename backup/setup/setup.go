@@ -32,8 +32,8 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 )
 
-// The defaults of Options. Each backup has three parts of 16 MiB in memory while it is stored: two that are on
-// their way, and the next one.
+// The defaults of Options. Each backup has two parts of 8 MiB in memory while it is stored: one that is on its
+// way, and the next one.
 const (
 	DefaultMaxBackups           = 4
 	DefaultMaxBackupsPerCluster = 1

@@ -29,7 +29,7 @@ const concurrency = 20
 const gcPercent = 20
 
 func main() {
-	maxBackups := pflag.Int("max-backups", setup.DefaultMaxBackups, "How many backups are made, verified or deleted at the same time. Each takes about 40 MiB of memory.")
+	maxBackups := pflag.Int("max-backups", setup.DefaultMaxBackups, "How many backups are made, verified or deleted at the same time. Each takes about 25 MiB of memory.")
 	perCluster := pflag.Int("max-backups-per-cluster", setup.DefaultMaxBackupsPerCluster, "How many backups of one cluster are made, verified or deleted at the same time.")
 	allowLocal := pflag.Bool("allow-local-endpoints", false,
 		"Let stores be at loopback and link-local addresses: the manager's own Pod, and the metadata of the cloud that it runs in. Whoever may create a TalosBackupStore can ask these then.")

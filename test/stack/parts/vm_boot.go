@@ -15,10 +15,12 @@ import (
 )
 
 const (
-	// KernelFile, InitramfsFile and IPXEFile are the files of part TalosBoot.
-	KernelFile    = "vmlinuz"
+	// KernelFile is the kernel in part TalosBoot.
+	KernelFile = "vmlinuz"
+	// InitramfsFile is what the kernel begins with, in part TalosBoot.
 	InitramfsFile = "initramfs"
-	IPXEFile      = "ipxe.efi"
+	// IPXEFile is what the firmware is given to boot over the network, in part TalosBoot.
+	IPXEFile = "ipxe.efi"
 
 	modulesFolder = "/usr/lib/modules"
 )

@@ -2,12 +2,11 @@ package parts
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
-
-	"sigs.k8s.io/yaml"
 
 	"github.com/capi-talos/capi-talos/test/stack/internal/images"
 )
@@ -64,7 +63,7 @@ func buildTalosInstaller(ctx context.Context, w *Workspace) error {
 func buildUKI(ctx context.Context, w *Workspace, system string) (string, error) {
 	type object = map[string]any
 	file := func(path string) object { return object{"path": path} }
-	profile, err := yaml.Marshal(object{
+	profile, err := json.Marshal(object{
 		"arch": "amd64", "platform": "metal", "secureboot": false, "version": TalosVersion,
 		"customization": object{"extraKernelArgs": strings.Fields(KernelArguments + " " + withoutArguments)},
 		"input": object{

@@ -24,10 +24,13 @@ import (
 )
 
 const (
-	// disks is how many disks each machine has. The first one is for nothing, so that the one
-	// that Talos is to be installed on must be found, and the last one for data.
-	disks                 = 3
-	InstallDisk, DataDisk = 1, 2
+	// disks is how many disks each machine has. The first one is for nothing.
+	disks = 3
+	// InstallDisk is the number of the one that Talos is to be installed on, which has to be
+	// found.
+	InstallDisk = 1
+	// DataDisk is the number of the one for volumes.
+	DataDisk = 2
 	// diskBytes is the size of each. It takes no room until it is written to.
 	diskBytes = 8 << 30
 	// interval is how often a machine is looked at that is waited for.
@@ -57,7 +60,7 @@ func (f *Fleet) newMachine(ctx context.Context) (*Machine, error) {
 		return nil, fmt.Errorf("adding machines: there can be %d", maxMachines)
 	}
 	const podBits = 24
-	pods := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(number), 0}), podBits) //nolint:gosec // It is below 256.
+	pods := netip.PrefixFrom(netip.AddrFrom4([4]byte{10, 244, byte(number), 0}), podBits)
 	// A virtual machine has a kernel of its own, which grants all.
 	patch, err := talosnode.PodPatch(machine.Traits{SysResource: true}, f.registry.Address, pods)
 	if err != nil {

@@ -37,8 +37,8 @@ const (
 	mebi     = 1 << 20
 	timeout  = 10 * time.Minute
 	profiler = "127.0.0.1:16060"
-	// partSize and parts in flight are those of the provider (backup/internal/store).
-	partSize, threads = 16 * mebi, 2
+	// partSize and parts in memory are those of the provider (backup/internal/store).
+	partSize, threads = 8 * mebi, 2
 	// The goals: MiB of memory at most, MiB/s of plain bytes at least, and of what the raw
 	// copy takes; where that is missed, so many cores busy.
 	maxPeak, minRate, minRatio, minCores = 100, 60, 0.8, 1.8
