@@ -216,6 +216,8 @@ func (m *Machine) await(ctx context.Context, what string, done func(context.Cont
 			return fmt.Errorf("waiting for %s %s: %w; its console is %s", m.Host.Name, what, errors.Join(ctx.Err(), err), m.Console())
 		case <-m.qemu.Exited():
 			return fmt.Errorf("waiting for %s %s: %w", m.Host.Name, what, errors.Join(errors.New("it has no power"), m.qemu.Err()))
+		case <-m.fleet.network.dhcp.Exited():
+			return fmt.Errorf("waiting for %s %s: %w", m.Host.Name, what, m.fleet.network.dhcp.Err())
 		case <-ticker.C:
 		}
 	}

@@ -136,9 +136,10 @@ func (n *network) lease(base string) (*process.Process, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, fmt.Errorf("making the folder of the network: %w", err)
 	}
+	// As another group, it would not be killed with this process any more.
 	first, last := machineAddress(n.options.Subnet, 1), machineAddress(n.options.Subnet, maxMachines)
 	lines := []string{
-		"keep-in-foreground", "user=root", "interface=" + n.options.Bridge, "bind-interfaces", "except-interface=lo", "no-resolv", "no-hosts", "log-dhcp",
+		"keep-in-foreground", "user=root", "group=root", "interface=" + n.options.Bridge, "bind-interfaces", "except-interface=lo", "no-resolv", "no-hosts", "log-dhcp",
 		"log-facility=-", "dhcp-authoritative", fmt.Sprintf("dhcp-range=%s,%s,255.255.255.0,12h", first, last),
 		"dhcp-option=option:router," + n.gateway(), "dhcp-option=option:dns-server," + n.gateway(),
 		"enable-tftp", "tftp-root=" + n.options.Built.Dir(parts.TalosBoot),
