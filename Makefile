@@ -251,7 +251,7 @@ bench-backup: local-repository ## Measure backups of 16 MiB, 256 MiB and 2 GiB o
 
 # The first prerequisite tells people what they are in for.
 .PHONY: demo
-demo: announce-demo local-repository stack ## Build a Kubernetes cluster in Pods, scale it, roll it and take it away. MODE=metal: out of Talos machines; MODE=vm: on the disks of virtual machines. FLEET=sim, KEEP=1.
+demo: announce-demo local-repository stack ## Build a Kubernetes cluster in Pods, scale it, roll it and take it away. MODE=metal: out of Talos machines. FLEET=sim, KEEP=1.
 	cd test/stack && $(STACK) demo
 
 .PHONY: dev-up

@@ -63,9 +63,10 @@ func TestAMachineBootsOverTheNetwork(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	defer func() { _ = node.Close() }()
 	g.Expect(node.Version(ctx)).To(Equal(parts.TalosVersion))
+	// Talos tells of the loop device with its root file system, too.
 	g.Expect(node.Hardware(ctx)).To(And(
 		HaveField("SystemUUID", added[0].UUID), HaveField("SerialNumber", "SN1"), HaveField("Platform", "metal"),
-		HaveField("Disks", ConsistOf(HaveField("Serial", "SN1-0"), HaveField("Serial", "SN1-1"), HaveField("Serial", "SN1-2"))),
+		HaveField("Disks", ContainElements(HaveField("Serial", "SN1-0"), HaveField("Serial", "SN1-1"), HaveField("Serial", "SN1-2"))),
 		HaveField("Links", ConsistOf(HaveField("HardwareAddress", added[0].MACAddress), HaveField("HardwareAddress", hardwareAddress(1, 1)))),
 	))
 	g.Expect(machines.Wiped(ctx, added[0])).To(Succeed())
