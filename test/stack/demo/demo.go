@@ -28,6 +28,7 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/sim/fleet"
 	"github.com/capi-talos/capi-talos/test/stack/clusterctl"
+	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/support/s3server"
 )
 
@@ -44,6 +45,13 @@ type Management struct {
 	// Check fails when a part of the management cluster has ended; nil means
 	// that nothing can be told.
 	Check func() error
+}
+
+// ManagementOf is a management cluster of plain processes.
+func ManagementOf(stack *management.Stack) Management {
+	return Management{
+		Config: stack.Config, Kubeconfig: stack.Kubeconfig, Clusterctl: stack.Clusterctl, Kubectl: stack.Built.Path("kubectl"), Check: stack.Check,
+	}
 }
 
 // Scenario is one run of the main job.

@@ -70,7 +70,7 @@ func vmParts() []Part {
 			Name:    TalosInstallerImage,
 			Version: TalosVersion,
 			Needs:   []string{VMDebian, talosMetal, TalosBoot},
-			Inputs:  []string{"1", TalosInstaller, KernelArguments},
+			Inputs:  []string{"1", TalosInstaller, KernelArguments, withoutArguments},
 			Build:   buildTalosInstaller,
 		},
 	}

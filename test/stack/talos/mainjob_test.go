@@ -18,11 +18,8 @@ import (
 // newScenario is the main job in a namespace of its own.
 func newScenario(name string) *demo.Scenario {
 	return &demo.Scenario{
-		Management: demo.Management{
-			Config: world.stack.Config, Kubeconfig: world.stack.Kubeconfig, Clusterctl: world.stack.Clusterctl,
-			Kubectl: world.stack.Built.Path("kubectl"), Check: world.stack.Check,
-		},
-		Fleet: world.nodes.Fleet, Cluster: name, Output: GinkgoWriter, Dir: filepath.Join(world.dir, name),
+		Management: demo.ManagementOf(world.stack),
+		Fleet:      world.nodes.Fleet, Cluster: name, Output: GinkgoWriter, Dir: filepath.Join(world.dir, name),
 	}
 }
 

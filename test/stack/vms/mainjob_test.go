@@ -58,10 +58,8 @@ func TestTheMainJobOnDisks(t *testing.T) {
 	j.management, err = client.New(stack.Config, client.Options{Scheme: scheme})
 	g.Expect(err).NotTo(HaveOccurred())
 	scenario := &demo.Scenario{
-		Management: demo.Management{
-			Config: stack.Config, Kubeconfig: stack.Kubeconfig, Clusterctl: stack.Clusterctl, Kubectl: stack.Built.Path("kubectl"), Check: stack.Check,
-		},
-		Fleet: j.machines, Cluster: j.cluster, ControlPlanes: []int{1}, Workers: []int{1}, Dir: filepath.Join(dir, "manifests"), Output: t.Output(),
+		Management: demo.ManagementOf(stack),
+		Fleet:      j.machines, Cluster: j.cluster, ControlPlanes: []int{1}, Workers: []int{1}, Dir: filepath.Join(dir, "manifests"), Output: t.Output(),
 		Around: j.around,
 	}
 	results, err := scenario.Run(ctx)

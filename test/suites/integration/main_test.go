@@ -76,10 +76,7 @@ func newScenario(t *testing.T, machines *simfleet.Fleet, name string) *demo.Scen
 	t.Helper()
 	forgetHosts(t, name)
 	return &demo.Scenario{
-		Management: demo.Management{
-			Config: world.Stack.Config, Kubeconfig: world.Stack.Kubeconfig, Clusterctl: world.Stack.Clusterctl,
-			Kubectl: world.Stack.Built.Path("kubectl"), Check: world.Stack.Check,
-		},
-		Fleet: machines, Cluster: name, Output: t.Output(), Dir: t.TempDir(),
+		Management: demo.ManagementOf(world.Stack),
+		Fleet:      machines, Cluster: name, Output: t.Output(), Dir: t.TempDir(),
 	}
 }

@@ -19,9 +19,6 @@ type bed struct {
 	storeHost string
 	// inPods reports whether machines are Pods; the fleet has none then.
 	inPods bool
-	// controlPlanes and workers are how many machines there are, one number after the other;
-	// empty means those of the scenario.
-	controlPlanes, workers []int
 	// stop takes both down. The logs stay in the demo's folder.
 	stop func(context.Context) error
 }
@@ -42,11 +39,8 @@ type bedKind struct {
 	raise func(context.Context, settings) (*bed, error)
 }
 
-// loopback is where processes of this machine reach each other.
-const loopback = "127.0.0.1"
-
 // bedKinds are all kinds, the preferred one first.
-func bedKinds() []bedKind { return append(append([]bedKind{podBed()}, metalBeds()...), vmBed()) }
+func bedKinds() []bedKind { return append([]bedKind{podBed()}, metalBeds()...) }
 
 // metalBeds are those with machines that booted by themselves.
 func metalBeds() []bedKind {
@@ -58,7 +52,9 @@ func metalBeds() []bedKind {
 
 // raiseSim needs neither Docker nor root.
 func raiseSim(ctx context.Context, set settings) (*bed, error) {
-	stack, err := management.Up(ctx, stackOptions(set))
+	stack, err := management.Up(ctx, management.StackOptions{
+		Dir: set.dir, Repository: set.repository, Output: set.output, ManagerArgs: map[string][]string{"backup": {"--allow-local-endpoints"}},
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -67,26 +63,11 @@ func raiseSim(ctx context.Context, set settings) (*bed, error) {
 		return nil, errors.Join(err, stack.Stop(context.WithoutCancel(ctx)))
 	}
 	return &bed{
-		management: managementOf(stack),
+		management: demo.ManagementOf(stack),
 		fleet:      machines,
-		storeHost:  loopback,
+		storeHost:  "127.0.0.1",
 		stop: func(ctx context.Context) error {
 			return errors.Join(machines.Close(ctx), stack.Stop(ctx))
 		},
 	}, nil
-}
-
-// stackOptions are those of a management cluster of plain processes, whose backups go to this
-// machine.
-func stackOptions(set settings) management.StackOptions {
-	return management.StackOptions{
-		Dir: set.dir, Repository: set.repository, Output: set.output, ManagerArgs: map[string][]string{"backup": {"--allow-local-endpoints"}},
-	}
-}
-
-// managementOf is what a scenario knows of a management cluster of plain processes.
-func managementOf(stack *management.Stack) demo.Management {
-	return demo.Management{
-		Config: stack.Config, Kubeconfig: stack.Kubeconfig, Clusterctl: stack.Clusterctl, Kubectl: stack.Built.Path("kubectl"), Check: stack.Check,
-	}
 }
