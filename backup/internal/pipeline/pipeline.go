@@ -55,7 +55,8 @@ func Encode(snapshot io.Reader, stored io.Writer, recipients ...age.Recipient) (
 	}
 	// With two, what is next is read and summed while this is compressed, and what was before
 	// is encrypted and written.
-	compressed, err := zstd.NewWriter(encrypted, zstd.WithEncoderConcurrency(2), zstd.WithWindowSize(window), zstd.WithEncoderLevel(zstd.SpeedFastest))
+	compressed, err := zstd.NewWriter(encrypted, zstd.WithEncoderConcurrency(2), zstd.WithWindowSize(window),
+		zstd.WithLowerEncoderMem(true), zstd.WithEncoderLevel(zstd.SpeedFastest))
 	if err != nil {
 		return Sums{}, fmt.Errorf("beginning to compress: %w", err)
 	}

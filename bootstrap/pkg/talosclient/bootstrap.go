@@ -80,27 +80,3 @@ func (u *upload) Read(into []byte) (int, error) {
 	u.failure = err
 	return read, errUnreadable
 }
-
-// EtcdSnapshot implements Node.
-func (n *node) EtcdSnapshot(ctx context.Context) (io.ReadCloser, error) {
-	// The SDK reads on until its context ends, also when nobody reads what it has read.
-	ctx, cancel := context.WithCancel(ctx)
-	stream, err := n.Client.EtcdSnapshot(ctx, &machine.EtcdSnapshotRequest{})
-	if err != nil {
-		cancel()
-		return nil, fmt.Errorf("beginning a snapshot of etcd: %w", err)
-	}
-	return &snapshotStream{ReadCloser: stream, cancel: cancel}, nil
-}
-
-// snapshotStream ends its call when it is closed.
-type snapshotStream struct {
-	io.ReadCloser
-	cancel context.CancelFunc
-}
-
-// Close implements io.Closer.
-func (s *snapshotStream) Close() error {
-	s.cancel()
-	return s.ReadCloser.Close()
-}

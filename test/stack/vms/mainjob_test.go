@@ -26,6 +26,10 @@ import (
 	"github.com/capi-talos/capi-talos/test/stack/parts"
 )
 
+// stepTimeout is how long a step may take where machines are emulated; one of them has three
+// boots.
+const stepTimeout = 45 * time.Minute
+
 // job is the main job on disks.
 type job struct {
 	*testing.T
@@ -60,7 +64,7 @@ func TestTheMainJobOnDisks(t *testing.T) {
 	scenario := &demo.Scenario{
 		Management: demo.ManagementOf(stack),
 		Fleet:      j.machines, Cluster: j.cluster, ControlPlanes: []int{1}, Workers: []int{1}, Dir: filepath.Join(dir, "manifests"), Output: t.Output(),
-		Around: j.around,
+		StepTimeout: stepTimeout, Around: j.around,
 	}
 	results, err := scenario.Run(ctx)
 	demo.Table(t.Output(), results)
