@@ -12,12 +12,8 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// window is what zstd looks back: more makes a snapshot hardly smaller, and takes memory on
-// both ends. maxWindow is the largest that is read, which the format wants of readers.
-const (
-	window    = 1 << 20
-	maxWindow = 8 << 20
-)
+// maxWindow is the largest window of zstd that is read, which the format wants of readers.
+const maxWindow = 8 << 20
 
 // Sums are what is known of a snapshot and of what is stored of it.
 type Sums struct {
@@ -53,16 +49,7 @@ func Encode(snapshot io.Reader, stored io.Writer, recipients ...age.Recipient) (
 			return Sums{}, fmt.Errorf("beginning to encrypt: %w", err)
 		}
 	}
-	// With two, what is next is read and summed while this is compressed, and what was before
-	// is encrypted and written.
-	compressed, err := zstd.NewWriter(encrypted, zstd.WithEncoderConcurrency(2), zstd.WithWindowSize(window),
-		zstd.WithLowerEncoderMem(true), zstd.WithEncoderLevel(zstd.SpeedFastest))
-	if err != nil {
-		return Sums{}, fmt.Errorf("beginning to compress: %w", err)
-	}
-	// It waits until nothing is written any more, also where this fails.
-	defer compressed.Reset(nil)
-	_, err = io.Copy(io.MultiWriter(plain, compressed), from)
+	err := compress(io.TeeReader(from, plain), encrypted)
 	switch {
 	case from.err != nil:
 		return Sums{}, fmt.Errorf("reading the snapshot: %w", from.err)
@@ -72,9 +59,6 @@ func Encode(snapshot io.Reader, stored io.Writer, recipients ...age.Recipient) (
 	plainSum, whole := plain.end()
 	if !whole {
 		return Sums{}, ErrTrailer
-	}
-	if err := compressed.Close(); err != nil {
-		return Sums{}, fmt.Errorf("writing what is stored: %w", err)
 	}
 	if err := encrypted.Close(); err != nil {
 		return Sums{}, fmt.Errorf("writing what is stored: %w", err)

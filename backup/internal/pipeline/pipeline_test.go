@@ -52,12 +52,13 @@ func TestASnapshotComesBack(t *testing.T) {
 		recipients []age.Recipient
 		identities []age.Identity
 	}{
-		"in the clear":                   {100_000, nil, nil},
-		"for one":                        {100_000, []age.Recipient{one.Recipient()}, []age.Identity{one}},
-		"for two, by the second":         {100_000, []age.Recipient{one.Recipient(), two.Recipient()}, []age.Identity{two}},
-		"with one key of several":        {100_000, []age.Recipient{one.Recipient()}, []age.Identity{two, one}},
-		"of a byte":                      {1, []age.Recipient{one.Recipient()}, []age.Identity{one}},
-		"longer than the window of zstd": {5_000_000, []age.Recipient{one.Recipient()}, []age.Identity{one}},
+		"in the clear":            {100_000, nil, nil},
+		"for one":                 {100_000, []age.Recipient{one.Recipient()}, []age.Identity{one}},
+		"for two, by the second":  {100_000, []age.Recipient{one.Recipient(), two.Recipient()}, []age.Identity{two}},
+		"with one key of several": {100_000, []age.Recipient{one.Recipient()}, []age.Identity{two, one}},
+		"of a byte":               {1, []age.Recipient{one.Recipient()}, []age.Identity{one}},
+		"as long as a frame":      {frameBytes, []age.Recipient{one.Recipient()}, []age.Identity{one}},
+		"of many frames":          {5_000_000, []age.Recipient{one.Recipient()}, []age.Identity{one}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
