@@ -189,8 +189,8 @@ func measure(t *testing.T, set set, sealed bool, scraper *bed.Scraper) measured 
 	return found
 }
 
-// backUp makes a backup, and returns it with how many cores of this machine were busy until
-// its data was stored.
+// backUp makes a backup, and returns it with how many cores of this machine were busy while its
+// data was taken and stored, by the first and the last look at it; 0 where these are one.
 func backUp(t *testing.T, sealed bool) (*backupv1.TalosEtcdBackup, float64) {
 	t.Helper()
 	g, ctx := NewWithT(t), t.Context()
@@ -198,13 +198,18 @@ func backUp(t *testing.T, sealed bool) (*backupv1.TalosEtcdBackup, float64) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: name, GenerateName: "backup-"},
 		Spec:       backupv1.TalosEtcdBackupSpec{ClusterName: name, StoreName: storeOf(sealed), Secrets: backupv1.SecretsExclude, DeletionPolicy: backupv1.DeletionDelete},
 	}
-	began, before, cores := time.Now(), busy(g), 0.0
+	var began time.Time
+	var before, cores float64
 	g.Expect(world.Client.Create(ctx, backup)).To(Succeed())
 	g.Eventually(func(g Gomega) {
 		g.Expect(world.Client.Get(ctx, client.ObjectKeyFromObject(backup), backup)).To(Succeed())
 		message := conditions.GetMessage(backup, backupv1.BackupReadyCondition)
 		if strings.Contains(message, "being taken and stored") {
-			cores = (busy(g) - before) / time.Since(began).Seconds()
+			if began.IsZero() {
+				began, before = time.Now(), busy(g)
+			} else {
+				cores = (busy(g) - before) / time.Since(began).Seconds()
+			}
 		}
 		g.Expect(conditions.IsTrue(backup, backupv1.BackupReadyCondition)).To(BeTrue(), message)
 	}).WithTimeout(timeout).WithPolling(pollInterval).Should(Succeed())
