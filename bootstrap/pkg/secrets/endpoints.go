@@ -5,6 +5,7 @@ import (
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/capimachine"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 )
 
@@ -20,10 +21,9 @@ func TalosEndpoints(cluster *clusterv1.Cluster, machines []*clusterv1.Machine) [
 		if !machine.DeletionTimestamp.IsZero() {
 			continue
 		}
-		for _, address := range machine.Status.Addresses {
-			isIP := address.Type == clusterv1.MachineInternalIP || address.Type == clusterv1.MachineExternalIP
-			if isIP && !talosclient.SameHost(address.Address, endpoint) && !slices.Contains(found, address.Address) {
-				found = append(found, address.Address)
+		for _, address := range capimachine.IPs(machine) {
+			if !talosclient.SameHost(address, endpoint) && !slices.Contains(found, address) {
+				found = append(found, address)
 			}
 		}
 	}
