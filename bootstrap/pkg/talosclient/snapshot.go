@@ -2,7 +2,6 @@ package talosclient
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/mem"
+	"google.golang.org/grpc/status"
 )
 
 // EtcdSnapshot implements Node.
@@ -42,8 +42,10 @@ func (s *snapshotStream) Read(into []byte) (int, error) {
 		if err := s.messages.RecvMsg(&s.chunk); err != nil {
 			return 0, err //nolint:wrapcheck // io.EOF must stay as it is.
 		}
-		if failure := s.chunk.GetMetadata().GetError(); failure != "" {
-			return 0, errors.New(failure)
+		// It is of calls to several nodes, as the SDK looks for it: a snapshot is not taken for
+		// whole that any proxy has given up.
+		if err := status.FromProto(s.chunk.GetMetadata().GetStatus()).Err(); err != nil { //nolint:staticcheck // SA1019: see above.
+			return 0, err //nolint:wrapcheck // Callers read its code.
 		}
 		s.unread = s.chunk.GetBytes()
 	}
