@@ -27,8 +27,8 @@ func (n *node) EtcdSnapshot(ctx context.Context) (io.ReadCloser, error) {
 	return &snapshotStream{messages: messages, cancel: cancel}, nil
 }
 
-// snapshotStream reads a snapshot, which is one more stream of chunks. The SDK's reader makes
-// a message for each chunk: garbage of the size of the database.
+// snapshotStream reads the chunks of a snapshot. The SDK's reader makes a message for each of
+// them: garbage of the size of the database.
 type snapshotStream struct {
 	messages grpc.ClientStream
 	cancel   context.CancelFunc
@@ -42,8 +42,7 @@ func (s *snapshotStream) Read(into []byte) (int, error) {
 		if err := s.messages.RecvMsg(&s.chunk); err != nil {
 			return 0, err //nolint:wrapcheck // io.EOF must stay as it is.
 		}
-		// It is of calls to several nodes, as the SDK looks for it: a snapshot is not taken for
-		// whole that any proxy has given up.
+		// A proxy says so that it has lost the node. The SDK looks for it, too.
 		if err := status.FromProto(s.chunk.GetMetadata().GetStatus()).Err(); err != nil { //nolint:staticcheck // SA1019: see above.
 			return 0, err //nolint:wrapcheck // Callers read its code.
 		}

@@ -40,6 +40,20 @@ func UsageOf(pid int) (Usage, error) {
 	return usage, nil
 }
 
+// MachineCPUSeconds is the time that the processors of this machine have worked so far: all but
+// idle, iowait and steal of proc_stat(5).
+func MachineCPUSeconds() (float64, error) {
+	stat, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, fmt.Errorf("reading the processor time of this machine: %w", err)
+	}
+	var user, nice, system, idle, wait, irq, softIRQ float64
+	if _, err := fmt.Sscanf(string(stat), "cpu %f %f %f %f %f %f %f", &user, &nice, &system, &idle, &wait, &irq, &softIRQ); err != nil {
+		return 0, fmt.Errorf("reading the processor time of this machine: %w", err)
+	}
+	return (user + nice + system + irq + softIRQ) / ticksPerSecond, nil
+}
+
 func parseUsage(status, stat string) (Usage, error) {
 	var usage Usage
 	for name, into := range map[string]*float64{"VmRSS:": &usage.ResidentMiB, "VmHWM:": &usage.PeakMiB, "RssFile:": &usage.FileMiB} {

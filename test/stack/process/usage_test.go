@@ -19,4 +19,5 @@ func TestUsageIsRead(t *testing.T) {
 	g.Expect(mine.PeakMiB).To(BeNumerically(">", 1))
 	_, err = UsageOf(-1)
 	g.Expect(err).To(HaveOccurred())
+	g.Expect(MachineCPUSeconds()).To(BeNumerically(">=", mine.CPUSeconds))
 }

@@ -50,12 +50,19 @@ func (m *Backend) configuration(ctx context.Context, scope *backends.Scope) (con
 	return configuration, missing, err
 }
 
+// userDataName is a file name for the header of user data. That begins at byte 10, and the name
+// has to go on to byte 35.
+const userDataName = "talos-machine-configuration.yaml"
+
 // userDataOf returns a configuration as Talos takes it from its environment: gzipped,
 // then as base64. Talos unzips whatever its platform gives it (acquire.go of
-// machined, releases 1.12 to 1.14).
+// machined, releases 1.12 to 1.14). It knows what is gzipped by http.DetectContentType, which
+// takes whatever has "LP" as its bytes 34 and 35 for a font: one configuration of 65 536 would
+// be read as it is, and its machine never boot. The name in the header lies there.
 func userDataOf(configuration []byte) []byte {
 	var zipped bytes.Buffer
 	writer := gzip.NewWriter(&zipped)
+	writer.Name = userDataName
 	// A buffer takes everything.
 	_, _ = writer.Write(configuration)
 	_ = writer.Close()
