@@ -32,7 +32,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 )
 
-// The defaults of Options. Each backup has two parts of 8 MiB in memory while it is stored: one that is on its
+// The defaults of Options. Each backup has two parts of 5 MiB in memory while it is stored: one that is on its
 // way, and the next one.
 const (
 	DefaultMaxBackups           = 4

@@ -124,8 +124,18 @@ func (a *attempt) run(ctx context.Context, progress func(metrics.Step)) Result {
 	}
 	result := Result{Manifest: manifest, Level: a.level, Request: a.request}
 	result.Err = a.step(metrics.StepVerify, progress, func() error { return a.verify(ctx, &result) })
+	if a.take != nil {
+		a.collect(ctx)
+	}
 
 	return result
+}
+
+// collect deletes what other attempts have left behind. That is no reason to fail.
+func (a *attempt) collect(ctx context.Context) {
+	if done, err := a.archive.Collect(ctx, a.clock.Now().Add(-leftoverAge)); err != nil || done != (archive.Collected{}) {
+		ctrl.LoggerFrom(ctx).Info("Deleted what attempts have left behind", "files", done.Files, "uploads", done.Uploads, "error", fmt.Sprint(err))
+	}
 }
 
 // step does a step, and counts it.
@@ -169,10 +179,6 @@ func (a *attempt) backUp(ctx context.Context) (*archive.Manifest, error) {
 		return nil, err
 	}
 	a.metrics.Stored(manifest.Data.PlainBytes, manifest.Data.StoredBytes)
-	// What other attempts have left behind is no reason to fail.
-	if done, err := a.archive.Collect(ctx, a.clock.Now().Add(-leftoverAge)); err != nil || done != (archive.Collected{}) {
-		ctrl.LoggerFrom(ctx).Info("Deleted what attempts have left behind", "files", done.Files, "uploads", done.Uploads, "error", fmt.Sprint(err))
-	}
 
 	return manifest, nil
 }

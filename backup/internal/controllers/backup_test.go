@@ -7,9 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/minio/minio-go/v7"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -47,6 +50,24 @@ func TestABackupIsMade(t *testing.T) {
 	b.Expect(b.theBackup("daily-1").Status.Snapshot).To(Equal(made.Status.Snapshot))
 	b.Expect(b.snapshots.Load()).To(Equal(int64(1)))
 	b.Expect(b.events.Events).To(BeEmpty())
+}
+
+// TestWhatAttemptsHaveLeftBehindIsDeleted: with the next backup that is made once it is old.
+func TestWhatAttemptsHaveLeftBehindIsDeleted(t *testing.T) {
+	b := newBed(t)
+	b.backup("first")
+	b.settle()
+	kept := b.keys()
+	left := path.Join(path.Dir(kept[0]), "data-of-an-attempt")
+	_, err := server.PutObject(t.Context(), b.bucket, left, strings.NewReader("half"), 4, minio.PutObjectOptions{})
+	b.Expect(err).NotTo(HaveOccurred())
+	b.backup("second")
+	b.settle()
+	b.Expect(b.keys()).To(ContainElement(left), "whose attempt may go on")
+	b.clock.Step(leftoverAge + time.Hour)
+	b.backup("third")
+	b.settle()
+	b.Expect(b.keys()).To(And(ContainElements(kept), HaveLen(3*len(kept)), Not(ContainElement(left))))
 }
 
 // TestNothingSecretIsTold: neither of the cluster nor of the store, in an object or an event.

@@ -20,10 +20,10 @@ import (
 )
 
 const (
-	// partSize is how much is sent with a request, and partsInMemory how many of these an
-	// upload has: one is filled while the other is sent. Larger ones are no faster, and take
-	// memory.
-	partSize      = 8 << 20
+	// partSize is how much is sent with a request, the least that S3 takes of all but the last
+	// one; partsInMemory is how many of these an upload has: one is filled while the other is
+	// sent. Larger ones are no faster, and take memory.
+	partSize      = 5 << 20
 	partsInMemory = 2
 	// maxParts is how many parts an upload may have.
 	maxParts = 10_000

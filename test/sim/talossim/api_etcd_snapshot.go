@@ -7,7 +7,6 @@ import (
 	"io"
 	"math"
 	"math/rand/v2"
-	"os"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/common"
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
@@ -42,13 +41,13 @@ func (a *api) EtcdSnapshot(_ *machine.EtcdSnapshotRequest, stream machine.Machin
 	}
 	size := cmp.Or(faults.SnapshotBytes, smallSnapshot)
 	given := Snapshot(a.settings.etcd, size)
-	if faults.SnapshotFile != "" {
-		file, err := os.Open(faults.SnapshotFile)
+	if faults.Snapshot != nil {
+		other, err := faults.Snapshot()
 		if err != nil {
 			return fmt.Errorf("opening the snapshot: %w", err)
 		}
-		defer func() { _ = file.Close() }()
-		given, size = file, math.MaxInt64
+		defer func() { _ = other.Close() }()
+		given, size = other, math.MaxInt64
 	}
 	snapshot := io.LimitReader(given, cmp.Or(faults.SnapshotEnds, size))
 	for chunk := make([]byte, snapshotChunk); ; {

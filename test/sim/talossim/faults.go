@@ -1,6 +1,9 @@
 package talossim
 
-import "time"
+import (
+	"io"
+	"time"
+)
 
 // Faults are what is wrong with a machine. The zero value is a good one.
 type Faults struct {
@@ -62,8 +65,8 @@ type Faults struct {
 	DatabaseBytes int64
 	// SnapshotBytes is how large a snapshot of its etcd is; 0 is a small one.
 	SnapshotBytes int64
-	// SnapshotFile is a file with what it gives as a snapshot instead; empty means none.
-	SnapshotFile string
+	// Snapshot opens what it gives as a snapshot instead; nil means nothing else.
+	Snapshot func() (io.ReadCloser, error)
 	// SnapshotEnds ends a snapshot after so many bytes as if it were complete, as Talos
 	// does when it cannot read on; 0 does not.
 	SnapshotEnds int64

@@ -1,10 +1,10 @@
 package integration
 
 import (
+	"bytes"
 	"context"
 	"fmt"
-	"os"
-	"path/filepath"
+	"io"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -116,10 +116,8 @@ func giveSnapshots(t *testing.T, machines *simfleet.Fleet, hosts []fleet.Host) {
 		return nil
 	})
 	g.Expect(err).NotTo(HaveOccurred())
-	file := filepath.Join(t.TempDir(), "snapshot.db")
-	g.Expect(os.WriteFile(file, snapshot, 0o600)).To(Succeed())
 	for _, host := range hosts {
-		machines.Machine(host).Break(talossim.Faults{SnapshotFile: file})
+		machines.Machine(host).Break(talossim.Faults{Snapshot: func() (io.ReadCloser, error) { return io.NopCloser(bytes.NewReader(snapshot)), nil }})
 	}
 }
 

@@ -29,8 +29,8 @@ type stuck struct {
 	change func(*unstructured.Unstructured)
 	// reached reports whether the cluster is there.
 	reached func(ctx context.Context, g Gomega, name string)
-	// then is what breaks at that moment.
-	then talossim.Faults
+	// then is what breaks at that moment, if anything.
+	then *talossim.Faults
 }
 
 // TestDeletedBeforeProvisioned (§14.9): at whatever stage a cluster is given up,
@@ -59,12 +59,12 @@ func TestDeletedBeforeProvisioned(t *testing.T) {
 		},
 		"no-host":       {reached: everyMachine(infrav1.AllocatedCondition, infrav1.NoHostFitsReason)},
 		"refused":       {hosts: 2, faults: talossim.Faults{RefusesConfiguration: "no thanks"}, reached: anyMachine(infrav1.ConfigurationAppliedCondition, infrav1.ConfigurationRefusedReason)},
-		"slow":          {hosts: 2, faults: talossim.Faults{RefusesConfiguration: "no thanks"}, reached: anyMachine(infrav1.ConfigurationAppliedCondition, infrav1.ConfigurationRefusedReason), then: talossim.Faults{Slow: slowness}},
+		"slow":          {hosts: 2, faults: talossim.Faults{RefusesConfiguration: "no thanks"}, reached: anyMachine(infrav1.ConfigurationAppliedCondition, infrav1.ConfigurationRefusedReason), then: &talossim.Faults{Slow: slowness}},
 		"does-not-boot": {hosts: 2, faults: talossim.Faults{StuckBooting: true}, reached: anyMachine(infrav1.RunningCondition, infrav1.BootingReason)},
 		"silent": {
 			hosts: 2, faults: talossim.Faults{StuckBooting: true},
 			change:  setField("TalosMachineTemplate", int64(shortRelease.Seconds()), "spec", "template", "spec", "metal", "releaseTimeoutSeconds"),
-			reached: anyMachine(infrav1.RunningCondition, infrav1.BootingReason), then: talossim.Faults{Silent: true},
+			reached: anyMachine(infrav1.RunningCondition, infrav1.BootingReason), then: &talossim.Faults{Silent: true},
 		},
 		"no-etcd": {
 			hosts: 2, faults: talossim.Faults{DeadEtcd: true},
@@ -81,7 +81,7 @@ func TestDeletedBeforeProvisioned(t *testing.T) {
 			},
 		},
 		"api-server-down": {
-			hosts: 2, then: talossim.Faults{DeadEtcd: true},
+			hosts: 2, then: &talossim.Faults{DeadEtcd: true},
 			reached: func(ctx context.Context, g Gomega, name string) {
 				cluster := &clusterv1.Cluster{}
 				g.Expect(world.Client.Get(ctx, client.ObjectKey{Namespace: name, Name: name}, cluster)).To(Succeed())
@@ -103,8 +103,8 @@ func TestDeletedBeforeProvisioned(t *testing.T) {
 			}
 			newCluster(t, machines, management.Shape{Namespace: name, ControlPlanes: 1, Workers: 1}, changes...)
 			NewWithT(t).Eventually(func(g Gomega) { stage.reached(t.Context(), g, name) }).WithTimeout(timeout).Should(Succeed())
-			if stage.then != (talossim.Faults{}) {
-				breakAll(machines, stage.then)
+			if stage.then != nil {
+				breakAll(machines, *stage.then)
 			}
 
 			deleteClusters(t, name, name)

@@ -4,7 +4,9 @@ package backups
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"path/filepath"
@@ -36,11 +38,11 @@ const (
 	name    = "bench"
 	mebi    = 1 << 20
 	timeout = 10 * time.Minute
-	// pollInterval is how often a backup is looked at.
-	pollInterval = 100 * time.Millisecond
-	profiler     = "127.0.0.1:16060"
-	// partSize and parts in memory are those of the provider (backup/internal/store).
-	partSize, threads = 8 * mebi, 2
+	// leastBytes are measured of each set: a small one is backed up several times.
+	leastBytes = 256 * mebi
+	profiler   = "127.0.0.1:16060"
+	// partSize is how large the parts of the raw copy are, and threads how many are sent at once.
+	partSize, threads = 16 * mebi, 2
 	// The goals: MiB of memory at most, MiB/s of plain bytes at least, and of what the raw
 	// copy takes; where that is missed, so many cores of the machine busy.
 	maxPeak, minRate, minRatio, minCores = 100, 60, 0.8, 1.8
@@ -59,10 +61,11 @@ type set struct {
 	random bool
 }
 
-// measured is what one backup took.
+// measured is what backups took, all together.
 type measured struct {
 	set          set
 	sealed       bool
+	backups      int
 	plain        float64
 	stored       float64
 	seconds      float64
@@ -92,9 +95,10 @@ func TestHowFastBackupsAre(t *testing.T) {
 		file := filepath.Join(t.TempDir(), "snapshot.db")
 		t.Logf("filling etcd with %s", set.name)
 		g.Expect(fill(ctx, set, file)).To(Succeed())
-		machine.Break(talossim.Faults{SnapshotFile: file})
+		flow := &flow{file: file}
+		machine.Break(talossim.Faults{Snapshot: flow.open})
 		for _, sealed := range []bool{false, true} {
-			found := measure(t, set, sealed, scraper)
+			found := measure(t, set, sealed, flow, scraper)
 			found.raw = copyRaw(t, server, file)
 			results = append(results, found)
 			printAll(t, results[len(results)-1:])
@@ -151,9 +155,57 @@ func storeOf(sealed bool) string {
 	return "clear"
 }
 
-// measure makes two backups with a manager that has just started: one that is measured, and
-// one that is profiled.
-func measure(t *testing.T, set set, sealed bool, scraper *bed.Scraper) measured {
+// flow is a file that is given as a snapshot, and what was busy meanwhile.
+type flow struct {
+	file string
+
+	mu                 sync.Mutex
+	seconds, processor float64
+}
+
+// open opens the file. Until it is closed, the snapshot flows.
+func (f *flow) open() (io.ReadCloser, error) {
+	file, err := os.Open(f.file)
+	if err != nil {
+		return nil, err
+	}
+	before, err := process.MachineCPUSeconds()
+
+	return &flowing{File: file, flow: f, began: time.Now(), before: before}, err
+}
+
+// cores is how many cores of this machine were busy on average while snapshots flowed since the
+// last call.
+func (f *flow) cores() float64 {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	cores := f.processor / f.seconds
+	f.processor, f.seconds = 0, 0
+
+	return cores
+}
+
+type flowing struct {
+	*os.File
+	flow   *flow
+	began  time.Time
+	before float64
+}
+
+// Close implements io.Closer.
+func (f *flowing) Close() error {
+	after, err := process.MachineCPUSeconds()
+	f.flow.mu.Lock()
+	defer f.flow.mu.Unlock()
+	f.flow.seconds += time.Since(f.began).Seconds()
+	f.flow.processor += after - f.before
+
+	return errors.Join(err, f.File.Close())
+}
+
+// measure makes backups with a manager that has just started: those that are measured, and one
+// that is profiled.
+func measure(t *testing.T, set set, sealed bool, flow *flow, scraper *bed.Scraper) measured {
 	t.Helper()
 	g, ctx := NewWithT(t), t.Context()
 	manager := world.Stack.Managers.Get("backup")
@@ -167,9 +219,15 @@ func measure(t *testing.T, set set, sealed bool, scraper *bed.Scraper) measured 
 	}).WithTimeout(timeout).Should(Succeed())
 	before, err := process.UsageOf(manager.PID())
 	g.Expect(err).NotTo(HaveOccurred())
-	backup, cores := backUp(t, sealed)
-	found := measured{set: set, sealed: sealed, cores: cores}
-	found.plain, found.stored = float64(*backup.Status.Snapshot.PlainBytes)/mebi, float64(*backup.Status.Snapshot.StoredBytes)/mebi
+	found := measured{set: set, sealed: sealed, backups: max(1, int(leastBytes/set.bytes))}
+	var made []*backupv1.TalosEtcdBackup
+	for range found.backups {
+		backup := backUp(t, sealed)
+		found.plain += float64(*backup.Status.Snapshot.PlainBytes) / mebi
+		found.stored += float64(*backup.Status.Snapshot.StoredBytes) / mebi
+		made = append(made, backup)
+	}
+	found.cores = flow.cores()
 	usage, err := process.UsageOf(manager.PID())
 	g.Expect(err).NotTo(HaveOccurred())
 	found.peak, found.cpu = usage.PeakMiB, usage.CPUSeconds-before.CPUSeconds
@@ -179,48 +237,31 @@ func measure(t *testing.T, set set, sealed bool, scraper *bed.Scraper) measured 
 	}
 	var profiling sync.WaitGroup
 	profiling.Go(func() { found.stages, found.profiledSecs = profileOf(ctx, set) })
-	profiled, _ := backUp(t, sealed)
+	made = append(made, backUp(t, sealed))
 	profiling.Wait()
-	for _, made := range []*backupv1.TalosEtcdBackup{backup, profiled} {
-		g.Expect(world.Client.Delete(ctx, made)).To(Succeed())
-		g.Eventually(func() error { return world.Client.Get(ctx, client.ObjectKeyFromObject(made), made) }).WithTimeout(timeout).Should(MatchError(ContainSubstring("not found")))
+	for _, backup := range made {
+		g.Expect(world.Client.Delete(ctx, backup)).To(Succeed())
+		g.Eventually(func() error { return world.Client.Get(ctx, client.ObjectKeyFromObject(backup), backup) }).WithTimeout(timeout).Should(MatchError(ContainSubstring("not found")))
 	}
+	flow.cores() // Not of what was profiled.
 
 	return found
 }
 
-// backUp makes a backup, and returns it with how many cores of this machine were busy while its
-// data was taken and stored, by the first and the last look at it; 0 where these are one.
-func backUp(t *testing.T, sealed bool) (*backupv1.TalosEtcdBackup, float64) {
+func backUp(t *testing.T, sealed bool) *backupv1.TalosEtcdBackup {
 	t.Helper()
 	g, ctx := NewWithT(t), t.Context()
 	backup := &backupv1.TalosEtcdBackup{
 		ObjectMeta: metav1.ObjectMeta{Namespace: name, GenerateName: "backup-"},
 		Spec:       backupv1.TalosEtcdBackupSpec{ClusterName: name, StoreName: storeOf(sealed), Secrets: backupv1.SecretsExclude, DeletionPolicy: backupv1.DeletionDelete},
 	}
-	var began time.Time
-	var before, cores float64
-	busy := func() float64 {
-		seconds, err := process.MachineCPUSeconds()
-		g.Expect(err).NotTo(HaveOccurred())
-
-		return seconds
-	}
 	g.Expect(world.Client.Create(ctx, backup)).To(Succeed())
 	g.Eventually(func(g Gomega) {
 		g.Expect(world.Client.Get(ctx, client.ObjectKeyFromObject(backup), backup)).To(Succeed())
-		message := conditions.GetMessage(backup, backupv1.BackupReadyCondition)
-		if strings.Contains(message, "being taken and stored") {
-			if began.IsZero() {
-				began, before = time.Now(), busy()
-			} else {
-				cores = (busy() - before) / time.Since(began).Seconds()
-			}
-		}
-		g.Expect(conditions.IsTrue(backup, backupv1.BackupReadyCondition)).To(BeTrue(), message)
-	}).WithTimeout(timeout).WithPolling(pollInterval).Should(Succeed())
+		g.Expect(conditions.IsTrue(backup, backupv1.BackupReadyCondition)).To(BeTrue(), conditions.GetMessage(backup, backupv1.BackupReadyCondition))
+	}).WithTimeout(timeout).Should(Succeed())
 
-	return backup, cores
+	return backup
 }
 
 // copyRaw copies the same bytes to the same server, with parts of the same size, and returns
@@ -286,10 +327,10 @@ func printAll(t *testing.T, results []measured) {
 	t.Helper()
 	var text strings.Builder
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "SNAPSHOT\tAGE\tMiB\tSTORED\tSECONDS\tMiB/s\tRAW MiB/s\tOF RAW\tCORES\tPEAK MiB\tCPU s\tREAD BACK s\tGOALS")
+	fmt.Fprintln(table, "SNAPSHOT\tAGE\tBACKUPS\tMiB\tSTORED\tSECONDS\tMiB/s\tRAW MiB/s\tOF RAW\tCORES\tPEAK MiB\tCPU s\tREAD BACK s\tGOALS")
 	for _, found := range results {
 		rate := found.plain / found.seconds
-		fmt.Fprintf(table, "%s\t%t\t%.0f\t%.0f\t%.2f\t%.0f\t%.0f\t%.2f\t%.1f\t%.0f\t%.1f\t%.2f\t%s\n", found.set.name, found.sealed, found.plain, found.stored, found.seconds,
+		fmt.Fprintf(table, "%s\t%t\t%d\t%.0f\t%.0f\t%.2f\t%.0f\t%.0f\t%.2f\t%.2f\t%.0f\t%.1f\t%.2f\t%s\n", found.set.name, found.sealed, found.backups, found.plain, found.stored, found.seconds,
 			rate, found.raw, rate/found.raw, found.cores, found.peak, found.cpu, found.verify, goals(found, rate))
 	}
 	_ = table.Flush()
@@ -313,11 +354,7 @@ func goals(found measured, rate float64) string {
 	if rate < minRate {
 		missed = append(missed, fmt.Sprintf("≥ %d MiB/s", minRate))
 	}
-	switch {
-	case rate/found.raw >= minRatio || found.cores >= minCores:
-	case found.cores == 0:
-		missed = append(missed, fmt.Sprintf("≥ %.1f of raw; over too soon to count cores", minRatio))
-	default:
+	if rate/found.raw < minRatio && found.cores < minCores {
 		missed = append(missed, fmt.Sprintf("≥ %.1f of raw or %.1f cores", minRatio, minCores))
 	}
 	if len(missed) == 0 {
