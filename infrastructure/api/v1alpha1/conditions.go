@@ -45,6 +45,10 @@ const (
 	WaitingForClusterInfrastructureReason = "WaitingForClusterInfrastructure"
 	// WaitingForBootstrapDataReason says that there is no machine configuration.
 	WaitingForBootstrapDataReason = "WaitingForBootstrapData"
+	// WaitingForControlPlaneReason says that a host fits a worker, and is left to the
+	// control plane of its Cluster, which is not initialized and has a TalosMachine
+	// without a host, or none yet.
+	WaitingForControlPlaneReason = "WaitingForControlPlane"
 	// NoHostFitsReason says that no TalosHost of the namespace can be claimed;
 	// the message counts the hosts by what keeps them from it. Condition Ready
 	// takes it over, and so does InfrastructureReady of the Machine.

@@ -11,6 +11,7 @@ import (
 // imports this one.
 var (
 	ClusterMismatch      = clusterMismatch
+	HostBound            = hostBound
 	IsOtherFailureDomain = isOtherFailureDomain
 	IsOtherHardware      = isOtherHardware
 	IsOtherNode          = isOtherNode
@@ -18,6 +19,11 @@ var (
 	LeastAvailable       = leastAvailable
 	Upgraded             = upgraded
 )
+
+// ControlPlaneToWorkers is what the events of TalosMachines of a control plane wake.
+func (r *MachineReconciler) ControlPlaneToWorkers(ctx context.Context, object client.Object) []ctrl.Request {
+	return r.controlPlaneToWorkers(ctx, object)
+}
 
 // HostToDuplicates is what the events of hosts wake.
 func (r *HostReconciler) HostToDuplicates(ctx context.Context, object client.Object) []ctrl.Request {

@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
@@ -74,13 +73,8 @@ func TestDeletedBeforeProvisioned(t *testing.T) {
 			},
 		},
 		"no-worker": {
+			// The control plane gets it.
 			hosts: 1,
-			// Else the worker may be the one that has the host.
-			change: func(object *unstructured.Unstructured) {
-				if strings.HasSuffix(object.GetName(), "-workers") {
-					setField("TalosMachineTemplate", "a-worker", "spec", "template", "spec", "metal", "hostSelector", "matchLabels", "is")(object)
-				}
-			},
 			reached: func(ctx context.Context, g Gomega, name string) {
 				cluster := &clusterv1.Cluster{}
 				g.Expect(world.Client.Get(ctx, client.ObjectKey{Namespace: name, Name: name}, cluster)).To(Succeed())

@@ -7,6 +7,9 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -64,6 +67,12 @@ func (m *Backend) chooseHost(ctx context.Context, scope *backends.Scope, data *b
 		scope.Observed.Claim = condition.False(infrav1.NoHostFitsReason, choice.Message())
 		return nil, ctrl.Result{RequeueAfter: choice.RetryAfter}, m.dropIntent(ctx, scope)
 	}
+	if first, err := m.goesFirst(ctx, scope); err != nil {
+		return nil, ctrl.Result{}, err
+	} else if first != "" {
+		scope.Observed.Claim = condition.False(infrav1.WaitingForControlPlaneReason, first)
+		return nil, m.Pacing.Later(), m.dropIntent(ctx, scope)
+	}
 	scope.Observed.Claim = condition.False(infrav1.ClaimingHostReason, "Claiming TalosHost "+choice.Host.Name)
 	if err := m.recordIntent(ctx, scope, choice.Host); err != nil {
 		return nil, ctrl.Result{}, err
@@ -77,6 +86,40 @@ func (m *Backend) chooseHost(ctx context.Context, scope *backends.Scope, data *b
 	}
 
 	return m.claimHost(ctx, scope, host)
+}
+
+// goesFirst says for what a worker leaves a host that fits it; empty when it takes the
+// host. Until the control plane of its Cluster is initialized, that goes first, also before
+// it has made a machine: with the last host, a worker would keep it from ever starting, and
+// wait for it for ever. What the cache does not show yet makes a worker wait longer, never
+// less.
+func (m *Backend) goesFirst(ctx context.Context, scope *backends.Scope) (string, error) {
+	cluster := scope.Cluster
+	if ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false) || util.IsControlPlaneMachine(scope.Machine) {
+		return "", nil
+	}
+	machines := &infrav1.TalosMachineList{}
+	err := m.Client.List(ctx, machines, client.InNamespace(cluster.Namespace), client.MatchingLabels{clusterv1.ClusterNameLabel: cluster.Name},
+		client.HasLabels{clusterv1.MachineControlPlaneLabel}, client.UnsafeDisableDeepCopy)
+	if err != nil {
+		return "", fmt.Errorf("listing the TalosMachines of the control plane: %w", err)
+	}
+	made := false
+	for i := range machines.Items {
+		machine := &machines.Items[i]
+		if !machine.DeletionTimestamp.IsZero() {
+			continue
+		}
+		made = true
+		if machine.Spec.Metal != nil && machine.Spec.HostRef.Claim != infrav1.HostClaimBound {
+			return "Waiting for TalosMachine " + machine.Name + " of the control plane, which gets its TalosHost first", nil
+		}
+	}
+	if !made && cluster.Spec.ControlPlaneRef.IsDefined() {
+		return "Waiting for the control plane, which is not initialized and has no TalosMachine yet that gets its TalosHost first", nil
+	}
+
+	return "", nil
 }
 
 // dropIntent drops an intent that came to nothing.

@@ -6,6 +6,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -41,6 +42,94 @@ func TestTwoMachinesWantOneHost(t *testing.T) {
 	g.Expect(metals[0].Applied()).To(HaveLen(1))
 	g.Expect(metals[1].Applied()).To(HaveLen(1))
 	g.Expect(m.Counts.Claims(harness.TestNamespace, metrics.ClaimClaimed)).To(Equal(2))
+}
+
+// TestTheControlPlaneGetsItsHostFirst: of a worker and a control plane with one host, the
+// worker never gets it, whoever asks first.
+func TestTheControlPlaneGetsItsHostFirst(t *testing.T) {
+	g := NewWithT(t)
+	// Rounds go by name, and the control plane is made late.
+	w := harness.New(t, append(harness.NewMachine(t, "a"), harness.NewHost("h1", "10.0.0.1"))...)
+	w.AddMachine("10.0.0.1")
+	w.AddMachine("10.0.0.2")
+	harness.Change(w, harness.Get(w, &clusterv1.Cluster{}, harness.TestCluster), func(c *clusterv1.Cluster) {
+		c.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{APIGroup: "controlplane.cluster.x-k8s.io", Kind: "TalosControlPlane", Name: "cp"}
+	})
+	m := w.Manager()
+	expectWaiting := func(message string) {
+		t.Helper()
+		g.Expect(w.Machine("a").Spec.HostRef).To(BeZero())
+		found := conditions.Get(w.Machine("a"), infrav1.AllocatedCondition)
+		g.Expect(found.Reason).To(Equal(infrav1.WaitingForControlPlaneReason))
+		g.Expect(found.Message).To(Equal(message))
+	}
+	w.Settle(m)
+	expectWaiting("Waiting for the control plane, which is not initialized and has no TalosMachine yet that gets its TalosHost first")
+
+	for _, object := range harness.NewMachine(t, "b") {
+		object.SetLabels(map[string]string{clusterv1.ClusterNameLabel: harness.TestCluster, clusterv1.MachineControlPlaneLabel: ""})
+		if machine, is := object.(*clusterv1.Machine); is {
+			machine.Spec.Bootstrap.DataSecretName = nil
+		}
+		g.Expect(w.Client.Create(t.Context(), object)).To(Succeed())
+	}
+	w.Settle(m)
+	expectWaiting("Waiting for TalosMachine b of the control plane, which gets its TalosHost first")
+
+	harness.Change(w, harness.Get(w, &clusterv1.Machine{}, "b"), func(b *clusterv1.Machine) { b.Spec.Bootstrap.DataSecretName = ptr.To("b") })
+	w.Settle(m)
+	g.Expect(w.Machine("b").Spec.HostRef.Name).To(Equal("h1"))
+	g.Expect(conditions.Get(w.Machine("a"), infrav1.AllocatedCondition).Reason).To(Equal(infrav1.NoHostFitsReason))
+
+	g.Expect(w.Client.Create(t.Context(), harness.NewHost("h2", "10.0.0.2"))).To(Succeed())
+	w.Settle(m)
+	g.Expect(w.Machine("a").Spec.HostRef.Name).To(Equal("h2"), "it does not wait for the control plane to be initialized")
+}
+
+func TestAWorkerWaitsForNoControlPlaneThatNeedsNoHost(t *testing.T) {
+	for name, tt := range map[string]struct {
+		other       func(*infrav1.TalosMachine)
+		initialized bool
+		waits       bool
+	}{
+		"of its Cluster, on metal, without a host": {waits: true},
+		"only about to have a host":                {other: func(b *infrav1.TalosMachine) { b.Spec.HostRef.Claim = infrav1.HostClaimIntended }, waits: true},
+		"with a host":                              {other: func(b *infrav1.TalosMachine) { b.Spec.HostRef.Claim = infrav1.HostClaimBound }},
+		"initialized":                              {initialized: true},
+		"in a Pod":                                 {other: func(b *infrav1.TalosMachine) { b.Spec.Metal = nil }},
+		"of another Cluster":                       {other: func(b *infrav1.TalosMachine) { b.Labels[clusterv1.ClusterNameLabel] = "two" }},
+		"of another namespace":                     {other: func(b *infrav1.TalosMachine) { b.Namespace = "elsewhere" }},
+		"no control plane":                         {other: func(b *infrav1.TalosMachine) { delete(b.Labels, clusterv1.MachineControlPlaneLabel) }},
+		"being deleted": {other: func(b *infrav1.TalosMachine) {
+			b.DeletionTimestamp, b.Finalizers = ptr.To(metav1.Now()), []string{"somebody/else"}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			other := &infrav1.TalosMachine{ObjectMeta: metav1.ObjectMeta{
+				Namespace: harness.TestNamespace, Name: "b",
+				Labels: map[string]string{clusterv1.ClusterNameLabel: harness.TestCluster, clusterv1.MachineControlPlaneLabel: ""},
+			}, Spec: infrav1.TalosMachineSpec{Metal: &infrav1.TalosMachineMetalSpec{}}}
+			if tt.other != nil {
+				tt.other(other)
+			}
+			w := harness.New(t, append(harness.NewMachine(t, "a"), harness.NewHost("h1", "10.0.0.1"), other)...)
+			w.AddMachine("10.0.0.1")
+			cluster := harness.Get(w, &clusterv1.Cluster{}, harness.TestCluster)
+			cluster.Status.Initialization.ControlPlaneInitialized = ptr.To(tt.initialized)
+			g.Expect(w.Client.Status().Update(t.Context(), cluster)).To(Succeed())
+			m := w.Manager()
+			for range harness.Rounds {
+				w.Reconcile(m.Hosts.Reconcile, w.Host("h1"), func(error) bool { return false })
+				w.Reconcile(m.Machines.Reconcile, w.Machine("a"), func(error) bool { return false })
+			}
+			wanted := "h1"
+			if tt.waits {
+				wanted = ""
+			}
+			g.Expect(w.Machine("a").Spec.HostRef.Name).To(Equal(wanted))
+		})
+	}
 }
 
 func TestAHostThatIsTakenInTheLastMomentIsNotTakenAgain(t *testing.T) {
