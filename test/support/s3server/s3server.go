@@ -51,6 +51,13 @@ type Server struct {
 	Stop func() error
 }
 
+// versitygw is the program that Start runs, and its part.
+const versitygw = "versitygw"
+
+// Parts are the parts of the test bed that Start needs. It builds what is missing of them,
+// which takes minutes.
+func Parts() []string { return []string{versitygw} }
+
 // Start starts a server on a loopback address that keeps everything in a folder.
 func Start(ctx context.Context, folder string) (*Server, error) {
 	return StartAt(ctx, folder, loopback)
@@ -58,7 +65,7 @@ func Start(ctx context.Context, folder string) (*Server, error) {
 
 // StartAt starts a server on an address of this machine.
 func StartAt(ctx context.Context, folder, host string) (*Server, error) {
-	return start(ctx, folder, host, "versitygw", func(program, address string) *exec.Cmd {
+	return start(ctx, folder, host, versitygw, func(program, address string) *exec.Cmd {
 		return exec.CommandContext(context.WithoutCancel(ctx), program, "--port", address, "--access", AccessKey, "--secret", SecretKey, //nolint:gosec // G204: it is a part of the test bed.
 			"--cert", filepath.Join(folder, certificateFile), "--key", filepath.Join(folder, keyFile), "--quiet",
 			"posix", "--versioning-dir", filepath.Join(folder, "versions"), filepath.Join(folder, "objects"))

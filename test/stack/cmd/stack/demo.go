@@ -13,6 +13,7 @@ import (
 
 	"github.com/capi-talos/capi-talos/test/stack/demo"
 	"github.com/capi-talos/capi-talos/test/stack/parts"
+	"github.com/capi-talos/capi-talos/test/support/s3server"
 )
 
 // cluster is the name of the demo's cluster and of its namespace.
@@ -83,6 +84,10 @@ func runDemo(ctx context.Context) (err error) {
 	}
 	defer func() { err = leave(ctx, set.dir, err) }()
 	fmt.Fprintf(set.output, "The demo runs with MODE=%s FLEET=%s: %s. Its files are in %s.\n", set.bed.mode, set.bed.name, set.bed.what, set.dir)
+	// Else it would be built in the middle, within the time of a step.
+	if _, err := parts.Ensure(ctx, parts.Print(set.output), s3server.Parts()...); err != nil {
+		return err
+	}
 	watch := clock.RealClock{}
 	start := watch.Now()
 	bed, err := set.bed.raise(ctx, set)
