@@ -91,8 +91,7 @@ func (m *Backend) chooseHost(ctx context.Context, scope *backends.Scope, data *b
 // goesFirst says for what a worker leaves a host that fits it; empty when it takes the
 // host. Until the control plane of its Cluster is initialized, that goes first, also before
 // it has made a machine: with the last host, a worker would keep it from ever starting, and
-// wait for it for ever. What the cache does not show yet makes a worker wait longer, never
-// less.
+// wait for it for ever.
 func (m *Backend) goesFirst(ctx context.Context, scope *backends.Scope) (string, error) {
 	cluster := scope.Cluster
 	if ptr.Deref(cluster.Status.Initialization.ControlPlaneInitialized, false) || util.IsControlPlaneMachine(scope.Machine) {
