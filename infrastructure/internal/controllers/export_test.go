@@ -11,7 +11,7 @@ import (
 // imports this one.
 var (
 	ClusterMismatch      = clusterMismatch
-	HostBound            = hostBound
+	GetsHost             = getsHost
 	IsOtherFailureDomain = isOtherFailureDomain
 	IsOtherHardware      = isOtherHardware
 	IsOtherNode          = isOtherNode

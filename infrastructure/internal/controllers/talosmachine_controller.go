@@ -21,7 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
-	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
@@ -73,7 +72,7 @@ func (r *MachineReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 		Watches(&clusterv1.Machine{}, handler.EnqueueRequestsFromMapFunc(toMachine)).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToMachines)).
 		Watches(&infrav1.TalosHost{}, handler.EnqueueRequestsFromMapFunc(r.hostToMachines)).
-		Watches(&infrav1.TalosMachine{}, handler.EnqueueRequestsFromMapFunc(r.controlPlaneToWorkers), hostBound()).
+		Watches(&infrav1.TalosMachine{}, handler.EnqueueRequestsFromMapFunc(r.controlPlaneToWorkers), changes(getsHost)).
 		WatchesRawSource(source.Channel(r.Changes, &handler.EnqueueRequestForObject{})).
 		Build(ctx, reconciliation.Fairly(r, options.MaxConcurrentReconciles))
 	if err != nil {
@@ -284,8 +283,8 @@ func (r *MachineReconciler) hostToMachines(ctx context.Context, object client.Ob
 	}, client.InNamespace(host.Namespace))
 }
 
-// controlPlaneToWorkers maps a TalosMachine of the control plane, which has its host now or
-// is gone, to those of its Cluster that have left the hosts to it.
+// controlPlaneToWorkers maps a TalosMachine of the control plane to those of its Cluster that
+// may have left the hosts to it.
 func (r *MachineReconciler) controlPlaneToWorkers(ctx context.Context, object client.Object) []ctrl.Request {
 	if _, ok := object.GetLabels()[clusterv1.MachineControlPlaneLabel]; !ok {
 		return nil
@@ -296,18 +295,12 @@ func (r *MachineReconciler) controlPlaneToWorkers(ctx context.Context, object cl
 	}, client.InNamespace(object.GetNamespace()), client.MatchingLabels{clusterv1.ClusterNameLabel: object.GetLabels()[clusterv1.ClusterNameLabel]})
 }
 
-// hostBound passes the events of a TalosMachine that gets its host, and of one that goes.
-func hostBound() predicate.Predicate {
-	isBound := func(object client.Object) bool {
-		machine, ok := object.(*infrav1.TalosMachine)
-		return ok && machine.Spec.HostRef.Claim == infrav1.HostClaimBound
-	}
+// getsHost reports whether a TalosMachine has its host now, and had none before.
+func getsHost(before, after client.Object) bool {
+	old, wasMachine := before.(*infrav1.TalosMachine)
+	machine, isMachine := after.(*infrav1.TalosMachine)
 
-	return predicate.Funcs{
-		CreateFunc:  func(event.CreateEvent) bool { return false },
-		UpdateFunc:  func(e event.UpdateEvent) bool { return !isBound(e.ObjectOld) && isBound(e.ObjectNew) },
-		GenericFunc: func(event.GenericEvent) bool { return false },
-	}
+	return wasMachine && isMachine && old.Spec.HostRef.Claim != infrav1.HostClaimBound && machine.Spec.HostRef.Claim == infrav1.HostClaimBound
 }
 
 // list are the TalosMachines that are wanted. They are those of the cache, and only read:

@@ -67,11 +67,13 @@ func (m *Backend) chooseHost(ctx context.Context, scope *backends.Scope, data *b
 		scope.Observed.Claim = condition.False(infrav1.NoHostFitsReason, choice.Message())
 		return nil, ctrl.Result{RequeueAfter: choice.RetryAfter}, m.dropIntent(ctx, scope)
 	}
-	if first, err := m.goesFirst(ctx, scope); err != nil {
+	first, err := m.goesFirst(ctx, scope)
+	if err != nil {
 		return nil, ctrl.Result{}, err
-	} else if first != "" {
+	}
+	if first != "" {
 		scope.Observed.Claim = condition.False(infrav1.WaitingForControlPlaneReason, first)
-		return nil, m.Pacing.Later(), m.dropIntent(ctx, scope)
+		return nil, ctrl.Result{}, m.dropIntent(ctx, scope)
 	}
 	scope.Observed.Claim = condition.False(infrav1.ClaimingHostReason, "Claiming TalosHost "+choice.Host.Name)
 	if err := m.recordIntent(ctx, scope, choice.Host); err != nil {
