@@ -24,9 +24,9 @@ import (
 // but beside them, as --max-backups says.
 const concurrency = 20
 
-// gcPercent is a twentieth of what is usual: the parts of an upload are most of the memory that
-// is used, and make no garbage that would have to be collected often.
-const gcPercent = 5
+// gcPercent is a tenth of what is usual: what uploads need is most of the memory that is used, and
+// is kept for the next one instead of being collected.
+const gcPercent = 10
 
 func main() {
 	maxBackups := pflag.Int("max-backups", setup.DefaultMaxBackups, "How many backups are made, verified or deleted at the same time. Each takes about 25 MiB of memory.")

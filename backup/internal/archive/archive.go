@@ -75,16 +75,14 @@ type Contents struct {
 // Write stores a backup, and returns its manifest with what was stored. The attempt is a
 // name that no other call gives.
 //
-// It may be called again after any end. A backup of the same name and UID that is there
-// already is returned; one with another UID is an error with the reason store.Exists. What
-// a call stores before it fails is deleted where that can be and no manifest can name it.
+// It may be called again after any end, once Read has found nothing. If a backup of the same
+// name and UID gets there first, that is returned; one with another UID is an error with the
+// reason store.Exists. What a call stores before it fails is deleted where that can be and no
+// manifest can name it.
 func (a *Archive) Write(ctx context.Context, draft Manifest, attempt string, contents Contents) (*Manifest, error) {
 	defer func() { _ = contents.Snapshot.Close() }()
 	if len(contents.Secrets) > 0 && len(contents.Recipients) == 0 {
 		return nil, pipeline.ErrNoRecipient
-	}
-	if found, err := a.Read(ctx, draft.Name); store.ReasonOf(err) != store.NotFound {
-		return a.ours(&draft, found, err)
 	}
 	draft.Format, draft.Cluster, draft.Codec = Format, a.cluster, CodecZstd
 	if len(contents.Recipients) > 0 {
@@ -96,24 +94,12 @@ func (a *Archive) Write(ctx context.Context, draft Manifest, attempt string, con
 	}
 	// Another manager may have been faster.
 	if store.ReasonOf(err) == store.Exists {
-		if found, readErr := a.Read(ctx, draft.Name); readErr == nil {
-			return a.ours(&draft, found, nil)
+		if found, readErr := a.Read(ctx, draft.Name); readErr == nil && found.UID == draft.UID {
+			return found, nil
 		}
 	}
 
 	return nil, err
-}
-
-// ours is the backup that was found, if it is the one that was to be written.
-func (a *Archive) ours(draft, found *Manifest, err error) (*Manifest, error) {
-	if err != nil {
-		return nil, err
-	}
-	if found.UID != draft.UID {
-		return nil, store.NewError(store.Exists, "storing backup "+draft.Name, errors.New("another backup of the cluster has that name"))
-	}
-
-	return found, nil
 }
 
 func (a *Archive) write(ctx context.Context, manifest Manifest, attempt string, contents Contents) (_ *Manifest, err error) {

@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -306,6 +307,39 @@ func TestAServerThatDoesNotSpeakS3(t *testing.T) {
 				g.Expect(err.Error()).NotTo(ContainSubstring("hidden"))
 			})
 		}
+	}
+}
+
+// TestAServerThatReadsOnSeesNothingOfOthers: one that answers before it has read, and goes on
+// reading when the memory of the parts is that of another upload.
+func TestAServerThatReadsOnSeesNothingOfOthers(t *testing.T) {
+	g := NewWithT(t)
+	var bodies sync.Map
+	curious := meddler(func(_ http.RoundTripper, request *http.Request) (*http.Response, error) {
+		if !sends(request) {
+			return nil, nil
+		}
+		first := make([]byte, 1)
+		if _, err := io.ReadFull(request.Body, first); err != nil || first[0] != 'a' {
+			return nil, fmt.Errorf("the part begins with %q: %w", first, err)
+		}
+		bodies.Store(request.URL.Query().Get("partNumber"), request.Body)
+		accepted := answer(request, http.StatusOK, "")
+		accepted.Header.Set("Etag", `"any"`)
+
+		return accepted, nil
+	}).with(t, bucketOf(t, plain))
+	_, err := curious.Upload(t.Context(), "key", "attempt", strings.NewReader(strings.Repeat("a", partsInMemory*partSize)))
+	g.Expect(err).To(HaveOccurred(), "the parts that the server has not read are not there")
+	secret := strings.NewReader(strings.Repeat("secret", partsInMemory*partSize/6))
+	_, err = open(t, bucketOf(t, plain)).Upload(t.Context(), "key", "attempt", secret)
+	g.Expect(err).ToNot(HaveOccurred())
+	for number := range partsInMemory {
+		body, found := bodies.Load(strconv.Itoa(number + 1))
+		g.Expect(found).To(BeTrue())
+		rest, err := io.ReadAll(body.(io.Reader))
+		g.Expect(string(rest)).To(BeEmpty())
+		g.Expect(err).To(MatchError(os.ErrClosed))
 	}
 }
 

@@ -2,7 +2,6 @@ package store
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/md5" //nolint:gosec // G501: S3 wants it to check what arrives. Nothing is trusted for it.
 	"crypto/sha256"
@@ -11,8 +10,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
-	"sync"
 	"time"
 
 	"github.com/minio/minio-go/v7"
@@ -20,13 +17,6 @@ import (
 )
 
 const (
-	// partSize is how much is sent with a request, the least that S3 takes of all but the last
-	// one; partsInMemory is how many of these an upload has: one is filled while the other is
-	// sent. Larger ones are no faster, and take memory.
-	partSize      = 5 << 20
-	partsInMemory = 2
-	// maxParts is how many parts an upload may have.
-	maxParts = 10_000
 	// cleanUpTimeout is how long the end of an upload may take that is given up.
 	cleanUpTimeout = 30 * time.Second
 	// attemptKey is the metadata of an object that tells whose attempt has made it.
@@ -111,35 +101,27 @@ func (s *Store) giveUp(ctx context.Context, key, id string) error {
 // uploadParts sends a stream in parts, and returns these and the size of all.
 func (s *Store) uploadParts(ctx context.Context, key, id string, data io.Reader) ([]minio.CompletePart, int64, error) {
 	group, uploading := errgroup.WithContext(ctx)
-	free := make(chan []byte, partsInMemory)
-	for range cap(free) {
-		free <- nil
-	}
+	inMemory := make(chan struct{}, partsInMemory)
 	sent := &sentParts{}
 	var size int64
 	var failed error
 	for number, more := 1, true; more && uploading.Err() == nil; number++ {
-		buffer := <-free
-		if buffer == nil {
-			buffer = make([]byte, partSize)
-		}
-		var n int
-		if n, more, failed = fill(buffer, data); failed != nil {
-			break
-		}
-		if number > maxParts {
+		inMemory <- struct{}{}
+		next := newPart()
+		if more, failed = next.fill(data); failed == nil && number > maxParts {
 			failed = fmt.Errorf("uploading %s: it is larger than %d parts of %d bytes", key, maxParts, partSize)
-			break
 		}
 		// An upload has a part, also when there is nothing to upload.
-		if n == 0 && number > 1 {
+		if failed != nil || next.size == 0 && number > 1 {
+			next.release()
 			break
 		}
-		size += int64(n)
+		size += int64(next.size)
 		group.Go(func() error {
-			defer func() { free <- buffer }()
+			defer func() { <-inMemory }()
+			defer next.release()
 
-			return s.uploadPart(uploading, key, id, number, buffer[:n], sent)
+			return s.uploadPart(uploading, key, id, number, next, sent)
 		})
 	}
 	// Where both have failed, the end of the stream comes of the end of the upload.
@@ -156,54 +138,21 @@ func (s *Store) uploadParts(ctx context.Context, key, id string, data io.Reader)
 	return sent.inOrder(), size, nil
 }
 
-// fill fills a buffer, and reports whether there may be more.
-func fill(buffer []byte, data io.Reader) (n int, more bool, err error) {
-	for n < len(buffer) {
-		read, err := data.Read(buffer[n:])
-		n += read
-		// Nothing but this very error is an end: io.ReadFull, for one, takes a connection
-		// that broke for one.
-		if err == io.EOF {
-			return n, false, nil
-		}
-		if err != nil {
-			return n, true, err
-		}
-	}
-
-	return n, true, nil
-}
-
-func (s *Store) uploadPart(ctx context.Context, key, id string, number int, data []byte, sent *sentParts) error {
+func (s *Store) uploadPart(ctx context.Context, key, id string, number int, part *part, sent *sentParts) error {
+	data := part.data[:part.size]
 	options := minio.PutObjectPartOptions{SSE: s.encryption, Md5Base64: md5Of(data), DisableContentSha256: s.secure}
 	if !s.secure {
 		options.Sha256Hex = sha256Of(data)
 	}
-	part, err := s.core.PutObjectPart(ctx, s.bucket, key, id, number, bytes.NewReader(data), int64(len(data)), options)
+	lent := &lent{data: bytes.NewReader(data)}
+	defer lent.end()
+	stored, err := s.core.PutObjectPart(ctx, s.bucket, key, id, number, lent, int64(len(data)), options)
 	if err != nil {
 		return judge(fmt.Sprintf("uploading part %d of %s", number, key), err)
 	}
-	sent.add(minio.CompletePart{PartNumber: number, ETag: part.ETag})
+	sent.add(minio.CompletePart{PartNumber: number, ETag: stored.ETag})
 
 	return nil
-}
-
-// sentParts are the parts that have arrived.
-type sentParts struct {
-	mu    sync.Mutex
-	parts []minio.CompletePart
-}
-
-func (p *sentParts) add(part minio.CompletePart) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.parts = append(p.parts, part)
-}
-
-func (p *sentParts) inOrder() []minio.CompletePart {
-	slices.SortFunc(p.parts, func(a, b minio.CompletePart) int { return cmp.Compare(a.PartNumber, b.PartNumber) })
-
-	return p.parts
 }
 
 // Put stores a small file under a key that has no object yet. If the key has the same
