@@ -15,9 +15,10 @@ const (
 	// eight times as much saves 5 % of what is stored, and takes ten times the memory.
 	frameBytes = 128 << 10
 	// framesAtOnce is how many are compressed at the same time: more than there are processors
-	// keep these busy. As many again are read, or wait to be written in order, meanwhile.
+	// keep these busy. Three times as many are read, or wait to be written in order, meanwhile,
+	// so that nothing stands still while an upload is begun.
 	framesAtOnce = 3
-	frames       = 2 * framesAtOnce
+	frames       = 4 * framesAtOnce
 )
 
 // frame is a part of a snapshot that is compressed by itself.
@@ -27,7 +28,7 @@ type frame struct {
 	done chan struct{}
 }
 
-// compressor is what compressing a stream takes: some 4 MiB.
+// compressor is what compressing a stream takes: some 6 MiB.
 type compressor struct {
 	encoder *zstd.Encoder
 	frames  [frames]frame
