@@ -24,9 +24,9 @@ import (
 // but beside them, as --max-backups says.
 const concurrency = 20
 
-// gcPercent is a tenth of what is usual: what uploads need is most of the memory that is used, and
+// gcPercent is less than is usual: most of the memory that is used is what uploads need, and that
 // is kept for the next one instead of being collected.
-const gcPercent = 10
+const gcPercent = 15
 
 func main() {
 	maxBackups := pflag.Int("max-backups", setup.DefaultMaxBackups, "How many backups are made, verified or deleted at the same time. Each takes about 25 MiB of memory.")
