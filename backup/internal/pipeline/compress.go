@@ -12,7 +12,7 @@ import (
 
 const (
 	// frameBytes is how much of a snapshot is compressed by itself, and how far zstd looks back:
-	// eight times as much saves 5 % of what is stored, and takes ten times the memory.
+	// eight times as much saves 5 % of what is stored, and takes five times the memory.
 	frameBytes = 128 << 10
 	// framesAtOnce is how many are compressed at the same time: more than there are processors
 	// keep these busy. Three times as many are read, or wait to be written in order, meanwhile,

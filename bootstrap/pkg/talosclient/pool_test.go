@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	stdx509 "crypto/x509"
+	"io"
 	"net"
 	"runtime"
 	"strconv"
@@ -16,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/siderolabs/crypto/x509"
+	"github.com/siderolabs/talos/pkg/machinery/api/common"
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 	"google.golang.org/grpc"
@@ -44,6 +46,8 @@ type servedNode struct {
 	machine.UnimplementedMachineServiceServer
 	nodeSpec
 	handshakes atomic.Int32
+	// sent is how many bytes of a snapshot it could send.
+	sent atomic.Int64
 	// certificate is what it presents to the next one who connects.
 	certificate atomic.Pointer[tls.Certificate]
 
@@ -71,6 +75,15 @@ func (n *servedNode) breakConnections() {
 
 func (n *servedNode) Version(context.Context, *emptypb.Empty) (*machine.VersionResponse, error) {
 	return &machine.VersionResponse{Messages: []*machine.Version{{Version: &machine.VersionInfo{Tag: "v1.13.9"}}}}, nil
+}
+
+// EtcdSnapshot sends without an end.
+func (n *servedNode) EtcdSnapshot(_ *machine.EtcdSnapshotRequest, stream machine.MachineService_EtcdSnapshotServer) error {
+	for chunk := make([]byte, 32<<10); ; n.sent.Add(int64(len(chunk))) {
+		if err := stream.Send(&common.Data{Bytes: chunk}); err != nil {
+			return err
+		}
+	}
 }
 
 // renew makes a certificate for a day, as Talos does at half of that.
@@ -391,4 +404,28 @@ func TestAnIdleConnectionEnds(t *testing.T) {
 
 func TestThePortIsTalosOwn(t *testing.T) {
 	NewWithT(t).Expect(talosclient.Port).To(Equal(constants.ApidPort))
+}
+
+// TestANodeSendsAheadAndNoMore: a snapshot neither waits for each chunk to be read, nor fills
+// the memory behind a store that is slow.
+func TestANodeSendsAheadAndNoMore(t *testing.T) {
+	g := NewWithT(t)
+	const here, window = "127.83.18.13", 1 << 20
+	clock := clocktesting.NewFakeClock(epoch)
+	n := start(t, nodeSpec{address: here, bundle: ours(), clock: clock})
+	pool, _ := counted(t, clock)
+	node, err := pool.Secure(t.Context(), here, credentialsOf(t, ours(), secrets.RoleEtcdBackup, clock.Now()))
+	g.Expect(err).NotTo(HaveOccurred())
+	snapshot, err := node.EtcdSnapshot(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	// The server's own buffer takes a little more than what is on its way.
+	const most = window + window/4
+	g.Eventually(n.sent.Load).WithTimeout(10 * time.Second).Should(BeNumerically(">=", window-window/8))
+	for range 64 {
+		_, err := io.CopyN(io.Discard, snapshot, window)
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	g.Consistently(n.sent.Load).Should(BeNumerically("<=", 64*window+most), "after it was measured")
+	g.Expect(snapshot.Close()).To(Succeed())
+	g.Expect(node.Close()).To(Succeed())
 }
