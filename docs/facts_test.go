@@ -46,7 +46,7 @@ func TestFiguresOnPagesAreThoseOfTheCode(t *testing.T) {
 		"the time-out of a release":         {"docs/uninstall.md", "`releaseTimeoutSeconds` \\((\\d+) by default", "infrastructure/api/v1alpha1/talosmachine_types.go", `state Error until it answers and is wiped\. Defaults to (\d+)\.`},
 		"the contract":                      {versioning, `v0\.1 follows (\w+)`, "metadata.yaml", `contract: (\w+)`},
 		"the release of Cluster API":        {versioning, `which is (1\.\d+) today`, "go.mod", `\tsigs\.k8s\.io/cluster-api v(\d+\.\d+)`},
-		"the memory of a part of a backup":  {sizing, `parts of (\d+) MiB in memory`, "backup/internal/store/upload.go", `partSize += (\d+) << 20`},
+		"the memory of a part of a backup":  {sizing, `parts of (\d+) MiB in memory`, "backup/internal/store/parts.go", `partSize += (\d+) << 20`},
 		"when a backup is tried no more":    {"docs/backups.md", "until `timeoutSeconds` \\((\\d+)\\) are over", "backup/api/v1alpha1/talosetcdbackup_types.go", `DefaultBackupTimeoutSeconds = int32\((\d+)\)`},
 		"how often a store is checked":      {"docs/backups.md", "With `checkIntervalSeconds: (\\d+)`", "backup/api/v1alpha1/talosbackupstore_types.go", `DefaultCheckIntervalSeconds = int32\((\d+)\)`},
 		"how many backups are made at once": {sizing, "With `--max-backups=(\\d+)`", "backup/setup/setup.go", `DefaultMaxBackups += (\d+)`},
