@@ -38,7 +38,7 @@ const (
 	name    = "bench"
 	mebi    = 1 << 20
 	timeout = 10 * time.Minute
-	// polling is how often a backup is looked at: 100 times a second would keep a third of a
+	// polling is how often a backup is looked at: 100 times a second would keep a fifth of a
 	// processor from what is measured.
 	polling = time.Second / 4
 	// leastBytes are measured of each set: a small one is backed up several times.
