@@ -204,7 +204,7 @@ func (s *scheduleScope) judged(cluster *scheduledCluster, restores map[string]st
 		if !isComplete(backup) || !backup.DeletionTimestamp.IsZero() {
 			continue
 		}
-		judged := retention.Backup{Name: backup.Name, Time: backup.Status.Snapshot.TakenAt.Time, Verified: conditions.IsTrue(backup, backupv1.VerifiedCondition)}
+		judged := retention.Backup{Name: backup.Name, Time: backup.Status.Snapshot.TakenAt.Time, Level: levelOf(backup)}
 		if restore := restores[backup.Name]; restore != "" {
 			judged.Used = "TalosEtcdRestore " + restore + " reads it"
 		}
@@ -215,6 +215,16 @@ func (s *scheduleScope) judged(cluster *scheduledCluster, restores map[string]st
 	}
 
 	return found
+}
+
+// levelOf is how thoroughly a backup was found to be sound; 0 means that it was not.
+func levelOf(backup *backupv1.TalosEtcdBackup) int {
+	if !conditions.IsTrue(backup, backupv1.VerifiedCondition) {
+		return 0
+	}
+	levels := []backupv1.VerificationLevel{backupv1.VerificationDigest, backupv1.VerificationSnapshot, backupv1.VerificationRestore}
+
+	return slices.Index(levels, backup.Status.Verification.Level) + 1
 }
 
 // policy is what retention says. Nothing goes where it says nothing.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"testing"
 	"time"
 
@@ -95,6 +96,30 @@ func TestASchedule(t *testing.T) {
 		b.Expect(backup.Labels).To(Equal(map[string]string{clusterv1.ClusterNameLabel: "prod", backupv1.ScheduleNameLabel: "daily"}))
 		b.Expect(backup.Name).To(MatchRegexp(`^daily-prod-202611\d\dt0200z-[0-9a-f]{8}$`))
 	}
+}
+
+// TestTheNewestThatWasRestoredStays, where newer ones were only read back, until one of them
+// is verified as thoroughly.
+func TestTheNewestThatWasRestoredStays(t *testing.T) {
+	b := newScheduledBed(t, func(s *backupv1.TalosEtcdBackupSchedule) { s.Spec.Retention.Last = ptr.To(int32(1)) })
+	nextDay := func() {
+		b.clock.Step(24 * time.Hour)
+		b.settle()
+	}
+	verify := func(day string) {
+		b.Expect(b.days()).To(ContainElement(day))
+		backup := &b.allBackups()[slices.Index(b.days(), day)]
+		backup.Annotations[backupv1.VerifyAnnotation] = "Restore"
+		b.Expect(b.client.Update(t.Context(), backup)).To(Succeed())
+		b.settle()
+	}
+	nextDay()
+	verify("25")
+	nextDay()
+	nextDay()
+	b.Expect(b.days()).To(Equal([]string{"25", "27"}))
+	verify("27")
+	b.Expect(b.days()).To(Equal([]string{"27"}))
 }
 
 // TestAScheduleMakesNoBackupTwice, also where its status was lost.

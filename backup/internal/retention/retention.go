@@ -31,8 +31,9 @@ type Backup struct {
 	Name string
 	// Time is that of the snapshot.
 	Time time.Time
-	// Verified reports whether the newest verification found it sound.
-	Verified bool
+	// Level is how thoroughly the newest verification looked that found it sound; 0 means
+	// that none did.
+	Level int
 	// Used is why it can't go now, as a restore that reads it; empty means nothing.
 	Used string
 	// LockedUntil is until when the store refuses to delete it; zero means no lock.
@@ -52,7 +53,7 @@ type Verdict struct {
 // The reasons.
 const (
 	NewestReason         = "the newest"
-	NewestVerifiedReason = "the newest that was verified"
+	NewestVerifiedReason = "the newest that was verified so thoroughly"
 	NoRuleReason         = "nothing is said of what goes"
 	LastReason           = "one of the last"
 	HourlyReason         = "the newest of its hour"
@@ -65,9 +66,9 @@ const (
 )
 
 // Judge says of each backup of a cluster whether it is kept, newest first. The backups are
-// complete ones: what failed holds no data and is not judged here. The newest one and the
-// newest verified one are always kept, and so is one that is used or locked. A backup
-// whose time is in the future is as any other; its age is 0.
+// complete ones: what failed holds no data and is not judged here. Always kept are the newest
+// one, the newest one verified at each level or above, and one that is used or locked. A
+// backup whose time is in the future is as any other; its age is 0.
 func Judge(backups []Backup, policy Policy, now time.Time) []Verdict {
 	sorted := slices.SortedFunc(slices.Values(backups), func(a, b Backup) int {
 		return cmp.Or(b.Time.Compare(a.Time), cmp.Compare(b.Name, a.Name))
@@ -83,10 +84,16 @@ func Judge(backups []Backup, policy Policy, now time.Time) []Verdict {
 		policy.limitAge(&verdicts[i], now)
 		verdicts[i].protect(now)
 	}
-	always(verdicts, NewestReason, func(Backup) bool { return true })
-	always(verdicts, NewestVerifiedReason, func(backup Backup) bool { return backup.Verified })
+	level := 0
 	for i := range verdicts {
 		verdict := &verdicts[i]
+		if i == 0 {
+			verdict.because(NewestReason)
+		}
+		if verdict.Level > level {
+			verdict.because(NewestVerifiedReason)
+			level = verdict.Level
+		}
 		verdict.Keep = len(verdict.Reasons) > 0 && verdict.Reasons[0] != OldReason
 		if len(verdict.Reasons) == 0 {
 			verdict.Reasons = []string{UnwantedReason}
@@ -133,7 +140,10 @@ func (p *Policy) rules() []rule {
 func (r rule) mark(verdicts []Verdict) {
 	seen := map[string]bool{}
 	for i := range verdicts {
-		if period := r.period(verdicts[i].Backup); len(seen) < r.count && !seen[period] {
+		if len(seen) == r.count {
+			return
+		}
+		if period := r.period(verdicts[i].Backup); !seen[period] {
 			seen[period] = true
 			verdicts[i].Reasons = append(verdicts[i].Reasons, r.reason)
 		}
@@ -162,14 +172,4 @@ func (v *Verdict) because(reason string) {
 		v.Reasons = nil
 	}
 	v.Reasons = append(v.Reasons, reason)
-}
-
-// always keeps the newest of some backups.
-func always(verdicts []Verdict, reason string, is func(Backup) bool) {
-	for i := range verdicts {
-		if is(verdicts[i].Backup) {
-			verdicts[i].because(reason)
-			return
-		}
-	}
 }

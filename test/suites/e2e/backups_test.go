@@ -56,8 +56,16 @@ func backUp(ctx context.Context, name string) {
 	restoreEtcd(ctx, name)
 	step(ctx, name+": the next backup takes its place", func(ctx context.Context) string {
 		before := awaitBackup(ctx, name, "")
-		// One that was verified stays until the next one is.
+		// One that was verified stays until the next one is, at the same level.
 		kubectl(ctx, name, "annotate", "--overwrite", "talosetcdbackupschedule", backups, backupv1.RunAnnotation+"=second")
+		list := &backupv1.TalosEtcdBackupList{}
+		Eventually(ctx, func(g Gomega) {
+			g.Expect(world.client.List(ctx, list, client.InNamespace(name))).To(Succeed())
+			g.Expect(list.Items).To(And(HaveLen(2), HaveEach(WithTransform(func(backup backupv1.TalosEtcdBackup) bool {
+				return conditions.IsTrue(&backup, backupv1.BackupReadyCondition)
+			}, BeTrue()))))
+		}).WithTimeout(timeout).WithPolling(interval).Should(Succeed())
+		kubectl(ctx, name, "annotate", "--overwrite", "talosetcdbackup", "--all", backupv1.VerifyAnnotation+"=Restore")
 		Eventually(ctx, func() error {
 			return world.client.Get(ctx, client.ObjectKeyFromObject(before), &backupv1.TalosEtcdBackup{})
 		}).
