@@ -65,6 +65,8 @@ type RestoreProgress struct {
 	Attempt int32 `json:"attempt"`
 	// Revision is the revision of etcd from which the restored one goes on.
 	Revision int64 `json:"revision"`
+	// EtcdVersion is the version of etcd that the backup is of.
+	EtcdVersion string `json:"etcdVersion,omitempty"`
 	// Machine is the Machine whose node was sent the snapshot in this attempt, and SentAt
 	// when it had it; nothing while none has it.
 	Machine string      `json:"machine,omitempty"`

@@ -152,6 +152,9 @@ const (
 	WaitingForControlPlaneReason = "WaitingForControlPlane"
 	// QuorumPresentReason: etcd has its quorum, and quorumPolicy does not discard that.
 	QuorumPresentReason = "QuorumPresent"
+	// QuorumUnknownReason: members of etcd that do not answer may have their quorum, and
+	// quorumPolicy does not discard that.
+	QuorumUnknownReason = "QuorumUnknown"
 	// OtherClusterReason: the backup is of another cluster, or the cluster has other keys by
 	// now.
 	OtherClusterReason = "OtherCluster"

@@ -36,7 +36,8 @@ type TalosEtcdRestoreSpec struct {
 	Confirm string `json:"confirm,omitempty"`
 
 	// quorumPolicy says what becomes of an etcd that still has its quorum, in mode InPlace:
-	// Keep refuses to restore, and Discard gives up what the cluster has. Defaults to Keep.
+	// Keep refuses to restore, and waits while members that do not answer may have it; Discard
+	// gives up what the cluster has. Defaults to Keep.
 	// +optional
 	QuorumPolicy QuorumPolicy `json:"quorumPolicy,omitempty"`
 
@@ -106,8 +107,9 @@ type TalosEtcdRestoreStatus struct {
 	// +kubebuilder:validation:MaxLength=253
 	MachineName string `json:"machineName,omitempty"`
 
-	// revision is the revision of etcd from which it goes on: that of the backup, and a
-	// thousand million more, so that no client sees it go back.
+	// revision is the revision of etcd from which it goes on: a thousand million after that of
+	// the backup, that of the last restore and that which the API server tells, whichever is the
+	// latest, so that no client sees it go back.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	Revision *int64 `json:"revision,omitempty"`

@@ -139,7 +139,7 @@ type fakeMaker struct {
 
 const theDatabase = "a database"
 
-func (m *fakeMaker) Make(_ context.Context, _ *archive.Archive, _ *archive.Manifest, _ []age.Identity, use func(io.Reader) error) (*restore.Database, error) {
+func (m *fakeMaker) Make(_ context.Context, _ *archive.Archive, _ *archive.Manifest, _ []age.Identity, seen int64, use func(io.Reader) error) (*restore.Database, error) {
 	m.made++
 	if m.err != nil {
 		return nil, m.err
@@ -150,15 +150,16 @@ func (m *fakeMaker) Make(_ context.Context, _ *archive.Archive, _ *archive.Manif
 		}
 	}
 
-	return &restore.Database{Revision: 42 + restore.Bump}, nil
+	return &restore.Database{Revision: max(42, seen) + restore.Bump}, nil
 }
 
 // fakeWorkload is the API server of the cluster.
 type fakeWorkload struct {
 	err      error
 	revision int64
-	// nodes are those that are not known to be gone yet.
-	nodes []string
+	// nodes are those that are not known to be gone yet, and missing the Machines that have
+	// none.
+	nodes, missing []string
 }
 
 func (w *fakeWorkload) Revision(context.Context, client.ObjectKey) (int64, error) {
@@ -167,6 +168,10 @@ func (w *fakeWorkload) Revision(context.Context, client.ObjectKey) (int64, error
 
 func (w *fakeWorkload) DeleteNodesWithout(context.Context, client.ObjectKey, []*clusterv1.Machine, time.Time) ([]string, error) {
 	return w.nodes, w.err
+}
+
+func (w *fakeWorkload) WorkersWithout(context.Context, client.ObjectKey, []*clusterv1.Machine) ([]string, error) {
+	return w.missing, w.err
 }
 
 // mortalDialer gives nodes whose calls that change something are effects.
@@ -278,6 +283,7 @@ func (b *restoreBed) world() {
 	}
 	target := b.nodes[slices.Index([]string{"cp-0", "cp-1", "cp-2"}, record.Machine)]
 	switch state := target.Snapshot(); {
+	case state.EtcdData && state.Services[0].State == "Failed":
 	case state.EtcdData:
 		b.join(target)
 	case intent.Restore != record.ID || !intent.Bootstrapped:
@@ -328,7 +334,10 @@ func (b *restoreBed) bootstrap(record controlplanev1.RestoreRecord, target *fake
 	}
 	if b.fails > 0 {
 		b.fails--
-		target.Update(func(s *fake.State) { s.Services[0].State, s.Services[0].LastMessage = "Failed", "no luck" })
+		// Talos makes the data before it starts etcd.
+		target.Update(func(s *fake.State) {
+			s.EtcdData, s.Services[0].State, s.Services[0].LastMessage = true, "Failed", "no luck"
+		})
 		return
 	}
 	target.Update(func(s *fake.State) {
@@ -336,7 +345,9 @@ func (b *restoreBed) bootstrap(record controlplanev1.RestoreRecord, target *fake
 		s.EtcdStatus.Leader = s.EtcdStatus.MemberID
 		s.Services = []talosclient.Service{{ID: "etcd", State: "Running", Started: b.clock.Now()}}
 	})
-	b.workload.err, b.workload.revision = nil, 50+restore.Bump
+	progress, err := readProgress(b.theRestore())
+	b.Expect(err).NotTo(HaveOccurred())
+	b.workload.err, b.workload.revision = nil, progress.Revision+8
 	controlPlane := b.theControlPlane()
 	value, err := json.Marshal(controlplanev1.BootstrapIntent{Kind: "Machine", Name: record.Machine, Restore: record.ID, Bootstrapped: true, Initialized: true})
 	b.Expect(err).NotTo(HaveOccurred())

@@ -4,14 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"filippo.io/age"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/util/version"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -23,6 +25,7 @@ import (
 	"github.com/capi-talos/capi-talos/backup/internal/etcdtool"
 	"github.com/capi-talos/capi-talos/backup/internal/metrics"
 	"github.com/capi-talos/capi-talos/backup/internal/pipeline"
+	"github.com/capi-talos/capi-talos/backup/internal/restore"
 	"github.com/capi-talos/capi-talos/backup/internal/scratch"
 	"github.com/capi-talos/capi-talos/backup/internal/store"
 	"github.com/capi-talos/capi-talos/backup/internal/stores"
@@ -39,22 +42,9 @@ func (r *RestoreReconciler) check(ctx context.Context, s *restoreScope) error {
 	if ready, err := r.gatherBackup(ctx, s); err != nil || !ready {
 		return err
 	}
-	var bundle *secrets.Bundle
-	switch {
-	case s.isNewCluster() && s.controlPlane.Annotations[controlplanev1.RestoreAnnotation] != s.restore.Name:
-		s.waits(backupv1.WaitingForControlPlaneReason, "the TalosControlPlane was not created with the annotation "+controlplanev1.RestoreAnnotation+": "+s.restore.Name+
-			", without which it makes secrets and an etcd of its own")
-		return nil
-	case s.isNewCluster() && ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false):
-		return r.refuse(ctx, s, backupv1.OtherClusterReason, "the control plane of the Cluster is initialized: mode NewCluster is for one that has no etcd yet")
-	case !s.isNewCluster():
-		var err error
-		if bundle, err = r.gatherBundle(ctx, s); err != nil || bundle == nil {
-			return err
-		}
-		if identityOf(bundle) != s.backup.Annotations[backupv1.ClusterIdentityAnnotation] {
-			return r.refuse(ctx, s, backupv1.OtherClusterReason, "the backup is of another cluster: the CA of its Talos API is another one; mode NewCluster makes a new cluster of it")
-		}
+	bundle, ready, err := r.gatherTarget(ctx, s)
+	if err != nil || !ready {
+		return err
 	}
 	if s.ended != nil && s.ended.Machine == "" {
 		return r.takeCheck(ctx, s, bundle)
@@ -63,11 +53,38 @@ func (r *RestoreReconciler) check(ctx context.Context, s *restoreScope) error {
 	if err != nil || work == nil {
 		return err
 	}
-	work.bundle = bundle
+	if objected, err := r.object(ctx, s, bundle, ""); err != nil || objected {
+		return err
+	}
+	work.bundle, work.seen = bundle, r.revisionSeen(ctx, s)
 	r.start(s, work)
 	s.is(backupv1.CheckedCondition, condition.Unknown(backupv1.CheckingReason, "the backup is being unpacked, and looked at"))
 
 	return nil
+}
+
+// gatherTarget reads the secrets of the cluster that the backup is restored to; a new one has
+// none. It reports whether it can be that cluster.
+func (r *RestoreReconciler) gatherTarget(ctx context.Context, s *restoreScope) (*secrets.Bundle, bool, error) {
+	switch {
+	case s.isNewCluster() && s.controlPlane.Annotations[controlplanev1.RestoreAnnotation] != s.restore.Name:
+		s.waits(backupv1.WaitingForControlPlaneReason, "the TalosControlPlane was not created with the annotation "+controlplanev1.RestoreAnnotation+": "+s.restore.Name+
+			", without which it makes secrets and an etcd of its own")
+		return nil, false, nil
+	case s.isNewCluster() && ptr.Deref(s.cluster.Status.Initialization.ControlPlaneInitialized, false):
+		return nil, false, r.refuse(ctx, s, backupv1.OtherClusterReason, "the control plane of the Cluster is initialized: mode NewCluster is for one that has no etcd yet")
+	case s.isNewCluster():
+		return nil, true, nil
+	}
+	bundle, err := r.gatherBundle(ctx, s)
+	if err != nil || bundle == nil {
+		return nil, false, err
+	}
+	if identityOf(bundle) != s.backup.Annotations[backupv1.ClusterIdentityAnnotation] {
+		return nil, false, r.refuse(ctx, s, backupv1.OtherClusterReason, "the backup is of another cluster: the CA of its Talos API is another one; mode NewCluster makes a new cluster of it")
+	}
+
+	return bundle, true, nil
 }
 
 // takeCheck takes in what was found of the backup.
@@ -115,17 +132,23 @@ func (r *RestoreReconciler) begin(ctx context.Context, s *restoreScope, bundle *
 	if err := r.holdControlPlane(ctx, s, controlplanev1.RestoreRecord{Restore: s.restore.Name}); err != nil {
 		return err
 	}
-	reason, message, err := r.against(ctx, s, bundle)
-	if err == nil && reason == "" && s.isNewCluster() {
-		reason, message, err = r.bringBundle(ctx, s)
-	}
-	if err != nil {
+	if objected, err := r.object(ctx, s, bundle, s.ended.EtcdVersion); err != nil || objected {
 		return err
 	}
-	if reason != "" {
-		return r.refuse(ctx, s, reason, message)
+	if s.isNewCluster() {
+		reason, message, err := r.bringBundle(ctx, s)
+		if err != nil {
+			return err
+		}
+		if reason != "" {
+			return r.refuse(ctx, s, reason, message)
+		}
 	}
-	if err := r.record(ctx, s, &backupv1.RestoreProgress{Attempt: 1, Revision: s.ended.Database.Revision}); err != nil {
+	progress := &backupv1.RestoreProgress{Attempt: 1, Revision: s.ended.Database.Revision, EtcdVersion: s.ended.EtcdVersion}
+	if err := r.mark(ctx, s, controlplanev1.RestoredRevisionAnnotation, strconv.FormatInt(progress.Revision, 10)); err != nil {
+		return err
+	}
+	if err := r.record(ctx, s, progress); err != nil {
 		return err
 	}
 	s.restore.Status.Failure = backupv1.BackupFailure{}
@@ -138,12 +161,27 @@ func (r *RestoreReconciler) begin(ctx context.Context, s *restoreScope, bundle *
 	return nil
 }
 
-// against is what speaks against a restore, with its reason: an etcd that has its quorum, one
-// that is too old, or machines that cannot be wiped.
-func (r *RestoreReconciler) against(ctx context.Context, s *restoreScope, bundle *secrets.Bundle) (reason, message string, err error) {
+// object reports whether something speaks against a restore that has wiped nothing yet. It is
+// refused then, or waits where that is not known.
+func (r *RestoreReconciler) object(ctx context.Context, s *restoreScope, bundle *secrets.Bundle, etcdVersion string) (bool, error) {
 	if s.isNewCluster() {
-		return "", "", nil
+		return false, nil
 	}
+	reason, message, err := r.against(ctx, s, bundle, etcdVersion)
+	switch {
+	case err != nil || reason == "":
+		return false, err
+	case reason == backupv1.QuorumUnknownReason:
+		s.is(backupv1.CheckedCondition, condition.Unknown(reason, message))
+		return true, r.letControlPlaneGo(ctx, s)
+	}
+
+	return true, r.refuse(ctx, s, reason, message)
+}
+
+// against is what speaks against a restore, with its reason: an etcd that has its quorum, or
+// may have it, one that is too old, or machines that cannot be wiped.
+func (r *RestoreReconciler) against(ctx context.Context, s *restoreScope, bundle *secrets.Bundle, etcdVersion string) (reason, message string, err error) {
 	machines, err := r.gatherMachines(ctx, s)
 	if err != nil {
 		return "", "", err
@@ -157,28 +195,37 @@ func (r *RestoreReconciler) against(ctx context.Context, s *restoreScope, bundle
 		return "", "", err
 	}
 	for name, node := range nodes.ByMachine {
-		if isOlder(node.EtcdVersion, s.ended.EtcdVersion) {
-			return backupv1.EtcdTooOldReason, fmt.Sprintf("Machine %s runs etcd %s, and the backup is of etcd %s", name, node.EtcdVersion, s.ended.EtcdVersion), nil
+		if restore.IsOlder(node.EtcdVersion, etcdVersion) {
+			return backupv1.EtcdTooOldReason, fmt.Sprintf("Machine %s runs etcd %s, and the backup is of etcd %s", name, node.EtcdVersion, etcdVersion), nil
 		}
 	}
 	if s.restore.Spec.QuorumPolicy == backupv1.QuorumDiscard {
 		return "", "", nil
 	}
 	_, err = r.Workload.Revision(ctx, client.ObjectKeyFromObject(s.cluster))
-	if nodes.HasQuorum || err == nil {
+	switch {
+	case nodes.HasLeader || err == nil:
 		return backupv1.QuorumPresentReason, "etcd has its quorum: what the cluster has would be lost. To give it up, make another TalosEtcdRestore with quorumPolicy: Discard", nil
+	case nodes.MayHaveQuorum():
+		return backupv1.QuorumUnknownReason, "etcd may have its quorum: it does not answer here on Machine " + condition.Cut(strings.Join(nodes.Unseen, ", "), maxMessage/2) +
+			". If these are lost for good, and off, make another TalosEtcdRestore with quorumPolicy: Discard", nil
 	}
 
 	return "", "", nil
 }
 
-// isOlder reports whether a version of etcd is of a minor release before that of another one;
-// false where one of them is not known.
-func isOlder(its, than string) bool {
-	a, errA := version.ParseGeneric(its)
-	b, errB := version.ParseGeneric(than)
+// revisionSeen is the latest revision that clients of the cluster are known to have seen: that
+// of the last restore, and what the API server tells, if it does. 0 means that none is known.
+func (r *RestoreReconciler) revisionSeen(ctx context.Context, s *restoreScope) int64 {
+	seen, err := strconv.ParseInt(s.controlPlane.Annotations[controlplanev1.RestoredRevisionAnnotation], 10, 64)
+	if err != nil || seen > math.MaxInt64/2 {
+		seen = 0 // It is none of ours.
+	}
+	if now, err := r.Workload.Revision(ctx, client.ObjectKeyFromObject(s.cluster)); err == nil {
+		seen = max(seen, now)
+	}
 
-	return errA == nil && errB == nil && (a.Major() < b.Major() || a.Major() == b.Major() && a.Minor() < b.Minor())
+	return seen
 }
 
 // bringBundle gives the cluster the secrets of the backup. One that has other ones already
@@ -244,9 +291,15 @@ func (r *RestoreReconciler) workOf(ctx context.Context, s *restoreScope) (*resto
 	return work, err
 }
 
+// workTimeout is how long a database may take to be made and sent: as long as that of the
+// largest that etcd recommends, 8 GiB, at 1 MiB/s. Only one is made at a time, for all Clusters.
+const workTimeout = 3 * time.Hour
+
 // start starts a job. What it has done is told to the next reconcile.
 func (r *RestoreReconciler) start(s *restoreScope, work *restoreWork) {
 	r.Jobs.Start(keyOf(s.restore), func(ctx context.Context, progress func(metrics.Step)) RestoreResult {
+		ctx, cancel := context.WithTimeout(ctx, workTimeout)
+		defer cancel()
 		began := r.Clock.Now()
 		progress(work.step())
 		result := work.run(ctx)

@@ -50,11 +50,12 @@ const restoreInterval = 5 * time.Second
 type Workload interface {
 	Revision(ctx context.Context, cluster client.ObjectKey) (int64, error)
 	DeleteNodesWithout(ctx context.Context, cluster client.ObjectKey, machines []*clusterv1.Machine, since time.Time) (waiting []string, err error)
+	WorkersWithout(ctx context.Context, cluster client.ObjectKey, machines []*clusterv1.Machine) ([]string, error)
 }
 
 // DatabaseMaker makes the databases that nodes are sent. See restore.Maker.
 type DatabaseMaker interface {
-	Make(ctx context.Context, in *archive.Archive, manifest *archive.Manifest, identities []age.Identity, use func(io.Reader) error) (*restore.Database, error)
+	Make(ctx context.Context, in *archive.Archive, manifest *archive.Manifest, identities []age.Identity, seen int64, use func(io.Reader) error) (*restore.Database, error)
 }
 
 // RestoreReconciler reconciles TalosEtcdRestores. All fields but WatchFilterValue are

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -190,12 +191,20 @@ func (r *RestoreReconciler) look(ctx context.Context, s *restoreScope, bundle *s
 
 // waits says what a restore waits for: the first condition that is not True does.
 func (s *restoreScope) waits(reason, message string) {
-	for _, stage := range stages() {
-		if found, ok := s.found[stage.conditionType]; !ok || found.Status != metav1.ConditionTrue {
-			s.is(stage.conditionType, condition.Unknown(reason, message))
-			return
-		}
-	}
+	s.is(s.stage(), condition.Unknown(reason, message))
+}
+
+// fails says why a restore has failed, as waits does.
+func (s *restoreScope) fails(reason, message string) {
+	s.is(s.stage(), condition.False(reason, message))
+}
+
+// stage is the first condition that is not known to be True.
+func (s *restoreScope) stage() string {
+	all := stages()
+	i := slices.IndexFunc(all, func(stage stage) bool { return s.found[stage.conditionType].Status != metav1.ConditionTrue })
+
+	return all[max(i, 0)].conditionType
 }
 
 // restoresOf are the restores of a namespace that are under way, by the backups that they

@@ -43,6 +43,8 @@ type restoreWork struct {
 	// sha256 is the digest of the snapshot as the backup knows it; empty when it does not.
 	sha256     string
 	identities []age.Identity
+	// seen is the latest revision that clients of the cluster are known to have seen.
+	seen int64
 	// bundle is that of the cluster; nil when the cluster is to have that of the backup.
 	bundle *secrets.Bundle
 	// attemptID and machine are those of the result.
@@ -83,7 +85,7 @@ func (w *restoreWork) run(ctx context.Context) RestoreResult {
 	if w.send != nil {
 		use = func(database io.Reader) error { return w.send(ctx, database) }
 	}
-	result.Database, result.Err = w.maker.Make(ctx, w.archive, manifest, w.identities, use)
+	result.Database, result.Err = w.maker.Make(ctx, w.archive, manifest, w.identities, w.seen, use)
 
 	return result
 }

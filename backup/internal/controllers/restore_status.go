@@ -14,10 +14,13 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 )
 
+// stage is a condition of a restore, and its reason once it is True.
+type stage struct{ conditionType, reason string }
+
 // stages are the conditions of a restore in the order in which they become True, and their
 // reasons then.
-func stages() []struct{ conditionType, reason string } {
-	return []struct{ conditionType, reason string }{
+func stages() []stage {
+	return []stage{
 		{backupv1.CheckedCondition, backupv1.CheckedReason},
 		{backupv1.MachinesWipedCondition, backupv1.MachinesWipedReason},
 		{backupv1.EtcdRestoredCondition, backupv1.EtcdRestoredReason},

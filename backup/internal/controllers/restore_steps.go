@@ -8,6 +8,8 @@ import (
 	"io"
 	"maps"
 	"reflect"
+	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -64,7 +66,7 @@ func (r *RestoreReconciler) carryOn(ctx context.Context, s *restoreScope) error 
 
 	switch decision.Step {
 	case restore.WipeMachines:
-		return r.wipe(ctx, s, view, decision)
+		return r.reconcileWipe(ctx, s, view, decision)
 	case restore.Send:
 		return r.send(ctx, s, view, decision)
 	case restore.Again:
@@ -81,8 +83,9 @@ func (r *RestoreReconciler) carryOn(ctx context.Context, s *restoreScope) error 
 	return nil
 }
 
-// gatherView looks at the machines of a restore that has begun, and holds the control plane
-// while it is not held.
+// gatherView looks at the machines of a restore that has begun. A control plane that it does
+// not hold is another one than that which it has begun with, or was taken from it: that may be
+// one that another restore, or a person, has brought back since.
 func (r *RestoreReconciler) gatherView(ctx context.Context, s *restoreScope) (*restoreView, error) {
 	view := &restoreView{}
 	var err error
@@ -91,13 +94,7 @@ func (r *RestoreReconciler) gatherView(ctx context.Context, s *restoreScope) (*r
 	}
 	hold := holdOf(s.controlPlane)
 	if hold == nil {
-		hold = &controlplanev1.RestoreRecord{Restore: s.restore.Name}
-		if s.progress.Machine != "" {
-			hold.ID, hold.Machine = s.attemptID(), s.progress.Machine
-		}
-		if err := r.holdControlPlane(ctx, s, *hold); err != nil {
-			return nil, err
-		}
+		return nil, r.abandon(ctx, s)
 	}
 	view.hold = *hold
 	if view.machines, err = r.gatherMachines(ctx, s); err != nil {
@@ -114,7 +111,7 @@ func (r *RestoreReconciler) gatherView(ctx context.Context, s *restoreScope) (*r
 
 // factsOf are the facts that are decided on.
 func (r *RestoreReconciler) factsOf(s *restoreScope, view *restoreView, nodes restore.Nodes) restore.Facts {
-	found := restore.Facts{Now: r.Clock.Now(), Attempt: s.progress.Attempt, SentAt: s.progress.SentAt.Time, CanWipe: true}
+	found := restore.Facts{Now: r.Clock.Now(), Attempt: s.progress.Attempt, EtcdVersion: s.progress.EtcdVersion, SentAt: s.progress.SentAt.Time, CanWipe: true}
 	if view.hold.ID == s.attemptID() {
 		found.Target = view.hold.Machine
 		intent := intentOf(s.controlPlane)
@@ -183,6 +180,27 @@ func (r *RestoreReconciler) takeBootstrapped(ctx context.Context, s *restoreScop
 	return r.record(ctx, s, &progress)
 }
 
+// reconcileWipe asks for machines to be wiped. Before the first of all, what speaks against the
+// restore is looked for once more: it may have begun long ago.
+func (r *RestoreReconciler) reconcileWipe(ctx context.Context, s *restoreScope, view *restoreView, decision restore.Decision) error {
+	isFirst := s.progress.Attempt == 1 && !slices.ContainsFunc(view.machines, func(one machine) bool { return one.wipe(s.attemptID()) != restore.WipeNotAsked })
+	if isFirst && !s.isNewCluster() {
+		reason, message, err := r.against(ctx, s, view.bundle, s.progress.EtcdVersion)
+		if err != nil {
+			return err
+		}
+		if reason == backupv1.QuorumUnknownReason {
+			s.is(backupv1.MachinesWipedCondition, condition.Unknown(reason, message))
+			return nil
+		}
+		if reason != "" {
+			return r.refuse(ctx, s, reason, message)
+		}
+	}
+
+	return r.wipe(ctx, s, view, decision)
+}
+
 // wipe asks for machines to be wiped, each once in an attempt: what says so is written with
 // the wish.
 func (r *RestoreReconciler) wipe(ctx context.Context, s *restoreScope, view *restoreView, decision restore.Decision) error {
@@ -227,7 +245,7 @@ func (r *RestoreReconciler) send(ctx context.Context, s *restoreScope, view *res
 		return fmt.Errorf("making a client certificate: %w", err)
 	}
 	work.send = func(ctx context.Context, database io.Reader) error { return r.sendTo(ctx, to, admin, database) }
-	work.attemptID, work.machine = s.attemptID(), to.Name
+	work.attemptID, work.machine, work.seen = s.attemptID(), to.Name, s.progress.Revision-restore.Bump
 	r.start(s, work)
 
 	return nil
@@ -257,7 +275,8 @@ func (r *RestoreReconciler) tryAgain(ctx context.Context, s *restoreScope, decis
 	if err := r.holdControlPlane(ctx, s, controlplanev1.RestoreRecord{Restore: s.restore.Name}); err != nil {
 		return err
 	}
-	if err := r.record(ctx, s, &backupv1.RestoreProgress{Attempt: s.progress.Attempt + 1, Revision: s.progress.Revision}); err != nil {
+	next := &backupv1.RestoreProgress{Attempt: s.progress.Attempt + 1, Revision: s.progress.Revision, EtcdVersion: s.progress.EtcdVersion}
+	if err := r.record(ctx, s, next); err != nil {
 		return err
 	}
 	s.fail(r.Clock.Now(), errors.New(decision.Failure))
@@ -270,6 +289,16 @@ func (r *RestoreReconciler) tryAgain(ctx context.Context, s *restoreScope, decis
 func (r *RestoreReconciler) giveUp(ctx context.Context, s *restoreScope, decision restore.Decision) error {
 	message := decision.Failure + "; make another TalosEtcdRestore"
 	s.is(backupv1.EtcdRestoredCondition, condition.False(backupv1.FailedReason, message))
+	r.Recorder.Eventf(s.restore, nil, corev1.EventTypeWarning, backupv1.FailedReason, "Restore", "%s", message)
+
+	return r.end(ctx, s, outcomeFailed)
+}
+
+// abandon ends a restore whose control plane it does not hold any more.
+func (r *RestoreReconciler) abandon(ctx context.Context, s *restoreScope) error {
+	message := "the TalosControlPlane is not held by this restore any more: it is another one by now, or somebody has taken its annotation " +
+		controlplanev1.RestoreInProgressAnnotation + " away; make another TalosEtcdRestore"
+	s.fails(backupv1.FailedReason, message)
 	r.Recorder.Eventf(s.restore, nil, corev1.EventTypeWarning, backupv1.FailedReason, "Restore", "%s", message)
 
 	return r.end(ctx, s, outcomeFailed)
@@ -343,7 +372,17 @@ func (r *RestoreReconciler) finish(ctx context.Context, s *restoreScope, view *r
 		waits(backupv1.WaitingForNodesReason, "Nodes without a Machine seem to be ready still: "+condition.Cut(fmt.Sprint(left), maxMessage/2))
 		return nil
 	}
+	missing, err := r.Workload.WorkersWithout(ctx, cluster, machines.UnsortedList())
+	if err != nil {
+		return err
+	}
 	s.complete()
+	if len(missing) > 0 {
+		message := "The backup does not know the Nodes of Machines that are younger, and their kubelets register none until they are restarted: " +
+			condition.Cut(strings.Join(missing, ", "), maxMessage/2) + ". Restart these (talosctl service kubelet restart), or delete the Machines"
+		s.is(backupv1.NodesRestartedCondition, condition.True(backupv1.NodesRestartedReason, message))
+		r.Recorder.Eventf(s.restore, nil, corev1.EventTypeWarning, "NodesMissing", "Restore", "%s", message)
+	}
 	s.restore.Status.CompletedAt = metav1.NewTime(r.Clock.Now().Truncate(time.Second))
 	ctrl.LoggerFrom(ctx).Info("Restored etcd", "revision", revision, "attempts", s.progress.Attempt)
 	r.Recorder.Eventf(s.restore, nil, corev1.EventTypeNormal, "Restored", "Restore", "The etcd of Cluster %s is restored: %d members have it, also after a restart", s.cluster.Name, len(view.machines))
@@ -364,9 +403,19 @@ func intentOf(controlPlane *metav1.PartialObjectMetadata) *controlplanev1.Bootst
 // errHeldMeanwhile says that somebody has changed the record while the nodes were asked.
 var errHeldMeanwhile = errors.New("the record of the restore on the TalosControlPlane has changed meanwhile")
 
-// holdControlPlane writes the record by which the control plane is held, unless that has
-// changed since it was read. All else of the control plane may have.
+// holdControlPlane writes the record by which the control plane is held.
 func (r *RestoreReconciler) holdControlPlane(ctx context.Context, s *restoreScope, record controlplanev1.RestoreRecord) error {
+	value, err := json.Marshal(record)
+	if err != nil {
+		return fmt.Errorf("encoding the record of the restore: %w", err)
+	}
+
+	return r.mark(ctx, s, controlplanev1.RestoreInProgressAnnotation, string(value))
+}
+
+// mark writes an annotation of the control plane, unless the record by which that is held has
+// changed since it was read. All else of the control plane may have.
+func (r *RestoreReconciler) mark(ctx context.Context, s *restoreScope, annotation, value string) error {
 	before := holdOf(s.controlPlane)
 	if err := r.gatherControlPlane(ctx, s); err != nil {
 		return err
@@ -374,16 +423,13 @@ func (r *RestoreReconciler) holdControlPlane(ctx context.Context, s *restoreScop
 	if !reflect.DeepEqual(before, holdOf(s.controlPlane)) {
 		return errHeldMeanwhile
 	}
-	value, err := json.Marshal(record)
-	if err != nil {
-		return fmt.Errorf("encoding the record of the restore: %w", err)
-	}
 
-	return annotate(ctx, r.Client, s.controlPlane, map[string]string{controlplanev1.RestoreInProgressAnnotation: string(value)})
+	return annotate(ctx, r.Client, s.controlPlane, map[string]string{annotation: value})
 }
 
-// letControlPlaneGo takes the record away, if it is of this restore. A cluster that is new has
-// the manifests of Talos applied once more, because those of the old one name its endpoint.
+// letControlPlaneGo takes the record away, if it is of this restore. Once it is complete, the
+// manifests of Talos are applied once more: those in the backup are of the version and the
+// endpoint that the cluster had then.
 func (r *RestoreReconciler) letControlPlaneGo(ctx context.Context, s *restoreScope) error {
 	if err := r.gatherControlPlane(ctx, s); err != nil {
 		return err
@@ -397,7 +443,7 @@ func (r *RestoreReconciler) letControlPlaneGo(ctx context.Context, s *restoreSco
 	err := objects.Change(ctx, r.Client, s.controlPlane, func(controlPlane *metav1.PartialObjectMetadata) {
 		annotations := maps.Clone(controlPlane.Annotations)
 		delete(annotations, controlplanev1.RestoreInProgressAnnotation)
-		if s.isNewCluster() && s.outcome() == outcomeCompleted {
+		if s.outcome() == outcomeCompleted {
 			annotations[controlplanev1.ManifestsAnnotation] = "restored"
 		}
 		controlPlane.Annotations = annotations

@@ -11,11 +11,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/backup/internal/etcdtool"
 	"github.com/capi-talos/capi-talos/backup/internal/pipeline"
+	"github.com/capi-talos/capi-talos/backup/internal/restore"
 	"github.com/capi-talos/capi-talos/backup/internal/scratch"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
@@ -26,11 +28,12 @@ import (
 func (b *restoreBed) expectRestored(wipes int) {
 	b.t.Helper()
 	found := b.theRestore()
-	for _, stage := range append(stages(), struct{ conditionType, reason string }{backupv1.RestoreReadyCondition, backupv1.ReadyReason}) {
+	for _, stage := range append(stages(), stage{backupv1.RestoreReadyCondition, backupv1.ReadyReason}) {
 		b.Expect(says(found, stage.conditionType)).To(Equal("True "+stage.reason), stage.conditionType)
 	}
 	b.Expect(found.Annotations).To(HaveKeyWithValue(backupv1.OutcomeAnnotation, outcomeCompleted))
 	b.Expect(b.theControlPlane().Annotations).NotTo(HaveKey(controlplanev1.RestoreInProgressAnnotation))
+	b.Expect(b.theControlPlane().Annotations).To(HaveKeyWithValue(controlplanev1.ManifestsAnnotation, "restored"), "those in the backup may be of another version")
 	b.Expect(b.wipes).To(Equal(map[string]int{"cp-0": wipes, "cp-1": wipes, "cp-2": wipes}))
 	b.Expect(b.offences).To(BeEmpty())
 }
@@ -156,11 +159,7 @@ func TestARestoreIsGivenUp(t *testing.T) {
 
 // TestNothingIsWiped where a restore is refused.
 func TestNothingIsWiped(t *testing.T) {
-	quorum := func(b *restoreBed) {
-		for _, node := range b.nodes {
-			node.Update(func(s *fake.State) { s.EtcdStatus.Leader = 1 })
-		}
-	}
+	quorum := func(b *restoreBed) { b.setLeader(1) }
 	for name, tc := range map[string]struct {
 		change func(*restoreBed)
 		with   func(*backupv1.TalosEtcdRestore)
@@ -271,6 +270,46 @@ func TestARestoreWaits(t *testing.T) {
 	}
 }
 
+// TestARestoreEndsWithItsControlPlane: one of the same name, which another restore has made of
+// the backup since, is left alone.
+func TestARestoreEndsWithItsControlPlane(t *testing.T) {
+	b := newRestoreBed(t)
+	b.restore()
+	b.until(func(r *backupv1.TalosEtcdRestore) bool {
+		return says(r, backupv1.MachinesWipedCondition) == "False Wiping"
+	})
+	b.Expect(b.client.Delete(t.Context(), b.theControlPlane())).To(Succeed())
+	b.create(&controlplanev1.TalosControlPlane{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "prod-cp"}})
+	b.setLeader(1)
+	b.until(hasEnded)
+	b.expectNothingWiped(backupv1.RestoreReadyCondition, "False Failed")
+}
+
+// TestTheNextRestoreGoesOnFromALaterRevision, also from an older backup.
+func TestTheNextRestoreGoesOnFromALaterRevision(t *testing.T) {
+	for name, answers := range map[string]bool{"than the API server tells": true, "than the former one": false} {
+		t.Run(name, func(t *testing.T) {
+			b := newRestoreBed(t)
+			b.restore()
+			b.until(hasEnded)
+			former := *b.theRestore().Status.Revision
+			b.Expect(b.client.Delete(t.Context(), b.theRestore())).To(Succeed())
+			b.step()
+			if !answers {
+				b.workload.err = errors.New("nobody answers")
+			} else {
+				former = b.workload.revision
+			}
+			b.restore(func(r *backupv1.TalosEtcdRestore) {
+				r.Spec.QuorumPolicy, r.UID = backupv1.QuorumDiscard, "uid-of-the-next"
+			})
+			b.until(hasEnded)
+			b.expectRestored(2)
+			b.Expect(b.theRestore().Status.Revision).To(HaveValue(Equal(former + restore.Bump)))
+		})
+	}
+}
+
 // TestWhatEtcdHasIsDiscarded only where somebody says so.
 func TestWhatEtcdHasIsDiscarded(t *testing.T) {
 	b := newRestoreBed(t)
@@ -335,6 +374,17 @@ func TestTheEndIsLookedAt(t *testing.T) {
 	b.workload.revision = 1_000_000_050
 	b.until(hasEnded)
 	b.expectRestored(1)
+}
+
+// TestWorkersThatTheBackupDoesNotKnow have no Node until somebody restarts their kubelets: that
+// is said, and nothing waits for it.
+func TestWorkersThatTheBackupDoesNotKnow(t *testing.T) {
+	b := newRestoreBed(t)
+	b.workload.missing = []string{"worker-7"}
+	b.restore()
+	b.until(hasEnded)
+	b.expectRestored(1)
+	b.Expect(conditions.GetMessage(b.theRestore(), backupv1.NodesRestartedCondition)).To(ContainSubstring("worker-7"))
 }
 
 func (b *restoreBed) bundleSecret(cluster string) *corev1.Secret {

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// Bump is by how much the revision of etcd is raised, so that no client that has seen a
-	// later one than the backup has sees it go back. etcd's documentation on disaster recovery
-	// counts with it for a week of 1500 writes a second.
+	// Bump is by how much the revision of etcd is raised beyond the last one that is known, so
+	// that no client that has seen a later one sees it go back. etcd's documentation on disaster
+	// recovery counts with it for a week of 1500 writes a second.
 	Bump = 1_000_000_000
 	// logBytes are those of the log that etcd begins with.
 	logBytes = 64 << 20
@@ -44,9 +44,10 @@ type Database struct {
 }
 
 // Make unpacks a backup, and makes the database of it that a node is sent: its revision is
-// raised, and all before counts as compacted. use, which may be nil, is given it. It fails as
-// verify.Verifier.Verify does, and as use does.
-func (m *Maker) Make(ctx context.Context, in *archive.Archive, manifest *archive.Manifest, identities []age.Identity, use func(io.Reader) error) (*Database, error) {
+// Bump after its own and the one that clients have seen, whichever is later, and all before
+// counts as compacted. use, which may be nil, is given it. It fails as verify.Verifier.Verify
+// does, and as use does.
+func (m *Maker) Make(ctx context.Context, in *archive.Archive, manifest *archive.Manifest, identities []age.Identity, seen int64, use func(io.Reader) error) (*Database, error) {
 	release, err := m.Programs.For(manifest.EtcdVersion)
 	if err != nil {
 		return nil, err
@@ -64,10 +65,11 @@ func (m *Maker) Make(ctx context.Context, in *archive.Archive, manifest *archive
 	if err != nil {
 		return nil, err
 	}
-	if err := release.Restore(ctx, snapshot, etcdtool.RestoreOptions{DataDir: data, Name: "restore", PeerURL: peerURL, Bump: Bump}); err != nil {
+	made := &Database{Revision: max(status.Revision, seen) + Bump}
+	bump := uint64(made.Revision - status.Revision) //nolint:gosec // G115: it is Bump at least.
+	if err := release.Restore(ctx, snapshot, etcdtool.RestoreOptions{DataDir: data, Name: "restore", PeerURL: peerURL, Bump: bump}); err != nil {
 		return nil, err
 	}
-	made := &Database{Revision: status.Revision + Bump}
 	if use == nil {
 		return made, nil
 	}

@@ -95,11 +95,15 @@ func TestADatabaseIsMade(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			in, maker := newArchive(t), newMaker(t)
 			manifest, key := backup(t, in, release+".0", snapshot)
-			looked, err := maker.Make(ctx, in, manifest, []age.Identity{key}, nil)
+			const seen = 3 * Bump
+			first, err := maker.Make(ctx, in, manifest, []age.Identity{key}, 0, nil)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(first.Revision).To(BeEquivalentTo(Bump + 1 + pods))
+			looked, err := maker.Make(ctx, in, manifest, []age.Identity{key}, seen, nil)
 			g.Expect(err).NotTo(HaveOccurred())
 
 			file, data := filepath.Join(folder, "sent.db"), filepath.Join(folder, "restored")
-			made, err := maker.Make(ctx, in, manifest, []age.Identity{key}, func(database io.Reader) error {
+			made, err := maker.Make(ctx, in, manifest, []age.Identity{key}, looked.Revision-Bump, func(database io.Reader) error {
 				into, err := os.Create(file)
 				if err != nil {
 					return err
@@ -109,7 +113,7 @@ func TestADatabaseIsMade(t *testing.T) {
 			})
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(made).To(Equal(looked))
-			g.Expect(made.Revision).To(BeEquivalentTo(Bump + 1 + pods))
+			g.Expect(made.Revision).To(BeEquivalentTo(Bump + seen))
 			size, err := os.Stat(file)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(size.Size()%512).To(BeZero(), "etcdutl takes a remainder of 32 bytes for a checksum")
@@ -153,12 +157,12 @@ func TestABackupThatCannotBeRestored(t *testing.T) {
 		"something else":     {&flipped, key, pipeline.ErrStored},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := newMaker(t).Make(t.Context(), in, tc.of, []age.Identity{tc.with}, func(io.Reader) error { panic("it is sent") })
+			_, err := newMaker(t).Make(t.Context(), in, tc.of, []age.Identity{tc.with}, 0, func(io.Reader) error { panic("it is sent") })
 			NewWithT(t).Expect(err).To(MatchError(tc.want))
 		})
 	}
 
 	refused := errors.New("the node is away")
-	_, err = newMaker(t).Make(t.Context(), in, manifest, []age.Identity{key}, func(io.Reader) error { return refused })
+	_, err = newMaker(t).Make(t.Context(), in, manifest, []age.Identity{key}, 0, func(io.Reader) error { return refused })
 	g.Expect(err).To(MatchError(refused))
 }

@@ -67,6 +67,8 @@ type Facts struct {
 	Now time.Time
 	// Attempt is which attempt is under way.
 	Attempt int32
+	// EtcdVersion is the version of etcd that the backup is of; empty when that is not known.
+	EtcdVersion string
 	// Target is the Machine whose node was sent the snapshot in this attempt; empty while
 	// none was. SentAt is when.
 	Target string
@@ -140,7 +142,11 @@ func nextOfRecovery(facts Facts, machines []Machine) Decision {
 	going := namesOf(machines, func(machine Machine) bool { return machine.Deleting })
 	unasked := namesOf(machines, func(machine Machine) bool { return machine.Wipe == WipeNotAsked })
 	wiping := namesOf(machines, func(machine Machine) bool { return machine.Wipe != WipeDone })
-	silent := namesOf(machines, func(machine Machine) bool { return machine.Node == nil || machine.Node.HasData })
+	silent := namesOf(machines, func(machine Machine) bool { return machine.Node == nil })
+	holding := namesOf(machines, func(machine Machine) bool { return machine.Node != nil && machine.Node.HasData })
+	older := namesOf(machines, func(machine Machine) bool {
+		return machine.Node != nil && IsOlder(machine.Node.EtcdVersion, facts.EtcdVersion)
+	})
 	switch {
 	case len(machines) == 0:
 		return Decision{Step: AwaitMachine}
@@ -153,29 +159,51 @@ func nextOfRecovery(facts Facts, machines []Machine) Decision {
 		return Decision{Step: AwaitWipe, Machines: wiping}
 	case facts.Target != "":
 		return nextOfTarget(facts, machines)
+	case len(holding) > 0:
+		// It was made by an attempt of which nothing is known any more.
+		return facts.again("etcd on Machine " + strings.Join(holding, ", ") + " has data, and not of this attempt")
 	case len(silent) > 0:
 		return Decision{Step: AwaitWipe, Machines: silent}
+	case len(older) > 0:
+		return Decision{Step: GiveUp, Failure: "Machine " + strings.Join(older, ", ") + " runs an etcd of a release before that of the backup, " + facts.EtcdVersion}
 	}
 
-	return Decision{Step: Send, Machines: []string{machines[0].Name}}
+	return Decision{Step: Send, Machines: []string{oldest(machines).Name}}
+}
+
+// oldest is the first machine of those with the oldest etcd: a member of an older release
+// cannot join newer ones only.
+func oldest(machines []Machine) Machine {
+	found := machines[0]
+	for _, machine := range machines[1:] {
+		if IsOlder(machine.Node.EtcdVersion, found.Node.EtcdVersion) {
+			found = machine
+		}
+	}
+
+	return found
+}
+
+// again is what is next when the attempt has failed.
+func (f *Facts) again(failure string) Decision {
+	if f.Attempt >= MaxAttempts || !f.CanWipe {
+		return Decision{Step: GiveUp, Failure: failure}
+	}
+
+	return Decision{Step: Again, Failure: failure}
 }
 
 // nextOfTarget is what is next while etcd comes up on the Machine whose node has the snapshot.
 func nextOfTarget(facts Facts, machines []Machine) Decision {
-	again := func(failure string) Decision {
-		if facts.Attempt >= MaxAttempts || !facts.CanWipe {
-			return Decision{Step: GiveUp, Failure: failure}
-		}
-		return Decision{Step: Again, Failure: failure}
-	}
 	i := slices.IndexFunc(machines, func(machine Machine) bool { return machine.Name == facts.Target })
 	switch {
 	case i < 0:
-		return again("Machine " + facts.Target + ", whose node was sent the snapshot, is gone")
+		return facts.again("Machine " + facts.Target + ", whose node was sent the snapshot, is gone")
+	case machines[i].votes(): // The control plane is to record it yet.
 	case machines[i].Node != nil && machines[i].Node.EtcdFailed:
-		return again("etcd on Machine " + facts.Target + " cannot be restored from the snapshot: " + machines[i].Node.EtcdMessage)
+		return facts.again("etcd on Machine " + facts.Target + " cannot be restored from the snapshot: " + machines[i].Node.EtcdMessage)
 	case !facts.SentAt.IsZero() && facts.Now.Sub(facts.SentAt) > recoveryTime:
-		return again("etcd on Machine " + facts.Target + " has not come up with the snapshot in time")
+		return facts.again("etcd on Machine " + facts.Target + " has not come up with the snapshot in time")
 	}
 
 	return Decision{Step: AwaitEtcd, Machines: []string{facts.Target}}

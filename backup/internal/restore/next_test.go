@@ -53,6 +53,8 @@ func TestNext(t *testing.T) {
 	unasked := func(m *Machine) { m.Wipe = WipeNotAsked }
 	wiping := func(m *Machine) { m.Wipe, m.Node = WipeUnderWay, nil }
 	hasData := func(m *Machine) { m.Node.HasData = true }
+	etcd := func(version string) func(*Machine) { return func(m *Machine) { m.Node.EtcdVersion = version } }
+	of := func(version string, facts Facts) Facts { facts.EtcdVersion = version; return facts }
 	failed := func(m *Machine) { m.Node.EtcdFailed = true }
 	asked := func(ago time.Duration) func(*Machine) {
 		return func(m *Machine) {
@@ -75,14 +77,18 @@ func TestNext(t *testing.T) {
 		"one that goes is waited for":      {first(a, with(vb, going), c), AwaitDeletion, []string{"cp-b"}},
 		"one that goes is not wiped":       {first(with(with(vb, going), unasked), c), AwaitDeletion, []string{"cp-b"}},
 		"all must answer":                  {first(a, with(b, silent), c), AwaitWipe, []string{"cp-b"}},
-		"none may have data":               {first(a, with(b, hasData), c), AwaitWipe, []string{"cp-b"}},
+		"data of a lost attempt is wiped":  {first(a, with(b, hasData), with(c, silent)), Again, nil},
+		"but not after the last attempt":   {last(first(a, with(b, hasData), c)), GiveUp, nil},
 		"the first is sent it":             {first(c, b, a), Send, []string{"cp-a"}},
+		"or the one with the oldest etcd":  {of("3.6.12", first(with(a, etcd("3.7.1")), with(b, etcd("3.6.14")), with(c, etcd("3.6.12")))), Send, []string{"cp-b"}},
+		"none has too old an etcd":         {of("3.7.1", first(a, with(b, etcd("3.6.14")), c)), GiveUp, nil},
 		"etcd is waited for":               {sent(a, b, c), AwaitEtcd, []string{"cp-a"}},
 		"also while the node is silent":    {sent(with(a, silent), b, c), AwaitEtcd, []string{"cp-a"}},
 		"one that came since is wiped":     {sent(a, b, with(vc, unasked)), WipeMachines, []string{"cp-c"}},
 		"etcd fails":                       {sent(with(a, failed), b, c), Again, nil},
 		"etcd of another one fails":        {sent(a, with(b, failed), c), AwaitEtcd, []string{"cp-a"}},
 		"etcd does not come up":            {late(sent(a, b, c)), Again, nil},
+		"it votes, and nobody says so yet": {late(sent(va, b, c)), AwaitEtcd, []string{"cp-a"}},
 		"when it was sent is not known":    {func() Facts { f := sent(a, b, c); f.SentAt = time.Time{}; return f }(), AwaitEtcd, []string{"cp-a"}},
 		"the node is gone":                 {sent(b, c), Again, nil},
 		"the last attempt fails":           {last(sent(with(a, failed), b, c)), GiveUp, nil},

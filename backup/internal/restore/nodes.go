@@ -2,9 +2,11 @@ package restore
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/version"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/capimachine"
@@ -12,11 +14,12 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 )
 
-// etcdService is the service of Talos that runs etcd, and stateFailed its state when that
-// cannot be started, or not be restored.
+// etcdService is the service of Talos that runs etcd, stateRunning its state while it does, and
+// stateFailed that when it cannot be started, or not be restored.
 const (
-	etcdService = "etcd"
-	stateFailed = "Failed"
+	etcdService  = "etcd"
+	stateRunning = "Running"
+	stateFailed  = "Failed"
 )
 
 // lookTimeout bounds a look at a node: one whose etcd does not answer holds nobody up.
@@ -38,6 +41,9 @@ type Node struct {
 	// Votes reports whether its member votes, and follows the leader.
 	Votes bool
 
+	// runs reports whether its etcd runs, and view is what that says; nil when it does not
+	// answer.
+	runs bool
 	view *etcd.View
 }
 
@@ -45,8 +51,28 @@ type Node struct {
 type Nodes struct {
 	// ByMachine are the nodes that answer, by the names of their Machines.
 	ByMachine map[string]*Node
-	// HasQuorum reports whether the members that answer are a majority.
-	HasQuorum bool
+	// HasLeader reports whether a member that answers follows a leader: there is a quorum
+	// then, though the others may not answer here. A member that has lost its quorum knows no
+	// leader after a second or two.
+	HasLeader bool
+	// Unseen are the Machines whose etcd may run, and does not answer, in the order of their
+	// names.
+	Unseen []string
+
+	voters int
+}
+
+// MayHaveQuorum reports whether the members that do not answer may have a quorum among
+// themselves. Where no member tells how many there are, one may be enough.
+func (n *Nodes) MayHaveQuorum() bool { return len(n.Unseen) >= etcd.Majority(n.voters) }
+
+// IsOlder reports whether a version of etcd is of a minor release before that of another one;
+// false where one of them is not known.
+func IsOlder(its, than string) bool {
+	a, errA := version.ParseGeneric(its)
+	b, errB := version.ParseGeneric(than)
+
+	return errA == nil && errB == nil && (a.Major() < b.Major() || a.Major() == b.Major() && a.Minor() < b.Minor())
 }
 
 // Look asks the nodes of all Machines at the same time.
@@ -62,15 +88,18 @@ func Look(ctx context.Context, dialer talosclient.Dialer, reader talosclient.Cre
 		}
 		group.Go(func() {
 			node, err := look(ctx, dialer, reader, machine)
-			if err != nil {
-				return // A node that is being wiped does not answer.
-			}
 			mu.Lock()
 			defer mu.Unlock()
-			found.ByMachine[machine.Name] = node
+			if err == nil {
+				found.ByMachine[machine.Name] = node
+			}
+			if err != nil || node.runs && node.view == nil {
+				found.Unseen = append(found.Unseen, machine.Name)
+			}
 		})
 	}
 	group.Wait()
+	slices.Sort(found.Unseen)
 	found.judge()
 
 	return found
@@ -85,9 +114,10 @@ func (n *Nodes) judge() {
 		}
 	}
 	health := etcd.Judge(views)
-	n.HasQuorum = health.HasQuorum()
+	n.voters = health.Voters()
+	n.HasLeader = slices.ContainsFunc(views, func(view etcd.View) bool { return view.Leader != 0 })
 	for _, node := range n.ByMachine {
-		node.Votes = node.view != nil && n.HasQuorum && health.Answers(node.view.Self)
+		node.Votes = node.view != nil && health.HasQuorum() && health.Answers(node.view.Self)
 	}
 }
 
@@ -114,7 +144,8 @@ func look(ctx context.Context, dialer talosclient.Dialer, reader talosclient.Cre
 	}
 	for _, service := range services {
 		if service.ID == etcdService {
-			found.EtcdFailed, found.EtcdMessage, found.EtcdStarted = service.State == stateFailed, service.LastMessage, service.Started
+			found.runs, found.EtcdFailed = service.State == stateRunning, service.State == stateFailed
+			found.EtcdMessage, found.EtcdStarted = service.LastMessage, service.Started
 		}
 	}
 	if !found.HasData {

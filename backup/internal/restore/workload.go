@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
 	utilkubeconfig "sigs.k8s.io/cluster-api/util/kubeconfig"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -102,6 +103,29 @@ func (w *Workload) DeleteNodesWithout(ctx context.Context, cluster client.Object
 	}
 
 	return waiting, nil
+}
+
+// WorkersWithout returns the worker Machines that have had a Node and have none in a cluster:
+// they are younger than the backup. A kubelet registers its Node once, when it starts.
+func (w *Workload) WorkersWithout(ctx context.Context, cluster client.ObjectKey, machines []*clusterv1.Machine) ([]string, error) {
+	from, err := w.client(ctx, cluster)
+	if err != nil {
+		return nil, err
+	}
+	nodes := &corev1.NodeList{}
+	if err := from.List(ctx, nodes); err != nil {
+		return nil, fmt.Errorf("listing Nodes: %w", err)
+	}
+	var found []string
+	for _, machine := range machines {
+		isThere := func(node corev1.Node) bool { return isNodeOf(&node, machine) }
+		if !util.IsControlPlaneMachine(machine) && machine.Status.NodeRef.IsDefined() && !slices.ContainsFunc(nodes.Items, isThere) {
+			found = append(found, machine.Name)
+		}
+	}
+	slices.Sort(found)
+
+	return found, nil
 }
 
 // isNodeOf reports whether a Node is, or will be, that of a Machine.

@@ -81,4 +81,14 @@ func TestNodesOfNobodyAreDeleted(t *testing.T) {
 	g.Expect(names()).To(ConsistOf("seems-alive", "somebodys", "machine-a", "renamed", "machine-c", "by-reference"))
 	g.Expect(of.DeleteNodesWithout(ctx, cluster, machines, before)).To(BeEmpty())
 	g.Expect(names()).To(HaveLen(6))
+
+	// Machines whose Nodes the cluster does not know.
+	had := clusterv1.MachineStatus{NodeRef: clusterv1.MachineNodeReference{Name: "lost"}}
+	younger := []*clusterv1.Machine{
+		{ObjectMeta: metav1.ObjectMeta{Name: "worker-b"}, Status: had},
+		{ObjectMeta: metav1.ObjectMeta{Name: "worker-a"}, Spec: clusterv1.MachineSpec{ProviderID: "talos://lost"}, Status: had},
+		{ObjectMeta: metav1.ObjectMeta{Name: "never-had-one"}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "restarts-anyway", Labels: map[string]string{clusterv1.MachineControlPlaneLabel: ""}}, Status: had},
+	}
+	g.Expect(of.WorkersWithout(ctx, cluster, append(machines, younger...))).To(Equal([]string{"worker-a", "worker-b"}))
 }

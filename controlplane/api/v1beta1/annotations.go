@@ -81,6 +81,11 @@ const (
 	// removes it where there is no TalosEtcdRestore of that name.
 	RestoreInProgressAnnotation = "controlplane.cluster.x-k8s.io/talos-restore-in-progress"
 
+	// RestoredRevisionAnnotation is the record on a TalosControlPlane of the revision from
+	// which its etcd went on after the last restore, a decimal number. The next one goes on
+	// from a later one, whichever backup it is of. It belongs to the backup provider.
+	RestoredRevisionAnnotation = "controlplane.cluster.x-k8s.io/talos-restored-revision"
+
 	// EtcdMemberAnnotation is the record on a control plane Machine of its etcd
 	// member, as the node told it last. Its value is a JSON object (see
 	// EtcdMemberRecord). By it the member of a node that does not answer is known.
