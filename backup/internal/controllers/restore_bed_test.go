@@ -133,8 +133,9 @@ type fakeMaker struct {
 	life *mortal.Life
 	// err is what is wrong.
 	err error
-	// made counts the databases.
+	// made counts the databases, and sent are the revisions of those that were sent.
 	made int
+	sent []int64
 }
 
 const theDatabase = "a database"
@@ -144,13 +145,15 @@ func (m *fakeMaker) Make(_ context.Context, _ *archive.Archive, _ *archive.Manif
 	if m.err != nil {
 		return nil, m.err
 	}
+	made := &restore.Database{Revision: max(42, seen) + restore.Bump}
 	if use != nil {
+		m.sent = append(m.sent, made.Revision)
 		if err := use(strings.NewReader(theDatabase)); err != nil {
 			return nil, err
 		}
 	}
 
-	return &restore.Database{Revision: max(42, seen) + restore.Bump}, nil
+	return made, nil
 }
 
 // fakeWorkload is the API server of the cluster.

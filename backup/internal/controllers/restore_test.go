@@ -306,6 +306,7 @@ func TestTheNextRestoreGoesOnFromALaterRevision(t *testing.T) {
 			b.until(hasEnded)
 			b.expectRestored(2)
 			b.Expect(b.theRestore().Status.Revision).To(HaveValue(Equal(former + restore.Bump)))
+			b.Expect(b.maker.sent).To(HaveExactElements(BeNumerically(">", 0), former+restore.Bump))
 		})
 	}
 }

@@ -33,17 +33,7 @@ func TestRestores(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	machines := newFleet(t, simfleet.Options{})
 	vault := newVault(t, name)
-	hosts := runCluster(t, machines, name, 3, 0)
-	giveSnapshots(t, machines, hosts)
-	secret, store := vault.objects(name)
-	secret.Data[backupv1.IdentitiesKey] = []byte(vault.key.String())
-	store.Spec.IdentitySecretName = secret.Name
-	g.Expect(world.Client.Create(ctx, secret)).To(Succeed())
-	g.Expect(world.Client.Create(ctx, store)).To(Succeed())
-	g.Expect(world.Client.Create(ctx, &backupv1.TalosEtcdBackup{
-		ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "kept"}, Spec: backupv1.TalosEtcdBackupSpec{ClusterName: name, StoreName: store.Name},
-	})).To(Succeed())
-	awaitBackup(t, name)
+	hosts := backUpCluster(t, machines, vault, name)
 
 	// Nothing is touched while etcd has its quorum.
 	refused := restoreOf(name, "refused", name)
@@ -52,11 +42,7 @@ func TestRestores(t *testing.T) {
 	before, boots := machinesOf(ctx, g, name, true), machines.Sim.Bootstraps()
 	g.Expect(boots).To(Equal(1))
 
-	// All lose their etcd.
-	for _, host := range hosts {
-		machines.Machine(host).Break(talossim.Faults{SpoiltEtcd: true})
-	}
-	awaitCondition(t, controlPlaneOf(ctx, g, name), controlplanev1.AvailableCondition, metav1.ConditionFalse, controlplanev1.NotAvailableReason)
+	spoilEtcd(t, machines, hosts, name)
 	restore := restoreOf(name, "back", name)
 	g.Expect(world.Client.Create(ctx, restore)).To(Succeed())
 	awaitCondition(t, restore, backupv1.MachinesWipedCondition, metav1.ConditionTrue, backupv1.MachinesWipedReason)
@@ -96,9 +82,36 @@ func TestRestores(t *testing.T) {
 		g.Expect(controlPlane.Status.ReadyReplicas).To(HaveValue(BeEquivalentTo(3)))
 		g.Expect(told(controlPlane, controlplanev1.AvailableCondition).Status).To(Equal(metav1.ConditionTrue))
 	}).WithTimeout(timeout).Should(Succeed())
-	expectNothingSecret(t, name, bundle.Data[secrets.BundleKey], &backupv1.TalosEtcdRestoreList{})
+	vault.expectNothingSecret(t, name, bundle.Data[secrets.BundleKey], &backupv1.TalosEtcdRestoreList{})
 	deleteClusters(t, name, other)
 	expectWiped(t, machines, hosts...)
+}
+
+// backUpCluster makes a cluster of three control plane machines, and backup kept of it.
+func backUpCluster(t *testing.T, machines *simfleet.Fleet, vault *vault, name string) []fleet.Host {
+	t.Helper()
+	g, ctx := NewWithT(t), t.Context()
+	hosts := runCluster(t, machines, name, 3, 0)
+	giveSnapshots(t, machines, hosts)
+	secret, store := vault.objects(name)
+	secret.Data[backupv1.IdentitiesKey] = []byte(vault.key.String())
+	store.Spec.IdentitySecretName = secret.Name
+	g.Expect(world.Client.Create(ctx, secret)).To(Succeed())
+	g.Expect(world.Client.Create(ctx, store)).To(Succeed())
+	g.Expect(world.Client.Create(ctx, &backupv1.TalosEtcdBackup{
+		ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "kept"}, Spec: backupv1.TalosEtcdBackupSpec{ClusterName: name, StoreName: store.Name},
+	})).To(Succeed())
+	awaitBackup(t, name)
+	return hosts
+}
+
+// spoilEtcd has all machines of a cluster lose their etcd.
+func spoilEtcd(t *testing.T, machines *simfleet.Fleet, hosts []fleet.Host, name string) {
+	t.Helper()
+	for _, host := range hosts {
+		machines.Machine(host).Break(talossim.Faults{SpoiltEtcd: true})
+	}
+	awaitCondition(t, controlPlaneOf(t.Context(), NewWithT(t), name), controlplanev1.AvailableCondition, metav1.ConditionFalse, controlplanev1.NotAvailableReason)
 }
 
 // giveSnapshots has machines give a snapshot of a real etcd.

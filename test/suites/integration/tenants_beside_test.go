@@ -56,14 +56,19 @@ func neighbourKinds() []schema.GroupVersionKind {
 
 // attackNeighbour is what the intruder tries by naming what the victim has.
 func (n *neighbours) attackNeighbour() map[string]attempt {
-	ctx, attempts := n.t.Context(), map[string]attempt{}
+	return attackNamed(n.t.Context(), n.intruder, victimNamespace, n.used.Name, neighbourKinds())
+}
+
+// attackNamed are all verbs on objects of another namespace.
+func attackNamed(ctx context.Context, intruder client.Client, namespace, name string, kinds []schema.GroupVersionKind) map[string]attempt {
+	attempts := map[string]attempt{}
 	everything := func(verb string, do func(*unstructured.Unstructured) error) {
 		attempts["everything of the other namespace: "+verb] = attempt{func() error {
-			for _, kind := range neighbourKinds() {
+			for _, kind := range kinds {
 				object := &unstructured.Unstructured{}
 				object.SetGroupVersionKind(kind)
-				object.SetNamespace(victimNamespace)
-				object.SetName(n.used.Name)
+				object.SetNamespace(namespace)
+				object.SetName(name)
 				if err := do(object); !apierrors.IsForbidden(err) {
 					return fmt.Errorf("%s of %s: %w", verb, kind.Kind, err)
 				}
@@ -76,22 +81,22 @@ func (n *neighbours) attackNeighbour() map[string]attempt {
 		list.SetGroupVersionKind(object.GroupVersionKind())
 		return list
 	}
-	everything("get", func(o *unstructured.Unstructured) error { return n.intruder.Get(ctx, client.ObjectKeyFromObject(o), o) })
+	everything("get", func(o *unstructured.Unstructured) error { return intruder.Get(ctx, client.ObjectKeyFromObject(o), o) })
 	everything("list", func(o *unstructured.Unstructured) error {
-		return n.intruder.List(ctx, listOf(o), client.InNamespace(victimNamespace))
+		return intruder.List(ctx, listOf(o), client.InNamespace(namespace))
 	})
-	everything("list in all namespaces", func(o *unstructured.Unstructured) error { return n.intruder.List(ctx, listOf(o)) })
-	everything("create", func(o *unstructured.Unstructured) error { return n.intruder.Create(ctx, o) })
-	everything("update", func(o *unstructured.Unstructured) error { return n.intruder.Update(ctx, o) })
+	everything("list in all namespaces", func(o *unstructured.Unstructured) error { return intruder.List(ctx, listOf(o)) })
+	everything("create", func(o *unstructured.Unstructured) error { return intruder.Create(ctx, o) })
+	everything("update", func(o *unstructured.Unstructured) error { return intruder.Update(ctx, o) })
 	everything("patch", func(o *unstructured.Unstructured) error {
-		return n.intruder.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte("{}")))
+		return intruder.Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte("{}")))
 	})
 	everything("patch of the status", func(o *unstructured.Unstructured) error {
-		return n.intruder.Status().Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte("{}")))
+		return intruder.Status().Patch(ctx, o, client.RawPatch(types.MergePatchType, []byte("{}")))
 	})
-	everything("delete", func(o *unstructured.Unstructured) error { return n.intruder.Delete(ctx, o) })
+	everything("delete", func(o *unstructured.Unstructured) error { return intruder.Delete(ctx, o) })
 	everything("delete all", func(o *unstructured.Unstructured) error {
-		return n.intruder.DeleteAllOf(ctx, o, client.InNamespace(victimNamespace))
+		return intruder.DeleteAllOf(ctx, o, client.InNamespace(namespace))
 	})
 	return attempts
 }

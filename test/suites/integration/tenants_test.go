@@ -29,11 +29,11 @@ import (
 	"github.com/capi-talos/capi-talos/test/stack/management"
 )
 
-// rolesOfUsers are the ClusterRoles that docs/install.md has for users.
-func rolesOfUsers(t *testing.T) []rbacv1.ClusterRole {
+// rolesOn are the ClusterRoles that a page of docs has for users.
+func rolesOn(t *testing.T, name string) []rbacv1.ClusterRole {
 	t.Helper()
 	g := NewWithT(t)
-	page, err := os.ReadFile(filepath.Join(world.Source, "docs", "install.md"))
+	page, err := os.ReadFile(filepath.Join(world.Source, "docs", name))
 	g.Expect(err).NotTo(HaveOccurred())
 	var roles []rbacv1.ClusterRole
 	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(string(page), -1) {
@@ -48,11 +48,12 @@ func rolesOfUsers(t *testing.T) []rbacv1.ClusterRole {
 	return roles
 }
 
-// tenant is a client of a user that has both roles in a namespace.
-func tenant(t *testing.T, namespace string) client.Client {
+// tenant is a client of a user that has both roles of a page in a namespace, and so may list
+// some objects there.
+func tenant(t *testing.T, namespace, page string, may client.ObjectList) client.Client {
 	t.Helper()
 	g, ctx, user := NewWithT(t), t.Context(), "tenant-of-"+namespace
-	for _, role := range rolesOfUsers(t) {
+	for _, role := range rolesOn(t, page) {
 		g.Expect(client.IgnoreAlreadyExists(world.Client.Create(ctx, &role))).To(Succeed())
 		g.Expect(world.Client.Create(ctx, &rbacv1.RoleBinding{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: role.Name},
@@ -65,7 +66,7 @@ func tenant(t *testing.T, namespace string) client.Client {
 	found, err := client.New(config, client.Options{Scheme: world.Client.Scheme()})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(func() error {
-		return found.List(ctx, &infrav1.TalosHostList{}, client.InNamespace(namespace))
+		return found.List(ctx, may, client.InNamespace(namespace))
 	}).WithTimeout(timeout).Should(Succeed(), "the rights are there")
 	return found
 }
@@ -100,7 +101,7 @@ func newNeighbours(t *testing.T) *neighbours {
 		createNamespace(t, namespace)
 		forgetHosts(t, namespace)
 	}
-	n.victim, n.intruder = tenant(t, victimNamespace), tenant(t, intruderNamespace)
+	n.victim, n.intruder = tenant(t, victimNamespace, "install.md", &infrav1.TalosHostList{}), tenant(t, intruderNamespace, "install.md", &infrav1.TalosHostList{})
 	var err error
 	n.theirHosts, err = n.theirs.Add(ctx, 3)
 	g.Expect(err).NotTo(HaveOccurred())
