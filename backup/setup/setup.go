@@ -106,7 +106,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 		Recorder: reconciliation.NewEventRecorder(mgr, "talosetcdbackup-controller"), Tool: tool, WatchFilterValue: options.WatchFilterValue,
 	}
 	schedules := &controllers.ScheduleReconciler{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), Metrics: counts, Clock: options.Clock,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), SecretCachingClient: options.SecretCachingClient, Metrics: counts, Clock: options.Clock,
 		Recorder: reconciliation.NewEventRecorder(mgr, "talosetcdbackupschedule-controller"), WatchFilterValue: options.WatchFilterValue,
 	}
 	restores := &controllers.RestoreReconciler{

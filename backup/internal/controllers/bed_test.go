@@ -219,7 +219,7 @@ func (b *bed) start() {
 		Jobs: work, Metrics: b.metrics, Clock: b.clock, Random: requeue.SharedRandom{}, Recorder: b.events, Tool: "test",
 	}
 	b.backups.init()
-	b.schedules = &ScheduleReconciler{Client: b.client, APIReader: b.client, Metrics: b.metrics, Clock: b.clock, Recorder: b.events}
+	b.schedules = &ScheduleReconciler{Client: b.client, APIReader: b.client, SecretCachingClient: b.client, Metrics: b.metrics, Clock: b.clock, Recorder: b.events}
 }
 
 // fakeVerifier finds by digest what there is, and by the other levels what a test says:

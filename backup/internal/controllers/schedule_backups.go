@@ -35,6 +35,9 @@ func (r *ScheduleReconciler) reconcileCluster(ctx context.Context, s *scheduleSc
 	if err := r.reconcileDue(ctx, s, cluster); err != nil {
 		return err
 	}
+	if cluster.identity == "" {
+		return nil // Nobody knows which backups are its own, and not those of a former one.
+	}
 	if err := r.reconcileVerification(ctx, s, cluster); err != nil {
 		return err
 	}

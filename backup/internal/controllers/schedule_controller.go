@@ -45,6 +45,8 @@ type ScheduleReconciler struct {
 	Client client.Client
 	// APIReader reads live.
 	APIReader client.Reader
+	// SecretCachingClient reads the secrets of clusters.
+	SecretCachingClient client.Client
 	// Metrics count what is done.
 	Metrics *metrics.Metrics
 	// Clock tells the time.
@@ -55,7 +57,8 @@ type ScheduleReconciler struct {
 	// watch-filter label; empty means all.
 	WatchFilterValue string
 
-	limiter reconciliation.Limiter
+	limiter    reconciliation.Limiter
+	identities identities
 }
 
 // +kubebuilder:rbac:groups=backup.cluster.x-k8s.io,resources=talosetcdbackupschedules,verbs=get;list;watch
@@ -64,7 +67,7 @@ type ScheduleReconciler struct {
 
 // SetupWithManager registers the controller with mgr.
 func (r *ScheduleReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
-	if r.Client == nil || r.APIReader == nil || r.Metrics == nil || r.Clock == nil || r.Recorder == nil {
+	if r.Client == nil || r.APIReader == nil || r.SecretCachingClient == nil || r.Metrics == nil || r.Clock == nil || r.Recorder == nil {
 		return errors.New("setting up the TalosEtcdBackupSchedule controller: a required field is nil")
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", scheduleControllerName)
@@ -106,7 +109,9 @@ type scheduleScope struct {
 type scheduledCluster struct {
 	*clusterv1.Cluster
 
-	// backups are those of this schedule, the newest first.
+	// identity tells it from a former one of its name; empty when its keys are not known.
+	identity string
+	// backups are its own of this schedule, the newest first.
 	backups []*backupv1.TalosEtcdBackup
 	// status is what is known of it.
 	status backupv1.ScheduledCluster
@@ -195,6 +200,12 @@ func (r *ScheduleReconciler) gather(ctx context.Context, s *scheduleScope) error
 	if err == nil {
 		s.store = store
 	}
+
+	return r.gatherClusters(ctx, s)
+}
+
+// gatherClusters reads the Clusters that are selected, and their backups.
+func (r *ScheduleReconciler) gatherClusters(ctx context.Context, s *scheduleScope) error {
 	clusters, backups := &clusterv1.ClusterList{}, &backupv1.TalosEtcdBackupList{}
 	if err := r.Client.List(ctx, clusters, client.InNamespace(s.schedule.Namespace)); err != nil {
 		return fmt.Errorf("listing the Clusters: %w", err)
@@ -204,14 +215,19 @@ func (r *ScheduleReconciler) gather(ctx context.Context, s *scheduleScope) error
 	}
 	for i := range clusters.Items {
 		cluster := &clusters.Items[i]
-		selected, err := objects.Selects(spec.ClusterSelector, spec.MatchAll, cluster)
+		selected, err := objects.Selects(s.schedule.Spec.ClusterSelector, s.schedule.Spec.MatchAll, cluster)
 		if err != nil {
 			s.ready = condition.Falsef(backupv1.ScheduleInvalidReason, "clusterSelector: %v", err)
 			return nil
 		}
-		if selected && cluster.DeletionTimestamp.IsZero() {
-			s.clusters = append(s.clusters, s.clusterOf(cluster, backups.Items))
+		if !selected || !cluster.DeletionTimestamp.IsZero() {
+			continue
 		}
+		identity, err := r.identities.of(ctx, r.SecretCachingClient, client.ObjectKeyFromObject(cluster))
+		if err != nil {
+			return err
+		}
+		s.clusters = append(s.clusters, s.clusterOf(cluster, identity, backups.Items))
 	}
 	slices.SortFunc(s.clusters, func(a, b scheduledCluster) int { return strings.Compare(a.Name, b.Name) })
 
@@ -219,15 +235,15 @@ func (r *ScheduleReconciler) gather(ctx context.Context, s *scheduleScope) error
 }
 
 // clusterOf is a Cluster with its backups among all of this schedule.
-func (s *scheduleScope) clusterOf(cluster *clusterv1.Cluster, backups []backupv1.TalosEtcdBackup) scheduledCluster {
-	found := scheduledCluster{Cluster: cluster, status: backupv1.ScheduledCluster{Name: cluster.Name}}
+func (s *scheduleScope) clusterOf(cluster *clusterv1.Cluster, identity string, backups []backupv1.TalosEtcdBackup) scheduledCluster {
+	found := scheduledCluster{Cluster: cluster, identity: identity, status: backupv1.ScheduledCluster{Name: cluster.Name}}
 	for _, known := range s.schedule.Status.Clusters {
 		if known.Name == cluster.Name {
 			found.status = known
 		}
 	}
 	for i := range backups {
-		if backup := &backups[i]; backup.Spec.ClusterName == cluster.Name && backup.Spec.StoreName == s.schedule.Spec.StoreName {
+		if backup := &backups[i]; backup.Spec.ClusterName == cluster.Name && backup.Spec.StoreName == s.schedule.Spec.StoreName && mayBeOf(backup, identity) {
 			found.backups = append(found.backups, backup)
 		}
 	}

@@ -88,12 +88,9 @@ func (r *StoreReconciler) importAll(ctx context.Context, s *storeScope) (importe
 	return imported, failed, nil
 }
 
-// isOf reports whether a backup is of a cluster. One that has stored nothing yet does not
-// know its identity.
+// isOf reports whether a backup may be of a cluster.
 func isOf(backup *backupv1.TalosEtcdBackup, cluster archive.Cluster) bool {
-	identity := backup.Annotations[backupv1.ClusterIdentityAnnotation]
-
-	return backup.Spec.ClusterName == cluster.Name && (identity == "" || identity == cluster.Identity)
+	return backup.Spec.ClusterName == cluster.Name && mayBeOf(backup, cluster.Identity)
 }
 
 // importBackup makes the object of a backup that was found.

@@ -1,0 +1,114 @@
+package controllers
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+)
+
+// oneEachDay has the clock go on for some days.
+func (b *bed) oneEachDay(days int) {
+	b.t.Helper()
+	for range days {
+		b.clock.Step(24 * time.Hour)
+		b.settle()
+	}
+}
+
+func (b *bed) secretsOfCluster() *corev1.Secret {
+	b.t.Helper()
+	stored := &corev1.Secret{}
+	b.Expect(b.client.Get(b.t.Context(), client.ObjectKey{Namespace: namespace, Name: secrets.BundleName("prod")}, stored)).To(Succeed())
+
+	return stored
+}
+
+// createAnother replaces Cluster prod by another one of that name, with keys of its own.
+func (b *bed) createAnother() {
+	b.t.Helper()
+	cluster := b.cluster()
+	b.Expect(b.client.Delete(b.t.Context(), cluster)).To(Succeed())
+	edit(b, b.secretsOfCluster(), func(s *corev1.Secret) { s.Data[secrets.BundleKey] = bundleOf(b, "another").YAML() })
+	another := &clusterv1.Cluster{ObjectMeta: cluster.ObjectMeta, Status: cluster.Status}
+	another.UID, another.ResourceVersion, another.CreationTimestamp.Time = "", "", b.clock.Now()
+	b.create(another)
+}
+
+// TestBackupsOfAFormerClusterStay: another one has its name by now, and they may be all that
+// is left of it. Retention is about those of the present one.
+func TestBackupsOfAFormerClusterStay(t *testing.T) {
+	b := newScheduledBed(t, func(s *backupv1.TalosEtcdBackupSchedule) {
+		s.Spec.Retention.Last, s.Spec.Retention.MaxAgeDays = ptr.To(int32(2)), ptr.To(int32(5))
+	})
+	b.oneEachDay(3)
+	b.Expect(b.days()).To(Equal([]string{"26", "27"}))
+	b.createAnother()
+	b.oneEachDay(9)
+	b.Expect(b.days()).To(Equal([]string{"26", "27", "05", "06"}))
+	b.Expect(b.keys()).To(HaveLen(4*3), "their data stays, too")
+}
+
+// TestTheBackupsOfAFormerClusterAreNotThoseOfThePresentOne: neither that they are complete,
+// nor that they have failed, nor that they are not yet complete.
+func TestTheBackupsOfAFormerClusterAreNotThoseOfThePresentOne(t *testing.T) {
+	verified := func(s *backupv1.TalosEtcdBackupSchedule) {
+		s.Spec.Verification = backupv1.ScheduledVerification{Schedule: "0 4 * * *", Level: backupv1.VerificationSnapshot}
+		s.Spec.Backup.TimeoutSeconds, s.Spec.Suspend = ptr.To(int32(30*24*3600)), ptr.To(true)
+	}
+	b := newScheduledBed(t, verified)
+	run := func(value string) {
+		edit(b, b.theSchedule(), func(s *backupv1.TalosEtcdBackupSchedule) {
+			s.Annotations = map[string]string{backupv1.RunAnnotation: value}
+		})
+		b.settle()
+	}
+	run("complete")
+	b.Expect(b.theSchedule().Status.Clusters[0].CompletedAt.IsZero()).To(BeFalse())
+	b.createAnother()
+	b.settle()
+	b.Expect(b.theSchedule().Status.Clusters[0]).To(Equal(backupv1.ScheduledCluster{Name: "prod"}))
+
+	edit(b, b.theSchedule(), func(s *backupv1.TalosEtcdBackupSchedule) { s.Spec.Suspend = nil })
+	b.initialized(false)
+	b.oneEachDay(1)
+	b.Expect(b.allBackups()[0].Annotations).NotTo(HaveKey(backupv1.VerifyAnnotation))
+
+	former := &b.allBackups()[0]
+	former.Annotations[backupv1.OutcomeAnnotation] = outcomeFailed
+	b.Expect(b.client.Update(t.Context(), former)).To(Succeed())
+	b.settle()
+	b.Expect(says(b.theSchedule(), backupv1.ScheduleReadyCondition)).To(Equal("True Ready"))
+
+	delete(former.Annotations, backupv1.OutcomeAnnotation)
+	b.Expect(b.client.Update(t.Context(), former)).To(Succeed())
+	b.initialized(true)
+	b.schedulesOnly()
+	b.Expect(b.allBackups()).To(HaveLen(2), "it is not waited for")
+}
+
+// TestWithoutTheKeysOfTheCluster nobody knows which backups are its own: none is deleted, and
+// what was known stays known.
+func TestWithoutTheKeysOfTheCluster(t *testing.T) {
+	b := newScheduledBed(t)
+	b.oneEachDay(3)
+	known := b.theSchedule().Status.Clusters
+	stored := b.secretsOfCluster()
+	b.Expect(b.client.Delete(t.Context(), stored)).To(Succeed())
+	edit(b, b.theSchedule(), func(s *backupv1.TalosEtcdBackupSchedule) { s.Spec.Retention.Last = ptr.To(int32(1)) })
+	b.settle()
+	b.Expect(b.days()).To(Equal([]string{"25", "26", "27"}))
+	b.Expect(b.theSchedule().Status.Clusters).To(Equal(known))
+
+	stored.ResourceVersion = ""
+	b.create(stored)
+	b.settle()
+	b.Expect(b.days()).To(Equal([]string{"27"}))
+}
