@@ -9,6 +9,7 @@ import (
 
 	"filippo.io/age"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	kerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/client-go/tools/events"
@@ -153,9 +154,12 @@ func (s *backupScope) outcome() string { return s.backup.Annotations[backupv1.Ou
 
 // isMade reports whether the backup is to be in the store already.
 func (s *backupScope) isMade() bool {
-	_, isImported := s.backup.Annotations[backupv1.ImportedAnnotation]
+	return isImported(s.backup) || s.outcome() == outcomeCompleted
+}
 
-	return isImported || s.outcome() == outcomeCompleted
+// isImported reports whether a backup was found in the store, and is not made.
+func isImported(backup *backupv1.TalosEtcdBackup) bool {
+	return metav1.HasAnnotation(backup.ObjectMeta, backupv1.ImportedAnnotation)
 }
 
 // timeout is for how long the backup is tried.

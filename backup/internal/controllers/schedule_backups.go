@@ -105,10 +105,11 @@ func (s *scheduleScope) since(cluster *scheduledCluster) time.Time {
 }
 
 // reconcileFormer does what concurrencyPolicy says about backups that are not complete, and
-// reports whether the next one may begin.
+// reports whether the next one may begin. One that is imported is in the store already,
+// though it has not ended before all of it is read back.
 func (r *ScheduleReconciler) reconcileFormer(ctx context.Context, s *scheduleScope, cluster *scheduledCluster) (bool, error) {
 	for _, backup := range cluster.backups {
-		if backup.Annotations[backupv1.OutcomeAnnotation] != "" || s.schedule.Spec.ConcurrencyPolicy == backupv1.ConcurrencyAllow {
+		if backup.Annotations[backupv1.OutcomeAnnotation] != "" || isImported(backup) || s.schedule.Spec.ConcurrencyPolicy == backupv1.ConcurrencyAllow {
 			continue
 		}
 		if s.schedule.Spec.ConcurrencyPolicy != backupv1.ConcurrencyReplace {

@@ -112,3 +112,28 @@ func TestWithoutTheKeysOfTheCluster(t *testing.T) {
 	b.settle()
 	b.Expect(b.days()).To(Equal([]string{"27"}))
 }
+
+// TestBackupsThatAreImportedAreNoFormerAttempts, though they have not ended until they are
+// read back: they are neither given up for the next one nor waited for, and are kept.
+func TestBackupsThatAreImportedAreNoFormerAttempts(t *testing.T) {
+	for _, policy := range []backupv1.ConcurrencyPolicy{backupv1.ConcurrencyForbid, backupv1.ConcurrencyReplace} {
+		t.Run(string(policy), func(t *testing.T) {
+			first := newScheduledBed(t)
+			first.oneEachDay(2)
+			b := newBedAt(t, first.bucket, first.key, midnight.Add(5*24*time.Hour))
+			for range 3 {
+				_, err := b.stores.Reconcile(t.Context(), requestOf(b.theStore()))
+				b.Expect(err).NotTo(HaveOccurred())
+			}
+			b.Expect(b.allBackups()).To(HaveLen(2))
+			b.schedule(func(s *backupv1.TalosEtcdBackupSchedule) {
+				s.Spec.ConcurrencyPolicy, s.Spec.Retention.Last = policy, ptr.To(int32(1))
+				s.Spec.FailedLimit, s.Spec.Verification.Schedule = ptr.To(int32(0)), "0 2 * * *"
+			})
+			b.clock.Step(2 * time.Hour)
+			b.schedulesOnly()
+			b.Expect(b.allBackups()).To(HaveLen(3), "the next one is begun")
+			b.Expect(b.keys()).To(HaveLen(2*3), "and nothing goes")
+		})
+	}
+}
