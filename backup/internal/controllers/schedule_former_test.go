@@ -6,11 +6,13 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 )
 
@@ -136,4 +138,23 @@ func TestBackupsThatAreImportedAreNoFormerAttempts(t *testing.T) {
 			b.Expect(b.keys()).To(HaveLen(2*3), "and nothing goes")
 		})
 	}
+}
+
+// TestTheNewestBackupIsTheOneThatWasTakenLast: those that are imported are made as objects in
+// any order.
+func TestTheNewestBackupIsTheOneThatWasTakenLast(t *testing.T) {
+	g, cluster := NewWithT(t), scheduledCluster{}
+	for day, name := range []string{"taken-first", "taken-last", "not-read-yet"} {
+		backup := &backupv1.TalosEtcdBackup{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if name != "not-read-yet" {
+			condition.Set(backup, backupv1.CompletedCondition, condition.True(backupv1.CompletedReason, ""))
+			backup.Status.Snapshot.TakenAt = metav1.NewTime(midnight.AddDate(0, 0, day))
+		}
+		cluster.backups = append(cluster.backups, backup)
+	}
+	g.Expect(cluster.newestComplete()).To(HaveField("Name", "taken-last"))
+	cluster.backups[1].DeletionTimestamp = ptr.To(metav1.NewTime(midnight))
+	g.Expect(cluster.newestComplete()).To(HaveField("Name", "taken-first"))
+	cluster.backups = nil
+	g.Expect(cluster.newestComplete()).To(BeNil())
 }

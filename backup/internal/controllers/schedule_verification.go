@@ -30,16 +30,25 @@ func (r *ScheduleReconciler) reconcileVerification(ctx context.Context, s *sched
 	if due.At.IsZero() {
 		return nil
 	}
-	for _, backup := range cluster.backups {
-		if !isComplete(backup) || !backup.DeletionTimestamp.IsZero() {
-			continue
-		}
-		level := cmp.Or(s.schedule.Spec.Verification.Level, backupv1.VerificationSnapshot)
+	backup := cluster.newestComplete()
+	if backup == nil {
+		return nil
+	}
+	level := cmp.Or(s.schedule.Spec.Verification.Level, backupv1.VerificationSnapshot)
 
-		return annotate(ctx, r.Client, backup, map[string]string{backupv1.VerifyAnnotation: string(level) + "/" + due.At.UTC().Format(time.RFC3339)})
+	return annotate(ctx, r.Client, backup, map[string]string{backupv1.VerifyAnnotation: string(level) + "/" + due.At.UTC().Format(time.RFC3339)})
+}
+
+// newestComplete is the backup that holds the newest snapshot; nil when there is none.
+func (c *scheduledCluster) newestComplete() *backupv1.TalosEtcdBackup {
+	var newest *backupv1.TalosEtcdBackup
+	for _, backup := range c.backups {
+		if isComplete(backup) && backup.DeletionTimestamp.IsZero() && (newest == nil || backup.Status.Snapshot.TakenAt.After(newest.Status.Snapshot.TakenAt.Time)) {
+			newest = backup
+		}
 	}
 
-	return nil
+	return newest
 }
 
 // askedAt is the time for which a schedule has asked for a verification of a backup; zero
