@@ -80,7 +80,7 @@ func stateOf(backup *backupv1.TalosEtcdBackup, policy controlplanev1.BackupPolic
 		return plan.BackupFacts{State: plan.BackupUnderWay, Begun: true, Message: "TalosEtcdBackup " + backup.Name + " is not begun yet; the backup provider makes it"}
 	case completed.Status == metav1.ConditionTrue:
 		return plan.BackupFacts{State: plan.BackupMade, Begun: true}
-	case backup.Annotations[backupv1.OutcomeAnnotation] != "":
+	case completed.Status == metav1.ConditionFalse && backup.Annotations[backupv1.OutcomeAnnotation] != "":
 		return without(policy, true, "TalosEtcdBackup "+backup.Name+" has failed: "+completed.Message+"; delete it to have another one made")
 	}
 

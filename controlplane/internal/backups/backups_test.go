@@ -81,6 +81,12 @@ func TestState(t *testing.T) {
 			State: plan.BackupUnderWay, Begun: true, Message: "TalosEtcdBackup before is not complete: the store is away",
 		}, plan.BackupUnderWay},
 		"complete": {"before", []client.Object{backup(metav1.ConditionTrue, "Completed")}, plan.BackupFacts{State: plan.BackupMade, Begun: true}, plan.BackupMade},
+		"complete, and looked for": {"before", []client.Object{backup(metav1.ConditionUnknown, "Completed")}, plan.BackupFacts{
+			State: plan.BackupUnderWay, Begun: true, Message: "TalosEtcdBackup before is not complete: the store is away",
+		}, plan.BackupUnderWay},
+		"lost": {"before", []client.Object{schedule(), backup(metav1.ConditionFalse, "Completed")}, plan.BackupFacts{
+			State: plan.BackupUnderWay, Begun: true, Message: "TalosEtcdBackup before has failed: the store is away; delete it to have another one made",
+		}, plan.BackupMade},
 		"failed": {"before", []client.Object{schedule(), backup(metav1.ConditionFalse, "Failed")}, plan.BackupFacts{
 			State: plan.BackupUnderWay, Begun: true, Message: "TalosEtcdBackup before has failed: the store is away; delete it to have another one made",
 		}, plan.BackupMade},
