@@ -17,7 +17,7 @@ const (
 	// found it sound.
 	BackupReadyCondition = clusterv1.ReadyCondition
 	// CompletedCondition reports whether the backup is in the store. It stays False once
-	// the backup has failed.
+	// the backup has failed. One that is lost is looked for again.
 	CompletedCondition = "Completed"
 	// VerifiedCondition reports what the last verification has found.
 	VerifiedCondition = "Verified"
@@ -77,7 +77,7 @@ const (
 	ScheduleInvalidReason = "ScheduleInvalid"
 	// NoClusterSelectedReason: no Cluster is selected.
 	NoClusterSelectedReason = "NoClusterSelected"
-	// BackupFailedReason: the newest backup of a Cluster has failed.
+	// BackupFailedReason: the newest backup of a Cluster has failed, or is lost.
 	BackupFailedReason = "BackupFailed"
 	// BackupMissedReason: the newest backup of a Cluster was not begun in time.
 	BackupMissedReason = "BackupMissed"
@@ -115,6 +115,9 @@ const (
 	ReadOnlyReason = "ReadOnly"
 	// NameTakenReason: the store has another backup of that name.
 	NameTakenReason = "NameTaken"
+	// MissingReason: the backup was complete, and the store says that it does not have it. It
+	// is looked for again before it is lost.
+	MissingReason = "Missing"
 	// LostReason: the backup was complete, and is not in the store any more.
 	LostReason = "Lost"
 )

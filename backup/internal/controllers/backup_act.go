@@ -108,8 +108,8 @@ func (r *BackupReconciler) gatherStore(ctx context.Context, s *backupScope) erro
 // there.
 func (r *BackupReconciler) begin(ctx context.Context, s *backupScope) error {
 	failure := s.backup.Status.Failure
-	if hold := failure.At.Add(retryAfter(failure.Count)).Sub(r.Clock.Now()); failure.Count > 0 && hold > 0 {
-		s.attemptFailed()
+	if hold := failure.At.Add(s.wait()).Sub(r.Clock.Now()); failure.Count > 0 && hold > 0 {
+		s.underWay(s.attemptFailed())
 		s.again(hold)
 		return nil
 	}
@@ -146,14 +146,16 @@ func (r *BackupReconciler) begin(ctx context.Context, s *backupScope) error {
 }
 
 // attemptFailed says that attempts have failed to make the backup, or to read it back.
-func (s *backupScope) attemptFailed() {
+func (s *backupScope) attemptFailed() condition.Finding {
 	failure := s.backup.Status.Failure
-	s.underWay(condition.Falsef(backupv1.AttemptFailedReason, "%d attempts have failed, the last one: %s", failure.Count, failure.Message))
+
+	return condition.Falsef(backupv1.AttemptFailedReason, "%d attempts have failed, the last one: %s", failure.Count, failure.Message)
 }
 
-// underWay says what is being done about a backup. One that is complete stays so.
+// underWay says what is being done about a backup. One that is complete stays so, and one
+// that is missing until it was looked for.
 func (s *backupScope) underWay(found condition.Finding) {
-	if !conditions.IsTrue(s.backup, backupv1.CompletedCondition) && s.completed.Status != metav1.ConditionTrue {
+	if !conditions.IsTrue(s.backup, backupv1.CompletedCondition) && !isMissed(s.backup) && s.completed.Status != metav1.ConditionTrue {
 		s.completed = found
 	}
 }

@@ -29,7 +29,7 @@ func isTold(backup *backupv1.TalosEtcdBackup) bool {
 	switch completed.Reason {
 	case backupv1.CompletedReason:
 		return verified != nil && verified.Status != metav1.ConditionUnknown
-	case backupv1.FailedReason, backupv1.NameTakenReason, backupv1.LostReason:
+	case backupv1.FailedReason, backupv1.NameTakenReason:
 		return true
 	}
 
@@ -50,14 +50,16 @@ func (r *BackupReconciler) takeResult(ctx context.Context, s *backupScope) error
 	case result.Manifest != nil:
 		return r.complete(ctx, s, result)
 	case result.Lost:
-		s.completed = condition.False(backupv1.LostReason, "the backup is not in the store any more")
-		return r.end(ctx, s, outcomeFailed)
+		r.miss(s, result.Err)
+		return nil
 	case store.ReasonOf(result.Err) == store.Exists:
 		s.completed = condition.False(backupv1.NameTakenReason, result.Err.Error())
 		return r.end(ctx, s, outcomeFailed)
 	}
 	s.fail(r.Clock.Now(), result.Err)
-	s.attemptFailed()
+	if s.underWay(s.attemptFailed()); isMissed(s.backup) && !isLost(s.backup) {
+		s.completed = s.attemptFailed() // A store that fails has not said that it lacks the backup.
+	}
 	ctrl.LoggerFrom(ctx).Info("An attempt to make a backup has failed", "attempts", s.backup.Status.Failure.Count, "error", result.Err.Error())
 	r.Recorder.Eventf(s.backup, nil, corev1.EventTypeWarning, backupv1.AttemptFailedReason, "BackUp", "%s", s.backup.Status.Failure.Message)
 
@@ -100,13 +102,17 @@ func (r *BackupReconciler) complete(ctx context.Context, s *backupScope, result 
 	return nil
 }
 
-// end records how the backup has ended where a lost status does not lose it.
+// end records how the backup has ended where a lost status does not lose it. One that was
+// complete is never recorded as failed: nobody keeps those.
 func (r *BackupReconciler) end(ctx context.Context, s *backupScope, outcome string) error {
 	if s.outcome() == outcome {
 		return nil
 	}
 	if outcome == outcomeFailed {
 		r.Recorder.Eventf(s.backup, nil, corev1.EventTypeWarning, s.completed.Reason, "BackUp", "%s", s.completed.Message)
+		if s.isMade() {
+			return nil
+		}
 	}
 
 	return r.annotate(ctx, s, map[string]string{backupv1.OutcomeAnnotation: outcome})

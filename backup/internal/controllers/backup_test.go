@@ -312,8 +312,7 @@ func TestWhatTheStoreDoesToABackup(t *testing.T) {
 		b.Expect(opened.Delete(t.Context(), object.Key, object.VersionID)).To(Succeed())
 	}
 	b.loseStatus("one")
-	b.settle()
-	b.Expect(says(b.theBackup("one"), backupv1.CompletedCondition)).To(Equal("False Lost"))
+	b.until("one", "False Lost")
 	b.Expect(b.snapshots.Load()).To(Equal(int64(1)), "no other one takes its place")
 }
 

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	"sigs.k8s.io/cluster-api/util/conditions"
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/backup/internal/etcdtool"
@@ -42,10 +43,10 @@ func requestOfVerification(backup *backupv1.TalosEtcdBackup) (string, backupv1.V
 // isSettled reports whether nothing is to be done about a backup: it has ended, its status
 // says so, and nobody asks for a verification that can be made.
 func isSettled(backup *backupv1.TalosEtcdBackup) bool {
-	outcome := backup.Annotations[backupv1.OutcomeAnnotation]
+	hasEnded := backup.Annotations[backupv1.OutcomeAnnotation] != "" || isImported(backup)
 	_, level := requestOfVerification(backup)
 
-	return outcome != "" && isTold(backup) && (level == "" || outcome == outcomeFailed)
+	return hasEnded && isTold(backup) && (level == "" || !conditions.IsTrue(backup, backupv1.CompletedCondition))
 }
 
 // refuseRequest heeds an annotation that asks for a level that there is not.

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net/http"
+	"net/url"
 	"os"
 	"strings"
 	"sync"
@@ -90,6 +92,9 @@ type bed struct {
 	key *age.X25519Identity
 	// snapshots counts those that were taken.
 	snapshots atomic.Int64
+	// onRequest sees each request to the store before it is sent, and may have it fail; nil
+	// lets all pass.
+	onRequest func(*http.Request) error
 
 	metrics   *metrics.Metrics
 	verifier  *fakeVerifier
@@ -211,7 +216,7 @@ func etcdSnapshot(size int) []byte {
 func (b *bed) start() {
 	work := jobs.New[metrics.Step, Result](b.t.Context(), jobs.Limits{Total: 10, PerCluster: 1})
 	b.metrics = metrics.New(work.Count)
-	opener := &stores.Opener{Live: b.client, Clock: b.clock, Guard: egress.Guard{AllowLocal: true}, Attempts: 1}
+	opener := &stores.Opener{Live: b.client, Clock: b.clock, Guard: egress.Guard{AllowLocal: true, Proxy: b.proxy}, Attempts: 1}
 	b.stores = &StoreReconciler{Client: b.client, APIReader: b.client, Stores: opener, Metrics: b.metrics, Clock: b.clock, Random: requeue.SharedRandom{}, Recorder: b.events}
 	b.stores.init()
 	b.backups = &BackupReconciler{
@@ -220,6 +225,15 @@ func (b *bed) start() {
 	}
 	b.backups.init()
 	b.schedules = &ScheduleReconciler{Client: b.client, APIReader: b.client, SecretCachingClient: b.client, Metrics: b.metrics, Clock: b.clock, Recorder: b.events}
+}
+
+// proxy is asked for the proxy of each request: there is none.
+func (b *bed) proxy(request *http.Request) (*url.URL, error) {
+	if b.onRequest == nil {
+		return nil, nil //nolint:nilnil // It is the form of http.Transport.
+	}
+
+	return nil, b.onRequest(request)
 }
 
 // fakeVerifier finds by digest what there is, and by the other levels what a test says:

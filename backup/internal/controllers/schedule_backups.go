@@ -119,7 +119,7 @@ func (r *ScheduleReconciler) reconcileFormer(ctx context.Context, s *scheduleSco
 			continue
 		}
 		r.Recorder.Eventf(s.schedule, backup, corev1.EventTypeNormal, "BackupReplaced", "BackUp", "TalosEtcdBackup %s is given up for the next one", backup.Name)
-		if err := r.discard(ctx, backup); err != nil {
+		if err := r.discard(ctx, backup, backupv1.DeletionDelete); err != nil {
 			return false, err
 		}
 	}
@@ -179,7 +179,7 @@ func (r *ScheduleReconciler) prune(ctx context.Context, s *scheduleScope, cluste
 		i := slices.IndexFunc(cluster.backups, func(backup *backupv1.TalosEtcdBackup) bool { return backup.Name == verdict.Name })
 		backup := cluster.backups[i]
 		r.Recorder.Eventf(s.schedule, backup, corev1.EventTypeNormal, "BackupPruned", "Prune", "TalosEtcdBackup %s is deleted: %s", backup.Name, strings.Join(verdict.Reasons, ", "))
-		if err := r.discard(ctx, backup); err != nil {
+		if err := r.discard(ctx, backup, backupv1.DeletionDelete); err != nil {
 			return err
 		}
 		r.Metrics.Pruned()
@@ -192,7 +192,9 @@ func (r *ScheduleReconciler) prune(ctx context.Context, s *scheduleScope, cluste
 		if kept--; kept >= 0 {
 			continue
 		}
-		if err := r.discard(ctx, backup); err != nil {
+		// What attempts have left in the store is collected. There may be more that nobody
+		// knows of, as versions that somebody has hidden.
+		if err := r.discard(ctx, backup, backupv1.DeletionRetain); err != nil {
 			return err
 		}
 	}
@@ -245,9 +247,9 @@ func (s *scheduleScope) policy() retention.Policy {
 	return policy
 }
 
-// discard deletes a backup with its data, as it was seen.
-func (r *ScheduleReconciler) discard(ctx context.Context, backup *backupv1.TalosEtcdBackup) error {
-	if err := objects.Change(ctx, r.Client, backup, func(backup *backupv1.TalosEtcdBackup) { backup.Spec.DeletionPolicy = backupv1.DeletionDelete }); err != nil {
+// discard deletes a backup, with its data or without, as it was seen.
+func (r *ScheduleReconciler) discard(ctx context.Context, backup *backupv1.TalosEtcdBackup, policy backupv1.DeletionPolicy) error {
+	if err := objects.Change(ctx, r.Client, backup, func(backup *backupv1.TalosEtcdBackup) { backup.Spec.DeletionPolicy = policy }); err != nil {
 		return fmt.Errorf("writing TalosEtcdBackup %s: %w", backup.Name, err)
 	}
 	seen := client.Preconditions{UID: ptr.To(backup.UID), ResourceVersion: ptr.To(backup.ResourceVersion)}

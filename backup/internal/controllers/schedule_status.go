@@ -67,12 +67,12 @@ func (s *scheduleScope) readyFound() condition.Finding {
 	return condition.True(backupv1.ReadyReason, "")
 }
 
-// hasFailed reports whether the newest of the backups that have ended has failed. They are
-// sorted, the newest first.
+// hasFailed reports whether the newest of the backups that have ended has failed, or is
+// lost. They are sorted, the newest first.
 func hasFailed(backups []*backupv1.TalosEtcdBackup) bool {
 	for _, backup := range backups {
 		if outcome := backup.Annotations[backupv1.OutcomeAnnotation]; outcome != "" {
-			return outcome == outcomeFailed
+			return outcome == outcomeFailed || isLost(backup)
 		}
 	}
 
