@@ -41,27 +41,39 @@ func (r *ScheduleReconciler) reconcileCluster(ctx context.Context, s *scheduleSc
 	if err := r.reconcileVerification(ctx, s, cluster); err != nil {
 		return err
 	}
-	cluster.status.CompletedAt, cluster.status.VerifiedAt = cluster.newest()
+	cluster.status.CompletedAt, cluster.status.VerifiedAt = newest(cluster.complete(r.Clock.Now()))
 
 	return r.prune(ctx, s, cluster)
 }
 
 // newest says when the snapshot of the newest backup that is complete was taken, and not
 // known to be damaged, and when the newest one that is sound was verified; zero where there is
-// none.
-func (c *scheduledCluster) newest() (completed, verified metav1.Time) {
-	var sound metav1.Time
-	for _, backup := range c.backups {
-		taken := backup.Status.Snapshot.TakenAt
-		if isComplete(backup) && !conditions.IsFalse(backup, backupv1.VerifiedCondition) && taken.After(completed.Time) {
-			completed = taken
+// none. They are sorted, the newest first.
+func newest(complete []*backupv1.TalosEtcdBackup) (completed, verified metav1.Time) {
+	for _, backup := range complete {
+		if completed.IsZero() && !conditions.IsFalse(backup, backupv1.VerifiedCondition) {
+			completed = backup.Status.Snapshot.TakenAt
 		}
-		if isComplete(backup) && conditions.IsTrue(backup, backupv1.VerifiedCondition) && taken.After(sound.Time) {
-			sound, verified = taken, backup.Status.Verification.At
+		if conditions.IsTrue(backup, backupv1.VerifiedCondition) {
+			return completed, backup.Status.Verification.At
 		}
 	}
 
 	return completed, verified
+}
+
+// complete are the backups of which is known what the store has, that of the newest snapshot
+// first. One that is being deleted is none of them, nor one whose time is still to come: a
+// clock was ahead then, and it would be the newest until it is caught up with.
+func (c *scheduledCluster) complete(now time.Time) []*backupv1.TalosEtcdBackup {
+	found := slices.DeleteFunc(slices.Clone(c.backups), func(backup *backupv1.TalosEtcdBackup) bool {
+		return !isComplete(backup) || !backup.DeletionTimestamp.IsZero() || schedule.IsAhead(backup.Status.Snapshot.TakenAt.Time, now)
+	})
+	slices.SortStableFunc(found, func(a, b *backupv1.TalosEtcdBackup) int {
+		return b.Status.Snapshot.TakenAt.Compare(a.Status.Snapshot.TakenAt.Time)
+	})
+
+	return found
 }
 
 // reconcileDue begins the backup that is due now, if one is.
@@ -72,7 +84,7 @@ func (r *ScheduleReconciler) reconcileDue(ctx context.Context, s *scheduleScope,
 	spec := &s.schedule.Spec
 	jitter := schedule.Jitter(cluster.Namespace+"/"+cluster.Name, time.Duration(ptr.Deref(spec.JitterSeconds, backupv1.DefaultJitterSeconds))*time.Second)
 	deadline := time.Duration(ptr.Deref(spec.StartingDeadlineSeconds, 0)) * time.Second
-	due := s.parsed.Due(s.since(cluster), r.Clock.Now(), jitter, deadline)
+	due := s.parsed.Due(s.since(cluster, r.Clock.Now()), r.Clock.Now(), jitter, deadline)
 	s.again(due.Next)
 	cluster.status.Missed = nil
 	if due.Missed > 0 {
@@ -99,9 +111,14 @@ func canBeBackedUp(cluster *clusterv1.Cluster) bool {
 
 // since is the time of the schedule for which the last backup of a Cluster was begun, or
 // when there was none to begin before. Where the status was lost, the newest one is begun
-// once more, under the name that it has already.
-func (s *scheduleScope) since(cluster *scheduledCluster) time.Time {
-	return slices.MaxFunc([]time.Time{s.schedule.CreationTimestamp.Time, cluster.CreationTimestamp.Time, cluster.status.ScheduledAt.Time}, time.Time.Compare)
+// once more, under the name that it has already; so it is where a clock was ahead.
+func (s *scheduleScope) since(cluster *scheduledCluster, now time.Time) time.Time {
+	since := slices.MaxFunc([]time.Time{s.schedule.CreationTimestamp.Time, cluster.CreationTimestamp.Time}, time.Time.Compare)
+	if last := cluster.status.ScheduledAt.Time; last.After(since) && !schedule.IsAhead(last, now) {
+		since = last
+	}
+
+	return since
 }
 
 // reconcileFormer does what concurrencyPolicy says about backups that are not complete, and
@@ -172,7 +189,7 @@ func (r *ScheduleReconciler) prune(ctx context.Context, s *scheduleScope, cluste
 	if err != nil {
 		return err
 	}
-	for _, verdict := range retention.Judge(s.judged(cluster, restores), s.policy(), r.Clock.Now()) {
+	for _, verdict := range retention.Judge(s.judged(cluster.complete(r.Clock.Now()), restores), s.policy(), r.Clock.Now()) {
 		if verdict.Keep {
 			continue
 		}
@@ -204,12 +221,9 @@ func (r *ScheduleReconciler) prune(ctx context.Context, s *scheduleScope, cluste
 
 // judged are the backups of a Cluster that retention is about, with the restores that read
 // them. One whose status was lost is not among them until it was found again, and is kept.
-func (s *scheduleScope) judged(cluster *scheduledCluster, restores map[string]string) []retention.Backup {
+func (s *scheduleScope) judged(complete []*backupv1.TalosEtcdBackup, restores map[string]string) []retention.Backup {
 	var found []retention.Backup
-	for _, backup := range cluster.backups {
-		if !isComplete(backup) || !backup.DeletionTimestamp.IsZero() {
-			continue
-		}
+	for _, backup := range complete {
 		judged := retention.Backup{Name: backup.Name, Time: backup.Status.Snapshot.TakenAt.Time, Level: levelOf(backup)}
 		if restore := restores[backup.Name]; restore != "" {
 			judged.Used = "TalosEtcdRestore " + restore + " reads it"

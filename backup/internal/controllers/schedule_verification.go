@@ -20,7 +20,7 @@ func (r *ScheduleReconciler) reconcileVerification(ctx context.Context, s *sched
 	}
 	since := s.schedule.CreationTimestamp.Time
 	for _, backup := range cluster.backups {
-		if at := askedAt(backup); at.After(since) {
+		if at := askedAt(backup); at.After(since) && !schedule.IsAhead(at, r.Clock.Now()) {
 			since = at
 		}
 	}
@@ -30,25 +30,13 @@ func (r *ScheduleReconciler) reconcileVerification(ctx context.Context, s *sched
 	if due.At.IsZero() {
 		return nil
 	}
-	backup := cluster.newestComplete()
-	if backup == nil {
+	complete := cluster.complete(r.Clock.Now())
+	if len(complete) == 0 {
 		return nil
 	}
 	level := cmp.Or(s.schedule.Spec.Verification.Level, backupv1.VerificationSnapshot)
 
-	return annotate(ctx, r.Client, backup, map[string]string{backupv1.VerifyAnnotation: string(level) + "/" + due.At.UTC().Format(time.RFC3339)})
-}
-
-// newestComplete is the backup that holds the newest snapshot; nil when there is none.
-func (c *scheduledCluster) newestComplete() *backupv1.TalosEtcdBackup {
-	var newest *backupv1.TalosEtcdBackup
-	for _, backup := range c.backups {
-		if isComplete(backup) && backup.DeletionTimestamp.IsZero() && (newest == nil || backup.Status.Snapshot.TakenAt.After(newest.Status.Snapshot.TakenAt.Time)) {
-			newest = backup
-		}
-	}
-
-	return newest
+	return annotate(ctx, r.Client, complete[0], map[string]string{backupv1.VerifyAnnotation: string(level) + "/" + due.At.UTC().Format(time.RFC3339)})
 }
 
 // askedAt is the time for which a schedule has asked for a verification of a backup; zero

@@ -15,6 +15,13 @@ type Due struct {
 	Next time.Time
 }
 
+// leeway is by how much clocks differ at most that are right.
+const leeway = 24 * time.Hour
+
+// IsAhead reports whether a time that was recorded is so much later than now that the clock
+// was wrong then, or is now.
+func IsAhead(recorded, now time.Time) bool { return recorded.Sub(now) > leeway }
+
 // Due judges a schedule at a moment: since is the time of the last backup that was begun,
 // or that of the creation of the schedule. Every time is due jitter later than clocks show
 // it. Only the newest time is caught up with, and none that is older than the deadline; a

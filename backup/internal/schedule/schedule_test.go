@@ -179,3 +179,11 @@ func TestJitterIsStableAndSpread(t *testing.T) {
 	}
 	g.Expect(tenths).To(HaveLen(10))
 }
+
+func TestATimeThatIsAhead(t *testing.T) {
+	g, now := NewWithT(t), at(t, "2026-11-25T12:00:00Z")
+	for ago, want := range map[time.Duration]bool{time.Hour: false, 0: false, -24 * time.Hour: false, -24*time.Hour - 1: true, -10000 * time.Hour: true} {
+		g.Expect(IsAhead(now.Add(-ago), now)).To(Equal(want), ago.String())
+	}
+	g.Expect(IsAhead(time.Time{}, now)).To(BeFalse())
+}
