@@ -108,6 +108,9 @@ func (b Backups) Create(ctx context.Context, controlPlane *controlplanev1.TalosC
 			ClusterName: cluster.Name, StoreName: schedule.Spec.StoreName, Secrets: how.Secrets, DeletionPolicy: how.DeletionPolicy, TimeoutSeconds: timeout,
 		},
 	}
+	if value, ok := controlPlane.Labels[clusterv1.WatchLabel]; ok {
+		backup.Labels[clusterv1.WatchLabel] = value
+	}
 	if err := b.Client.Create(ctx, backup); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("creating TalosEtcdBackup %s: %w", name, err)
 	}

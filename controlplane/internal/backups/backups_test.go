@@ -152,6 +152,12 @@ func TestCreate(t *testing.T) {
 		})
 	}
 	g := NewWithT(t)
+	watched, found := controlPlane("", ""), &backupv1.TalosEtcdBackup{}
+	watched.Labels = map[string]string{clusterv1.WatchLabel: "ours"}
+	backups := newBackups(t, interceptor.Funcs{}, schedule())
+	g.Expect(backups.Create(t.Context(), watched, &clusterv1.Cluster{}, "before")).To(Succeed())
+	g.Expect(backups.Live.Get(t.Context(), client.ObjectKey{Namespace: namespace, Name: "before"}, found)).To(Succeed())
+	g.Expect(found.Labels).To(HaveKeyWithValue(clusterv1.WatchLabel, "ours"), "else nobody makes it")
 	err := newBackups(t, interceptor.Funcs{}).Create(t.Context(), controlPlane("", ""), &clusterv1.Cluster{}, "before")
 	g.Expect(err).To(MatchError(ContainSubstring("reading TalosEtcdBackupSchedule daily")))
 }
