@@ -23,8 +23,8 @@ import (
 )
 
 // TestManagersAreKilledWhileTheyBackUp kills the backup manager with SIGKILL at 30 seeded
-// moments: when so many bytes of a backup have gone to the store. All backups come to their
-// end, and no manifest is ever there without its data.
+// moments: when so many bytes of a backup have gone to the store. Then two of them work at once.
+// All backups come to their end, and no manifest is ever there without its data.
 func TestManagersAreKilledWhileTheyBackUp(t *testing.T) {
 	const name, kills, snapshotBytes = "backups-killed", 30, 20 << 20
 	g, ctx := NewWithT(t), t.Context()
@@ -75,6 +75,22 @@ func TestManagersAreKilledWhileTheyBackUp(t *testing.T) {
 		unfinished++
 	}
 	g.Expect(others+unfinished).To(BeNumerically("<=", 2*kills), "no attempt leaves more than its data and its secrets, which are collected later")
+
+	// Two at once, as when leader election fails.
+	const atOnce = 6
+	twin, err := world.Stack.Twin(ctx, "backup")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(twin.Start(ctx)).To(Succeed())
+	t.Cleanup(func() { g.Expect(twin.Stop(context.WithoutCancel(ctx))).To(Succeed()) })
+	for i := range atOnce {
+		backups = append(backups, create(kills+1+i))
+	}
+	for _, backup := range backups {
+		awaitCondition(t, backup, backupv1.BackupReadyCondition, metav1.ConditionTrue, backupv1.ReadyReason)
+	}
+	manifests, _ = expectDataOfManifests(ctx, g, vault)
+	g.Expect(manifests).To(Equal(kills+1+atOnce), "one of each")
+	g.Expect(twin.Check()).To(Succeed())
 	deleteClusters(t, name, name)
 	expectWiped(t, machines, hosts...)
 }

@@ -162,7 +162,8 @@ func (r *robbery) forgeBackups() {
 			g.Expect(r.user.Create(ctx, backup)).To(Succeed())
 			g.Eventually(func(g Gomega) {
 				g.Expect(r.user.Get(ctx, client.ObjectKeyFromObject(backup), backup)).To(Succeed())
-				g.Expect(told(backup, backupv1.BackupReadyCondition).Status).To(Equal(metav1.ConditionFalse))
+				found := told(backup, backupv1.CompletedCondition)
+				g.Expect(found.Reason).To(BeElementOf(backupv1.WaitingForClusterReason, backupv1.MissingReason), found.Message)
 			}).WithTimeout(timeout).Should(Succeed(), backup.Name)
 			g.Expect(backup.Status.Snapshot.SHA256).To(BeEmpty(), "it has not found the victim's")
 		}
