@@ -42,12 +42,13 @@ func (s *Store) GetSmall(ctx context.Context, key, versionID string, limit int64
 		return nil, Object{}, err
 	}
 	defer func() { _ = body.Close() }()
-	if found.Bytes > limit {
-		return nil, Object{}, fmt.Errorf("reading %s: it has %d bytes, more than %d", key, found.Bytes, limit)
-	}
-	data, err := io.ReadAll(body)
+	// A server need not say how long an object is.
+	data, err := io.ReadAll(io.LimitReader(body, limit+1))
 	if err != nil {
 		return nil, Object{}, err
+	}
+	if int64(len(data)) > limit {
+		return nil, Object{}, fmt.Errorf("reading %s: it has more than %d bytes", key, limit)
 	}
 
 	return data, found, nil
@@ -75,12 +76,16 @@ func (r *reading) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// List returns all versions of all objects whose keys begin so. It ends with the first
-// error.
+// List returns all versions of all objects whose keys begin so, and those of one key one after
+// the other, the newest first. It ends with the first error, and with one where the server does
+// not come to an end.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
 		var last Object
-		for found := range s.core.ListObjectsIter(ctx, s.bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true, WithVersions: true}) {
+		for found := range s.core.ListObjectsIter(listing(ctx), s.bucket, minio.ListObjectsOptions{Prefix: prefix, Recursive: true, WithVersions: true, MaxKeys: pageSize}) {
+			if found.Err == nil && (len(found.Key) > maxName || len(found.VersionID) > maxName) {
+				found.Err = errName
+			}
 			if found.Err != nil {
 				yield(Object{}, judge("listing "+prefix, found.Err))
 				return
@@ -144,15 +149,24 @@ type Unfinished struct {
 	Begun   time.Time
 }
 
-// Unfinished returns the uploads to keys that begin so.
+// Unfinished returns the uploads to keys that begin so. If it cannot list all of them, it
+// returns the first ones beside the error: they can be given up, and some servers fail at the
+// second page.
 func (s *Store) Unfinished(ctx context.Context, prefix string) ([]Unfinished, error) {
+	ctx, doing := listing(ctx), "listing unfinished uploads of "+prefix
 	var all []Unfinished
 	for marker, idMarker := "", ""; ; {
-		page, err := s.core.ListMultipartUploads(ctx, s.bucket, prefix, marker, idMarker, "", 0)
+		page, err := s.core.ListMultipartUploads(ctx, s.bucket, prefix, marker, idMarker, "", pageSize)
 		if err != nil {
-			return nil, judge("listing unfinished uploads of "+prefix, err)
+			return all, judge(doing, err)
 		}
 		for _, upload := range page.Uploads {
+			if len(upload.Key) > maxName || len(upload.UploadID) > maxName {
+				return all, judge(doing, errName)
+			}
+			if len(all) == maxUnfinished {
+				return all, judge(doing, fmt.Errorf("there are more than %d", maxUnfinished))
+			}
 			all = append(all, Unfinished{Key: upload.Key, ID: upload.UploadID, Begun: upload.Initiated})
 		}
 		if !page.IsTruncated {

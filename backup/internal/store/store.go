@@ -138,7 +138,7 @@ func (c *Config) transport() (http.RoundTripper, error) {
 		transport = c.Wrap(transport)
 	}
 
-	return stays{transport}, nil
+	return bounded{stays{transport}}, nil
 }
 
 // stays does not follow a server that sends requests elsewhere: they are signed, and
@@ -177,7 +177,7 @@ type Facts struct {
 // Check finds out whether the bucket can be read, and, where it is to be written to,
 // whether an upload to a key may begin there. It leaves nothing behind.
 func (s *Store) Check(ctx context.Context, key string, write bool) (Facts, error) {
-	for object := range s.core.ListObjectsIter(ctx, s.bucket, minio.ListObjectsOptions{Prefix: key, MaxKeys: 1}) {
+	for object := range s.core.ListObjectsIter(listing(ctx), s.bucket, minio.ListObjectsOptions{Prefix: key, MaxKeys: 1}) {
 		if object.Err != nil {
 			return Facts{}, judge("listing the bucket", object.Err)
 		}
