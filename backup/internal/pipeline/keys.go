@@ -76,9 +76,9 @@ func Seal(secret []byte, recipients ...age.Recipient) ([]byte, error) {
 
 // Open is the reverse of Seal, and fails as Decode does.
 func Open(sealed []byte, identities ...age.Identity) ([]byte, error) {
-	secret, err := age.Decrypt(bytes.NewReader(sealed), identities...)
-	if _, isOther := errors.AsType[*age.NoIdentityMatchError](err); isOther {
-		return nil, ErrIdentity
+	secret, err := decrypt(bytes.NewReader(sealed), identities)
+	if errors.Is(err, ErrIdentity) {
+		return nil, err
 	} else if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrStored, err)
 	}
@@ -91,4 +91,48 @@ func Open(sealed []byte, identities ...age.Identity) ([]byte, error) {
 	}
 
 	return read, nil
+}
+
+// maxHeader is how long the beginning of a file of age may be, which names its recipients and
+// is read as a whole. The longest of ours, for 16 recipients that are post-quantum, has 30 KiB.
+const maxHeader = 64 << 10
+
+// errHeader does not repeat what was found: it may be as long as that.
+var errHeader = fmt.Errorf("it does not begin as a file of age does, with a header of up to %d bytes", maxHeader)
+
+// decrypt reads the header of a file of age, and returns a stream of what is encrypted. It
+// fails with ErrIdentity where none of the identities can read it.
+func decrypt(stored io.Reader, identities []age.Identity) (io.Reader, error) {
+	from := &header{Reader: stored, left: maxHeader}
+	plain, err := age.Decrypt(from, identities...)
+	if _, isOther := errors.AsType[*age.NoIdentityMatchError](err); isOther {
+		return nil, ErrIdentity
+	} else if err != nil {
+		return nil, errHeader
+	}
+	from.isRead = true
+
+	return plain, nil
+}
+
+// header ends the stream that it is in if it is too long.
+type header struct {
+	io.Reader
+
+	left   int
+	isRead bool
+}
+
+// Read implements io.Reader.
+func (h *header) Read(into []byte) (int, error) {
+	if h.isRead {
+		return h.Reader.Read(into)
+	}
+	if h.left == 0 {
+		return 0, errHeader
+	}
+	read, err := h.Reader.Read(into[:min(len(into), h.left)])
+	h.left -= read
+
+	return read, err
 }

@@ -72,7 +72,8 @@ func Encode(snapshot io.Reader, stored io.Writer, recipients ...age.Recipient) (
 // identities can read it; no identity at all means that it is not encrypted. What it has
 // written when it fails, never more than the snapshot has bytes, is to be thrown away.
 func Decode(stored io.Reader, snapshot io.Writer, want Sums, identities ...age.Identity) error {
-	from, into, read := &source{Reader: stored}, newSink(snapshot), newSink(io.Discard)
+	// One byte more than there is tells that there is more: that need not have an end.
+	from, into, read := &source{Reader: io.LimitReader(stored, want.StoredBytes+1)}, newSink(snapshot), newSink(io.Discard)
 	err := decode(io.TeeReader(from, read), into, want.PlainBytes, identities)
 	switch {
 	case from.err != nil:
@@ -96,10 +97,7 @@ func decode(stored io.Reader, snapshot io.Writer, size int64, identities []age.I
 	decrypted := stored
 	if len(identities) > 0 {
 		var err error
-		var other *age.NoIdentityMatchError
-		if decrypted, err = age.Decrypt(stored, identities...); errors.As(err, &other) {
-			return ErrIdentity
-		} else if err != nil {
+		if decrypted, err = decrypt(stored, identities); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"testing/iotest"
 
@@ -136,6 +137,44 @@ func TestABombIsNotUnpacked(t *testing.T) {
 	written := newSink(io.Discard)
 	g.Expect(Decode(bytes.NewReader(stored), written, known)).To(MatchError(ErrStored))
 	g.Expect(written.bytes).To(BeNumerically("<=", 1000))
+}
+
+// TestHeadersWithoutAnEndAreNotReadToIt: of one line, and of many.
+func TestHeadersWithoutAnEndAreNotReadToIt(t *testing.T) {
+	key := identity(t)
+	for name, line := range map[string]string{"a line": "a", "many recipients": "-> X25519 a\naaaa\n"} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			long := strings.NewReader("age-encryption.org/v1\n-> X25519 a\naaaa\n-> " + strings.Repeat(line, 8<<20/len(line)))
+			all := long.Len()
+			err := Decode(long, io.Discard, Sums{PlainBytes: 1 << 30, StoredBytes: 1 << 30}, key)
+			g.Expect(err).To(MatchError(ErrStored))
+			g.Expect(len(err.Error())).To(BeNumerically("<", 500))
+			g.Expect(all - long.Len()).To(BeNumerically("<=", maxHeader))
+		})
+	}
+	t.Run("but as many recipients as a store has", func(t *testing.T) {
+		g := NewWithT(t)
+		var recipients []age.Recipient
+		for range 16 {
+			hybrid, err := age.GenerateHybridIdentity()
+			g.Expect(err).NotTo(HaveOccurred())
+			recipients = append(recipients, hybrid.Recipient())
+			if len(recipients) == 16 {
+				stored, known := encode(t, snapshot(1000, 6), recipients...)
+				g.Expect(Decode(bytes.NewReader(stored), io.Discard, known, hybrid)).To(Succeed())
+			}
+		}
+	})
+}
+
+// TestNoMoreIsReadThanWasStored: what follows need not have an end, as with frames of nothing.
+func TestNoMoreIsReadThanWasStored(t *testing.T) {
+	g := NewWithT(t)
+	stored, known := encode(t, snapshot(1000, 7))
+	more := bytes.NewReader(bytes.Repeat([]byte{0x28, 0xB5, 0x2F, 0xFD, 0x20, 0, 1, 0, 0}, 1<<20/9+1))
+	g.Expect(Decode(io.MultiReader(bytes.NewReader(stored), more), io.Discard, known)).To(MatchError(ErrStored))
+	g.Expect(more.Len()).To(BeNumerically(">", 1<<20-known.StoredBytes))
 }
 
 func TestErrorsOfStreamsAreTheirOwn(t *testing.T) {
