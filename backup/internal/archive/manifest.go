@@ -21,8 +21,12 @@ const (
 	CodecZstdAge = "zstd+age"
 )
 
-// maxManifest is the most that is read as a manifest.
-const maxManifest = 1 << 20
+const (
+	// maxManifest is the most that is read as a manifest.
+	maxManifest = 1 << 20
+	// maxBytes is the most that a file of a backup has: a hundred times what etcd is meant for.
+	maxBytes = 1 << 40
+)
 
 // Manifest says what a backup is. It holds nothing secret, and is readable without keys.
 type Manifest struct {
@@ -95,6 +99,9 @@ func readManifest(data []byte, at place) (*Manifest, error) {
 	if !manifest.Data.belongs(dataFile) || manifest.Secrets != nil && !manifest.Secrets.belongs(secretsFile) {
 		return nil, fmt.Errorf("%w: it names files elsewhere", ErrManifest)
 	}
+	if !manifest.Data.hasSize() || manifest.Secrets != nil && !manifest.Secrets.hasSize() {
+		return nil, fmt.Errorf("%w: it names sizes that no backup has", ErrManifest)
+	}
 
 	return manifest, nil
 }
@@ -102,4 +109,9 @@ func readManifest(data []byte, at place) (*Manifest, error) {
 // belongs reports whether a file is one in the folder of its backup.
 func (f *File) belongs(kind string) bool {
 	return strings.HasPrefix(f.Name, kind) && !strings.Contains(f.Name, "/")
+}
+
+// hasSize reports whether a file has sizes that can be, and be calculated with.
+func (f *File) hasSize() bool {
+	return f.StoredBytes >= 0 && f.StoredBytes <= maxBytes && f.PlainBytes >= 0 && f.PlainBytes <= maxBytes
 }
