@@ -49,15 +49,15 @@ func All(ctx context.Context, in Store, prefix, namespace string) iter.Seq2[Foun
 			yield(Found{}, err)
 			return
 		}
-		seen := map[string]bool{}
+		var last string
 		for object, err := range in.List(ctx, folder) {
 			if err != nil {
 				yield(Found{}, err)
 				return
 			}
 			// The newest version of a key comes first.
-			first := !seen[object.Key]
-			seen[object.Key] = true
+			first := object.Key != last
+			last = object.Key
 			at, ok := parse(prefix, object.Key)
 			if !ok || at.file != manifestFile || !first || object.Deleted {
 				continue
@@ -98,12 +98,19 @@ func (f files) isBackup() bool {
 
 func isManifest(file store.Object) bool { return path.Base(file.Key) == manifestFile }
 
+// maxFiles is how many files a cluster may have, in all their versions: those of hourly backups
+// for two years, which take some 50 MiB when they are listed.
+const maxFiles = 100_000
+
 // list returns what is below a folder, by the names of backups.
 func (a *Archive) list(ctx context.Context, folder string) (map[string]files, error) {
-	found := map[string]files{}
+	found, count := map[string]files{}, 0
 	for object, err := range a.store.List(ctx, folder) {
 		if err != nil {
 			return nil, err
+		}
+		if count++; count > maxFiles {
+			return nil, fmt.Errorf("listing %s: there are more than %d files", folder, maxFiles)
 		}
 		if at, ok := parse(a.prefix, object.Key); ok && at.cluster == a.cluster {
 			found[at.backup] = append(found[at.backup], object)

@@ -1,7 +1,9 @@
 package archive
 
 import (
+	"context"
 	"fmt"
+	"iter"
 	"testing"
 	"time"
 
@@ -93,4 +95,22 @@ func TestALockedBackupStaysWhole(t *testing.T) {
 	g.Expect(err).To(MatchError(pipeline.ErrTrailer))
 	collectAll(t, archive)
 	g.Expect(archive.Names(t.Context())).To(Equal([]string{"a"}))
+}
+
+// endless lists objects without an end, at any key.
+type endless struct{ Store }
+
+func (endless) List(_ context.Context, prefix string) iter.Seq2[store.Object, error] {
+	return func(yield func(store.Object, error) bool) {
+		for yield(store.Object{Key: prefix + "data-x"}, nil) {
+		}
+	}
+}
+
+// TestAListWithoutAnEnd is not kept in memory.
+func TestAListWithoutAnEnd(t *testing.T) {
+	g := NewWithT(t)
+	archive, err := Of(someCluster, endless{}, "")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(archive.Delete(t.Context(), "a")).To(MatchError(ContainSubstring("more than 100000 files")))
 }
