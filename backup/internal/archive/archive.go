@@ -235,13 +235,9 @@ func (a *Archive) Restore(ctx context.Context, manifest *Manifest, snapshot io.W
 	} else if len(identities) == 0 {
 		return pipeline.ErrIdentity
 	}
-	key, err := a.key(manifest.Name, manifest.Data.Name)
+	stored, err := a.open(ctx, manifest, &manifest.Data)
 	if err != nil {
 		return err
-	}
-	stored, _, err := a.store.Get(ctx, key, manifest.Data.VersionID)
-	if err != nil {
-		return gone(err, &manifest.Data)
 	}
 	defer func() { _ = stored.Close() }()
 
@@ -264,13 +260,14 @@ func (a *Archive) Secrets(ctx context.Context, manifest *Manifest, identities ..
 	if manifest.Secrets == nil {
 		return nil, fmt.Errorf("backup %s has no secrets", manifest.Name)
 	}
-	key, err := a.key(manifest.Name, manifest.Secrets.Name)
+	stored, err := a.open(ctx, manifest, manifest.Secrets)
 	if err != nil {
 		return nil, err
 	}
-	sealed, _, err := a.store.GetSmall(ctx, key, manifest.Secrets.VersionID, maxManifest)
+	sealed, err := io.ReadAll(io.LimitReader(stored, maxSecrets))
+	_ = stored.Close()
 	if err != nil {
-		return nil, gone(err, manifest.Secrets)
+		return nil, err
 	}
 	if pipeline.SHA256(sealed) != manifest.Secrets.StoredSHA256 {
 		return nil, pipeline.ErrStored
@@ -300,15 +297,12 @@ func (a *Archive) CheckSecrets(ctx context.Context, manifest *Manifest) error {
 }
 
 func (a *Archive) checkFile(ctx context.Context, manifest *Manifest, file *File) error {
-	key, err := a.key(manifest.Name, file.Name)
+	stored, err := a.open(ctx, manifest, file)
 	if err != nil {
 		return err
 	}
-	stored, _, err := a.store.Get(ctx, key, file.VersionID)
-	if err != nil {
-		return gone(err, file)
-	}
-	sum, size, err := pipeline.Sum(stored)
+	// One byte more than there is tells that there is more: that need not have an end.
+	sum, size, err := pipeline.Sum(io.LimitReader(stored, file.StoredBytes+1))
 	_ = stored.Close()
 	if err != nil {
 		return err
@@ -320,13 +314,24 @@ func (a *Archive) checkFile(ctx context.Context, manifest *Manifest, file *File)
 	return nil
 }
 
-// gone says that a file which a manifest names is not there: that does not pass.
-func gone(err error, file *File) error {
+// open begins to read a file that a manifest names. If it is not there, that does not pass. A
+// copy of a bucket has other versions than the manifest says, so that the newest one is read
+// then: whichever it is, its digest decides.
+func (a *Archive) open(ctx context.Context, manifest *Manifest, file *File) (io.ReadCloser, error) {
+	key, err := a.key(manifest.Name, file.Name)
+	if err != nil {
+		return nil, err
+	}
+	stored, _, err := a.store.Get(ctx, key, file.VersionID)
+	// Some servers say that a version is not there, and others that it is not one of theirs.
+	if reason := store.ReasonOf(err); reason == store.NotFound || reason == store.Rejected {
+		stored, _, err = a.store.Get(ctx, key, "")
+	}
 	if store.ReasonOf(err) == store.NotFound {
-		return fmt.Errorf("%w: %s is gone", pipeline.ErrStored, file.Name)
+		return nil, fmt.Errorf("%w: %s is gone", pipeline.ErrStored, file.Name)
 	}
 
-	return err
+	return stored, err
 }
 
 // Verified stores what a verification has found.

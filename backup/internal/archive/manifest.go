@@ -22,8 +22,9 @@ const (
 )
 
 const (
-	// maxManifest is the most that is read as a manifest.
+	// maxManifest and maxSecrets are the most that is read as a manifest and as secrets.
 	maxManifest = 1 << 20
+	maxSecrets  = 1 << 20
 	// maxBytes is the most that a file of a backup has: a hundred times what etcd is meant for.
 	maxBytes = 1 << 40
 )

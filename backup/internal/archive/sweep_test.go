@@ -3,6 +3,7 @@ package archive
 import (
 	"context"
 	"fmt"
+	"io"
 	"iter"
 	"testing"
 	"time"
@@ -97,8 +98,21 @@ func TestALockedBackupStaysWhole(t *testing.T) {
 	g.Expect(archive.Names(t.Context())).To(Equal([]string{"a"}))
 }
 
-// endless lists objects without an end, at any key.
+// endless lists objects without an end, and these have none.
 type endless struct{ Store }
+
+// Get gives zeroes.
+func (endless) Get(_ context.Context, key, _ string) (io.ReadCloser, store.Object, error) {
+	return io.NopCloser(zeroes{}), store.Object{Key: key}, nil
+}
+
+type zeroes struct{}
+
+func (zeroes) Read(into []byte) (int, error) {
+	clear(into)
+
+	return len(into), nil
+}
 
 func (endless) List(_ context.Context, prefix string) iter.Seq2[store.Object, error] {
 	return func(yield func(store.Object, error) bool) {
@@ -107,10 +121,11 @@ func (endless) List(_ context.Context, prefix string) iter.Seq2[store.Object, er
 	}
 }
 
-// TestAListWithoutAnEnd is not kept in memory.
-func TestAListWithoutAnEnd(t *testing.T) {
+// TestNothingWithoutAnEndIsReadToIt: neither a list, which is kept in memory, nor a file.
+func TestNothingWithoutAnEndIsReadToIt(t *testing.T) {
 	g := NewWithT(t)
 	archive, err := Of(someCluster, endless{}, "")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(archive.Delete(t.Context(), "a")).To(MatchError(ContainSubstring("more than 100000 files")))
+	g.Expect(archive.Check(t.Context(), &Manifest{Name: "a", Data: File{Name: "data-x", StoredBytes: 1000}})).To(MatchError(pipeline.ErrStored))
 }
