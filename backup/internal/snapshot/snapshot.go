@@ -15,6 +15,7 @@ import (
 
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
+	"github.com/capi-talos/capi-talos/backup/internal/idle"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/capimachine"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
@@ -171,7 +172,7 @@ func (t *Taker) begin(ctx context.Context, from member, backup talosclient.Crede
 		cancel()
 		return nil, fmt.Errorf("connecting to %s: %w", from.address, err)
 	}
-	made := &stream{cancel: cancel, node: node, patience: cmp.Or(t.Patience, defaultPatience)}
+	made := &stream{cancel: cancel, node: node}
 	defer func() {
 		if err != nil {
 			_ = made.Close()
@@ -187,7 +188,7 @@ func (t *Taker) begin(ctx context.Context, from member, backup talosclient.Crede
 	if made.snapshot, err = node.EtcdSnapshot(ctx); err != nil {
 		return nil, err
 	}
-	made.ahead = bufio.NewReaderSize(made.limited(), buffer)
+	made.ahead = bufio.NewReaderSize(idle.Reader(made.snapshot, cmp.Or(t.Patience, defaultPatience), cancel, errSilent), buffer)
 	if _, err := made.ahead.Peek(1); err != nil && !errors.Is(err, io.EOF) {
 		return nil, err
 	}
@@ -203,7 +204,6 @@ type stream struct {
 	cancel   context.CancelFunc
 	node     io.Closer
 	snapshot io.ReadCloser
-	patience time.Duration
 	ahead    *bufio.Reader
 }
 
@@ -212,25 +212,6 @@ var errSilent = errors.New("the node has sent nothing of the snapshot for too lo
 
 // Read implements io.Reader.
 func (s *stream) Read(into []byte) (int, error) { return s.ahead.Read(into) } //nolint:wrapcheck // io.EOF must stay as it is.
-
-// limited reads from the node, and gives up when that takes too long. While nobody reads,
-// as with a slow store, it waits.
-func (s *stream) limited() io.Reader {
-	return reader(func(into []byte) (int, error) {
-		timer := time.AfterFunc(s.patience, s.cancel)
-		read, err := s.snapshot.Read(into)
-		if isLate := !timer.Stop(); isLate && err != nil && !errors.Is(err, io.EOF) {
-			err = fmt.Errorf("%w: %w", errSilent, err)
-		}
-
-		return read, err //nolint:wrapcheck // io.EOF must stay as it is.
-	})
-}
-
-type reader func([]byte) (int, error)
-
-// Read implements io.Reader.
-func (r reader) Read(into []byte) (int, error) { return r(into) }
 
 // Close implements io.Closer.
 func (s *stream) Close() error {

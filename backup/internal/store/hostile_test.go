@@ -17,16 +17,20 @@ import (
 )
 
 // hostile is the store of a server that answers as it likes.
-func hostile(t *testing.T, answers http.HandlerFunc) *Store {
+func hostile(t *testing.T, answers http.HandlerFunc, changes ...func(*Config)) *Store {
 	t.Helper()
 	server := httptest.NewTLSServer(answers)
 	t.Cleanup(server.Close)
-
-	return open(t, Config{
+	config := Config{
 		Endpoint: server.URL, Bucket: "bucket", PathStyle: true, Guard: egress.Guard{AllowLocal: true}, Attempts: 1,
 		CA:          pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}),
 		Credentials: credentials.Value{AccessKeyID: "key", SecretAccessKey: "secret"},
-	})
+	}
+	for _, change := range changes {
+		change(&config)
+	}
+
+	return open(t, config)
 }
 
 // flood is an answer without a length, and how many mebibytes of its end were not taken.

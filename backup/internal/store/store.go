@@ -25,6 +25,9 @@ const (
 	// answer may take.
 	handshakeTimeout = 10 * time.Second
 	responseTimeout  = time.Minute
+	// defaultPatience is for how long a server may neither take nor send anything: longer than
+	// most networks take to come back. What waits for it may have the only turn at scratch space.
+	defaultPatience = 2 * time.Minute
 	// defaultAttempts is how often a request is made that fails in a way that may pass.
 	defaultAttempts = 4
 	// defaultRegion is what servers of a single region call it.
@@ -53,6 +56,9 @@ type Config struct {
 
 	// Attempts is how often a request is made that fails in a way that may pass; 0 means 4.
 	Attempts int
+	// Patience is for how long the server may neither take nor send anything; 0 means two
+	// minutes.
+	Patience time.Duration
 	// Wrap comes between the store and its server; nil means nothing.
 	Wrap func(http.RoundTripper) http.RoundTripper
 }
@@ -138,7 +144,7 @@ func (c *Config) transport() (http.RoundTripper, error) {
 		transport = c.Wrap(transport)
 	}
 
-	return bounded{stays{transport}}, nil
+	return bounded{lively{stays{transport}, cmp.Or(c.Patience, defaultPatience)}}, nil
 }
 
 // stays does not follow a server that sends requests elsewhere: they are signed, and

@@ -48,6 +48,9 @@ type Opener struct {
 	// Attempts is how often a request is made that fails in a way that may pass; 0 is the
 	// default of the store.
 	Attempts int
+	// Patience is for how long a server may neither take nor send anything; 0 is the default of
+	// the store.
+	Patience time.Duration
 }
 
 // Opened is a store that was opened.
@@ -70,7 +73,7 @@ func (o *Opener) Open(ctx context.Context, of *backupv1.TalosBackupStore) (*Open
 	opened := &Opened{Prefix: s3.Prefix, Keys: of.Spec.Recipients}
 	config := store.Config{
 		Endpoint: s3.Endpoint, Bucket: s3.Bucket, Region: s3.Region, PathStyle: s3.Addressing != backupv1.AddressingVirtualHost,
-		Guard: o.Guard, Attempts: o.Attempts,
+		Guard: o.Guard, Attempts: o.Attempts, Patience: o.Patience,
 	}
 	secrets := &secretReader{opener: o, store: of, opened: opened}
 	var err error
