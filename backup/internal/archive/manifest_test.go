@@ -1,12 +1,17 @@
 package archive
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"math"
+	"os"
+	"path/filepath"
 	"testing"
 
 	. "github.com/onsi/gomega"
+
+	"github.com/capi-talos/capi-talos/backup/internal/pipeline"
 )
 
 // TestSizesThatNoBackupHas: who calculates with them is not to get other ones.
@@ -34,5 +39,24 @@ func TestSizesThatNoBackupHas(t *testing.T) {
 				g.Expect(read()).To(MatchError(ErrManifest))
 			})
 		}
+	}
+}
+
+// TestNoMoreIsUnpackedThanAManifestSays: scratch space was taken for as much.
+func TestNoMoreIsUnpackedThanAManifestSays(t *testing.T) {
+	g, key := NewWithT(t), identity(t)
+	archive := archiveOf(t, someCluster, bucket(t, false))
+	zeroes := make([]byte, 50<<20)
+	sum := sha256.Sum256(zeroes)
+	written, err := archive.Write(t.Context(), draft("a", "1"), "x", contents(append(zeroes, sum[:]...), key.Recipient()))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(written.Data.StoredBytes).To(BeNumerically("<", 1<<20), "it is a bomb")
+	for _, claimed := range []int64{0, 1, 1000, 1 << 20} {
+		claims, file := *written, filepath.Join(t.TempDir(), "snapshot.db")
+		claims.Data.PlainBytes = claimed
+		g.Expect(archive.Unpack(t.Context(), &claims, file, key)).To(MatchError(pipeline.ErrStored))
+		found, err := os.Stat(file)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(found.Size()).To(BeNumerically("<=", claimed))
 	}
 }

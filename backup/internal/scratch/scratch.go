@@ -15,12 +15,16 @@ import (
 // ErrShort says that there is too little room.
 var ErrShort = errors.New("too little scratch space")
 
+// reserve is which part of a filesystem is left free, as one in so many: most often it is that of
+// the node, and the kubelet evicts Pods of others when less than a tenth of it is.
+const reserve = 10
+
 // Space is a folder that nobody else writes to.
 type Space struct {
 	folder string
 	turn   *semaphore.Weighted
-	// free returns how many bytes may be written to a folder.
-	free func(folder string) (uint64, error)
+	// room returns how many bytes may be written to a folder, and how many its filesystem has.
+	room func(folder string) (free, size uint64, err error)
 }
 
 // New returns a space in a folder, and removes what a former process has left there.
@@ -38,20 +42,23 @@ func New(folder string) (*Space, error) {
 		}
 	}
 
-	return &Space{folder: folder, turn: semaphore.NewWeighted(1), free: free}, nil
+	return &Space{folder: folder, turn: semaphore.NewWeighted(1), room: room}, nil
 }
 
-func free(folder string) (uint64, error) {
+func room(folder string) (free, size uint64, err error) {
 	var found unix.Statfs_t
 	if err := unix.Statfs(folder, &found); err != nil {
-		return 0, fmt.Errorf("asking for the room in %s: %w", folder, err)
+		return 0, 0, fmt.Errorf("asking for the room in %s: %w", folder, err)
 	}
 
-	return found.Bavail * uint64(found.Bsize), nil //nolint:gosec // G115: no block has a negative size.
+	block := uint64(found.Bsize) //nolint:gosec // G115: no block has a negative size.
+
+	return found.Bavail * block, found.Blocks * block, nil
 }
 
 // Take waits for its turn, and returns an empty folder with room for so many bytes, and what
-// removes it. It fails with ErrShort where there is too little.
+// removes it. It fails with ErrShort where there is too little: the size may be what somebody
+// claims, and a part of the filesystem is kept for others.
 func (s *Space) Take(ctx context.Context, bytes int64) (folder string, leave func(), err error) {
 	if err := s.turn.Acquire(ctx, 1); err != nil {
 		return "", nil, fmt.Errorf("waiting for scratch space: %w", err)
@@ -61,12 +68,12 @@ func (s *Space) Take(ctx context.Context, bytes int64) (folder string, leave fun
 			s.turn.Release(1)
 		}
 	}()
-	has, err := s.free(s.folder)
+	free, size, err := s.room(s.folder)
 	if err != nil {
 		return "", nil, err
 	}
-	if bytes < 0 || has < uint64(bytes) {
-		return "", nil, fmt.Errorf("%w: %d bytes are needed, and %s has %d", ErrShort, bytes, s.folder, has)
+	if kept := size / reserve; bytes < 0 || free < kept || free-kept < uint64(bytes) {
+		return "", nil, fmt.Errorf("%w: %d bytes are needed, and of the %d that are free in %s %d are kept for the node", ErrShort, bytes, free, s.folder, kept)
 	}
 	folder, err = os.MkdirTemp(s.folder, "backup-")
 	if err != nil {

@@ -17,12 +17,18 @@ func TestScratch(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(os.ReadDir(filepath.Join(root, "space"))).To(BeEmpty(), "what a former process has left goes")
 
-	space.free = func(string) (uint64, error) { return 100, nil }
+	// A tenth of the filesystem is kept for others.
+	space.room = func(string) (uint64, uint64, error) { return 300, 2000, nil }
 	_, _, err = space.Take(t.Context(), 101)
 	g.Expect(err).To(MatchError(ErrShort))
+	g.Expect(err).To(MatchError(ContainSubstring("101 bytes are needed, and of the 300 that are free in " + space.folder + " 200 are kept for the node")))
 	_, _, err = space.Take(t.Context(), -1)
 	g.Expect(err).To(MatchError(ErrShort))
 
+	space.room = func(string) (uint64, uint64, error) { return 199, 2000, nil }
+	_, _, err = space.Take(t.Context(), 0)
+	g.Expect(err).To(MatchError(ErrShort), "and it is not touched where there is less already")
+	space.room = func(string) (uint64, uint64, error) { return 300, 2000, nil }
 	folder, leave, err := space.Take(t.Context(), 100)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(os.WriteFile(filepath.Join(folder, "snapshot.db"), nil, 0o600)).To(Succeed())
@@ -34,10 +40,10 @@ func TestScratch(t *testing.T) {
 	g.Expect(folder).NotTo(BeADirectory())
 
 	broken := errors.New("no such device")
-	space.free = func(string) (uint64, error) { return 0, broken }
+	space.room = func(string) (uint64, uint64, error) { return 0, 0, broken }
 	_, _, err = space.Take(t.Context(), 1)
 	g.Expect(err).To(MatchError(broken))
-	space.free = free
+	space.room = room
 	_, leave, err = space.Take(t.Context(), 1)
 	g.Expect(err).NotTo(HaveOccurred(), "who got none leaves his turn")
 	leave()
