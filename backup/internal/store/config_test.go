@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"net/http"
 	"net/url"
 	"testing"
@@ -97,5 +98,59 @@ func TestTheBucketIsInTheName(t *testing.T) {
 		g := NewWithT(t)
 		g.Expect(ReasonOf(err)).To(Equal(Denied))
 		g.Expect(asked.String()).To(HavePrefix(want))
+	}
+}
+
+// TestACheckLeavesNoUpload: neither of its own, where its caller goes in the middle, nor one of
+// a manager that died in the middle. Those of others stay, and what another manager begins now.
+func TestACheckLeavesNoUpload(t *testing.T) {
+	g := NewWithT(t)
+	config := bucketOf(t, plain)
+	ctx, cancel := context.WithCancel(t.Context())
+	interrupted := meddler(func(server http.RoundTripper, request *http.Request) (*http.Response, error) {
+		if begins(request) {
+			defer cancel()
+			return server.RoundTrip(request.WithContext(t.Context()))
+		}
+		return nil, nil
+	}).with(t, config)
+	g.Expect(interrupted.Check(ctx, "probe", true)).Error().NotTo(HaveOccurred())
+	g.Expect(ctx.Err()).To(HaveOccurred())
+	nothingUnfinished(t, interrupted)
+
+	store := open(t, config)
+	for _, key := range []string{"probe", "probe/below", "probe-2", "prob"} {
+		_, err := store.core.NewMultipartUpload(t.Context(), store.bucket, key, store.options(nil))
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	g.Expect(store.Check(t.Context(), "probe", true)).Error().NotTo(HaveOccurred())
+	g.Expect(store.Unfinished(t.Context(), "")).To(HaveLen(4), "another manager may be about to give it up")
+	later, err := Open(config, func() time.Time { return time.Now().Add(2 * time.Hour) })
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(later.Check(t.Context(), "probe", false)).Error().NotTo(HaveOccurred())
+	g.Expect(later.Unfinished(t.Context(), "")).To(HaveLen(4), "who may only read deletes nothing")
+	g.Expect(later.Check(t.Context(), "probe", true)).Error().NotTo(HaveOccurred())
+	left, err := later.Unfinished(t.Context(), "")
+	g.Expect(err).NotTo(HaveOccurred())
+	var keys []string
+	for _, upload := range left {
+		keys = append(keys, upload.Key)
+	}
+	g.Expect(keys).To(ConsistOf("probe/below", "probe-2", "prob"))
+}
+
+// TestACheckNeedsNoListOfUploads: some servers have none. One that is denied is said to be.
+func TestACheckNeedsNoListOfUploads(t *testing.T) {
+	config := bucketOf(t, plain)
+	for code, want := range map[string]Reason{"NotImplemented": "", "AccessDenied": Denied} {
+		g := NewWithT(t)
+		store := meddler(func(_ http.RoundTripper, request *http.Request) (*http.Response, error) {
+			if request.Method == http.MethodGet && request.URL.Query().Has("uploads") {
+				return answer(request, map[string]int{"NotImplemented": http.StatusNotImplemented, "AccessDenied": http.StatusForbidden}[code], code), nil
+			}
+			return nil, nil
+		}).with(t, config)
+		_, err := store.Check(t.Context(), "probe", true)
+		g.Expect(ReasonOf(err)).To(Equal(want))
 	}
 }

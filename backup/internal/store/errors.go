@@ -164,7 +164,7 @@ func reason(err error) Reason {
 }
 
 func isNotImplemented(err error) bool {
-	answer := minio.ToErrorResponse(err)
+	answer, _ := errors.AsType[minio.ErrorResponse](err)
 
 	return answer.Code == "NotImplemented" || answer.StatusCode == http.StatusNotImplemented
 }

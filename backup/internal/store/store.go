@@ -28,6 +28,8 @@ const (
 	// defaultPatience is for how long a server may neither take nor send anything: longer than
 	// most networks take to come back. What waits for it may have the only turn at scratch space.
 	defaultPatience = 2 * time.Minute
+	// checkTimeout is how long another manager may take for a check.
+	checkTimeout = time.Hour
 	// defaultAttempts is how often a request is made that fails in a way that may pass.
 	defaultAttempts = 4
 	// defaultRegion is what servers of a single region call it.
@@ -206,12 +208,31 @@ func (s *Store) Check(ctx context.Context, key string, write bool) (Facts, error
 	if !write {
 		return facts, nil
 	}
+
+	return facts, s.checkUpload(ctx, key)
+}
+
+// checkUpload begins an upload, and gives it up, and those that a former check has not: one
+// whose manager died, or was never told that it began.
+func (s *Store) checkUpload(ctx context.Context, key string) error {
+	left, err := s.Unfinished(ctx, key)
+	if err != nil && !isNotImplemented(err) {
+		return err
+	}
+	for _, upload := range left {
+		if upload.Key != key || s.now().Sub(upload.Begun) < checkTimeout {
+			continue
+		}
+		if err := s.Abort(ctx, upload.Key, upload.ID); err != nil {
+			return err
+		}
+	}
 	upload, err := s.core.NewMultipartUpload(ctx, s.bucket, key, s.options(nil))
 	if err != nil {
-		return Facts{}, judge("beginning an upload", err)
+		return judge("beginning an upload", err)
 	}
 
-	return facts, s.Abort(ctx, key, upload)
+	return s.giveUp(ctx, key, upload)
 }
 
 // options are those of an upload.
