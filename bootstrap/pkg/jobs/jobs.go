@@ -4,9 +4,11 @@
 package jobs
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
+	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -18,12 +20,18 @@ import (
 // buffered is how many ends of jobs may be told before somebody listens.
 const buffered = 1024
 
-// Limits bound how many jobs run at a time. Both are required.
+// defaultTurn is more than a reconcile takes that has to wait for a worker.
+const defaultTurn = 10 * time.Second
+
+// Limits bound how many jobs run at a time. Total and PerCluster are required.
 type Limits struct {
 	// Total is how many may run, and PerCluster how many of one cluster: one that hangs
 	// must not keep the others waiting. A namespace gets at most half
 	// of those that others leave.
 	Total, PerCluster int
+	// Turn is for how long an object that waits has the turn before the next one is told, too:
+	// it may wait for something else by now, or be done. 0 means 10 seconds.
+	Turn time.Duration
 }
 
 // Work is what a job does. It tells progress what it is about to do.
@@ -44,9 +52,11 @@ type Jobs[Step ~string, Result any] struct {
 
 	mu   sync.Mutex
 	jobs map[types.NamespacedName]*job[Step, Result]
-	// running are those that run, and waiting those that were refused, in this order.
+	// running are those that run, and waiting those that were refused, in this order. turns
+	// are those that were told to try again, and have not begun.
 	running []Key
 	waiting []Key
+	turns   []Key
 }
 
 type job[Step ~string, Result any] struct {
@@ -75,7 +85,7 @@ func (j *Jobs[Step, Result]) Start(key Key, work Work[Step, Result]) bool {
 		}
 		return false
 	}
-	j.waiting = without(j.waiting, key)
+	j.waiting, j.turns = without(j.waiting, key), without(j.turns, key)
 	j.running = append(j.running, key)
 	name := types.NamespacedName{Namespace: key.Namespace, Name: key.Name}
 	ctx, cancel := context.WithCancel(j.ctx) //nolint:gosec // G118: it is called when the job has ended.
@@ -125,24 +135,34 @@ func (j *Jobs[Step, Result]) run(ctx context.Context, key Key, name types.Namesp
 	j.jobs[name].result = &result
 	j.jobs[name].cancel()
 	j.running = without(j.running, key)
-	next := j.next()
 	j.mu.Unlock()
 	j.tell(name)
-	if next != nil {
-		j.tell(types.NamespacedName{Namespace: next.Namespace, Name: next.Name})
-	}
+	j.wake()
 }
 
-// next is the first of those that wait and could begin; nil when there is none.
-func (j *Jobs[Step, Result]) next() *Key {
-	for _, key := range j.waiting {
-		if j.admits(key) {
-			j.waiting = without(slices.Clone(j.waiting), key)
-			return &key
-		}
+// wake gives the turn to the first of those that wait and could begin, and to the next one
+// where that does not begin in time.
+func (j *Jobs[Step, Result]) wake() {
+	j.mu.Lock()
+	i := slices.IndexFunc(j.waiting, j.admits)
+	if i < 0 {
+		j.mu.Unlock()
+		return
 	}
-
-	return nil
+	key := j.waiting[i]
+	j.waiting = slices.Delete(j.waiting, i, i+1)
+	j.turns = append(j.turns, key)
+	j.mu.Unlock()
+	j.tell(types.NamespacedName{Namespace: key.Namespace, Name: key.Name})
+	time.AfterFunc(cmp.Or(j.limits.Turn, defaultTurn), func() {
+		j.mu.Lock()
+		isUnused := slices.Contains(j.turns, key)
+		j.turns = without(j.turns, key)
+		j.mu.Unlock()
+		if isUnused && j.ctx.Err() == nil {
+			j.wake()
+		}
+	})
 }
 
 func (j *Jobs[Step, Result]) tell(name types.NamespacedName) {

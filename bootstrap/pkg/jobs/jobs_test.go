@@ -3,6 +3,7 @@ package jobs
 import (
 	"context"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -138,6 +139,24 @@ func TestAnObjectThatIsNoMoreDoesNotWait(t *testing.T) {
 	jobs.Drop(nameOf(one))
 	g.Expect(jobs.Result(nameOf(one))).To(BeNil())
 	g.Expect(counted()).To(Equal([]int{0, 0}))
+}
+
+// TestATurnThatIsNotUsed goes to the next one that waits.
+func TestATurnThatIsNotUsed(t *testing.T) {
+	g, letGo := NewWithT(t), make(chan struct{})
+	jobs := New[step, result](t.Context(), Limits{Total: 1, PerCluster: 1, Turn: time.Millisecond})
+	one, two, three := key("a", "blue", "one"), key("b", "blue", "two"), key("c", "blue", "three")
+	g.Expect(jobs.Start(one, hanging(letGo))).To(BeTrue())
+	g.Expect(told(g, jobs)).To(Equal("one"))
+	g.Expect(jobs.Start(two, hanging(nil))).To(BeFalse())
+	g.Expect(jobs.Start(three, hanging(nil))).To(BeFalse())
+	close(letGo)
+	g.Expect(told(g, jobs)).To(Equal("one"))
+	g.Expect(told(g, jobs)).To(Equal("two"))
+	g.Expect(told(g, jobs)).To(Equal("three"))
+	g.Expect(jobs.Start(three, hanging(nil))).To(BeTrue())
+	running, waiting := jobs.Count()
+	g.Expect([]int{running, waiting}).To(Equal([]int{1, 0}))
 }
 
 func TestAJobThatIsCancelledEnds(t *testing.T) {
