@@ -14,7 +14,7 @@ import (
 )
 
 // TestManagersAreKilledWhileTheyRestore kills the backup manager with SIGKILL whenever a restore
-// tells something new, and starts it again. The restore comes to its end in its first attempt.
+// has come further, and starts it again. The restore comes to its end in its first attempt.
 func TestManagersAreKilledWhileTheyRestore(t *testing.T) {
 	const name = "restores-killed"
 	g, ctx := NewWithT(t), t.Context()
@@ -27,19 +27,19 @@ func TestManagersAreKilledWhileTheyRestore(t *testing.T) {
 	manager, stories := world.Stack.Managers.Get("backup"), map[string]bool{}
 	g.Eventually(func(g Gomega) {
 		g.Expect(world.Client.Get(ctx, client.ObjectKeyFromObject(restore), restore)).To(Succeed())
-		story := fmt.Sprint(restore.Annotations)
+		story := ""
 		for _, condition := range restore.Status.Conditions {
-			story += " " + string(condition.Status) + condition.Reason
+			story += fmt.Sprint(condition.Type, condition.Status, condition.Reason, " ")
 		}
 		if !stories[story] {
 			stories[story] = true
 			g.Expect(manager.Restart(ctx)).To(Succeed())
 		}
 		g.Expect(restore.Annotations).To(HaveKeyWithValue(backupv1.OutcomeAnnotation, "Completed"), story)
-	}).WithTimeout(2 * timeout).Should(Succeed())
+	}).WithTimeout(timeout).Should(Succeed())
 	awaitCondition(t, restore, backupv1.RestoreReadyCondition, metav1.ConditionTrue, backupv1.ReadyReason)
 	t.Logf("killed %d times", len(stories))
-	g.Expect(len(stories)).To(BeNumerically(">=", 8))
+	g.Expect(len(stories)).To(BeNumerically(">=", 5))
 	g.Expect(restore.Status.Attempt).To(HaveValue(BeEquivalentTo(1)))
 	g.Expect(machines.Sim.Bootstraps()).To(Equal(2), "etcd has begun once more, and not again")
 	awaitAvailable(t, name)
