@@ -52,7 +52,9 @@ func (l lively) RoundTrip(request *http.Request) (*http.Response, error) {
 }
 
 // sending is the body of a request, for as long as that lasts. A transport may read on when the
-// server has answered, while the library sends the same data once more.
+// server has answered early, or the request was given up: the library may send the same data once
+// more by then, and its memory may hold what is another tenant's, and none of that server's
+// business.
 type sending struct {
 	io.ReadCloser
 

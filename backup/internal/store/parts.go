@@ -1,10 +1,8 @@
 package store
 
 import (
-	"bytes"
 	"cmp"
 	"io"
-	"os"
 	"slices"
 	"sync"
 
@@ -42,7 +40,7 @@ func newPart() *part {
 	}
 }
 
-// release keeps the part for another upload. Nobody may read it any more: see lent.
+// release keeps the part for another upload. Nobody may read it any more: see sending.
 func (p *part) release() {
 	select {
 	case spareParts <- p:
@@ -66,43 +64,6 @@ func (p *part) fill(stream io.Reader) (more bool, err error) {
 	}
 
 	return true, nil
-}
-
-// lent is the data of a part for as long as its request lasts. A transport may read on when
-// the server has answered early, or the request was given up: what the memory holds by then
-// may be another tenant's, and none of that server's business.
-type lent struct {
-	mu   sync.Mutex
-	data *bytes.Reader
-}
-
-// end takes the data back.
-func (l *lent) end() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.data = nil
-}
-
-// Read implements io.Reader. It fails with os.ErrClosed after the end.
-func (l *lent) Read(into []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.data == nil {
-		return 0, os.ErrClosed
-	}
-
-	return l.data.Read(into)
-}
-
-// Seek implements io.Seeker, without which nothing is sent again.
-func (l *lent) Seek(offset int64, whence int) (int64, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.data == nil {
-		return 0, os.ErrClosed
-	}
-
-	return l.data.Seek(offset, whence)
 }
 
 // sentParts are the parts that have arrived.

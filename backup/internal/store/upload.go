@@ -144,9 +144,7 @@ func (s *Store) uploadPart(ctx context.Context, key, id string, number int, part
 	if !s.secure {
 		options.Sha256Hex = sha256Of(data)
 	}
-	lent := &lent{data: bytes.NewReader(data)}
-	defer lent.end()
-	stored, err := s.core.PutObjectPart(ctx, s.bucket, key, id, number, lent, int64(len(data)), options)
+	stored, err := s.core.PutObjectPart(ctx, s.bucket, key, id, number, bytes.NewReader(data), int64(len(data)), options)
 	if err != nil {
 		return judge(fmt.Sprintf("uploading part %d of %s", number, key), err)
 	}
