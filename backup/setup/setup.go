@@ -69,6 +69,8 @@ type Options struct {
 	// ScratchFolder is where backups are unpacked that are verified. Nothing else may be in
 	// it: it is cleared. It is required.
 	ScratchFolder string
+	// ScratchReservePercent is how much of its filesystem is left free, from 0 to 100.
+	ScratchReservePercent int
 	// EtcdFolder has the programs of etcd: etcdutl-3.6, etcd-3.6 and so on. It is required.
 	EtcdFolder string
 	// AllowLocalEndpoints lets stores be at loopback and link-local addresses.
@@ -87,7 +89,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	if err := counts.Register(options.Metrics); err != nil {
 		return err
 	}
-	space, err := scratch.New(options.ScratchFolder)
+	space, err := scratch.New(options.ScratchFolder, options.ScratchReservePercent)
 	if err != nil {
 		return err
 	}

@@ -34,6 +34,8 @@ func main() {
 	allowLocal := pflag.Bool("allow-local-endpoints", false,
 		"Let stores be at loopback and link-local addresses: the manager's own Pod, and the metadata of the cloud that it runs in. Whoever may create a TalosBackupStore can ask these then.")
 	scratchFolder := pflag.String("scratch-dir", "/scratch", "The folder in which backups are unpacked that are verified: twice the size of a database. What is in it is deleted.")
+	// The kubelet evicts Pods when less than a tenth of the filesystem of its node is free.
+	scratchReserve := pflag.Int("scratch-reserve-percent", 10, "How much of the filesystem of --scratch-dir is left free, from 0 to 100.")
 	etcdFolder := pflag.String("etcd-dir", "/etcd", "The folder with the programs of etcd that verify backups: etcdutl-3.6, etcd-3.6 and so on.")
 	talos := machines.New()
 	defer talos.Close()
@@ -51,7 +53,7 @@ func main() {
 			}
 			return setup.SetupWithManager(ctx, mgr, setup.Options{
 				Options: options, Dialer: dialer, MaxBackups: *maxBackups, MaxBackupsPerCluster: *perCluster,
-				ScratchFolder: *scratchFolder, EtcdFolder: *etcdFolder, AllowLocalEndpoints: *allowLocal, Proxy: http.ProxyFromEnvironment,
+				ScratchFolder: *scratchFolder, ScratchReservePercent: *scratchReserve, EtcdFolder: *etcdFolder, AllowLocalEndpoints: *allowLocal, Proxy: http.ProxyFromEnvironment,
 			})
 		},
 	})

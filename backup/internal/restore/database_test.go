@@ -78,7 +78,7 @@ func backup(t *testing.T, in *archive.Archive, etcdVersion string, snapshot []by
 func newMaker(t *testing.T) *Maker {
 	t.Helper()
 	g, folder := NewWithT(t), filepath.Join(t.TempDir(), "scratch")
-	space, err := scratch.New(folder)
+	space, err := scratch.New(folder, 0)
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { g.Expect(os.ReadDir(folder)).To(BeEmpty()) })
 

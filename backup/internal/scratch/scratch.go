@@ -15,20 +15,21 @@ import (
 // ErrShort says that there is too little room.
 var ErrShort = errors.New("too little scratch space")
 
-// reserve is which part of a filesystem is left free, as one in so many: most often it is that of
-// the node, and the kubelet evicts Pods of others when less than a tenth of it is.
-const reserve = 10
-
 // Space is a folder that nobody else writes to.
 type Space struct {
-	folder string
-	turn   *semaphore.Weighted
+	folder  string
+	reserve uint64
+	turn    *semaphore.Weighted
 	// room returns how many bytes may be written to a folder, and how many its filesystem has.
 	room func(folder string) (free, size uint64, err error)
 }
 
-// New returns a space in a folder, and removes what a former process has left there.
-func New(folder string) (*Space, error) {
+// New returns a space in a folder, and removes what a former process has left there. So many
+// percent of its filesystem are left free.
+func New(folder string, reservePercent int) (*Space, error) {
+	if reservePercent < 0 || reservePercent > 100 {
+		return nil, fmt.Errorf("%d %% of the filesystem of the scratch folder cannot be left free: 0 to 100 can", reservePercent)
+	}
 	if err := os.MkdirAll(folder, 0o700); err != nil {
 		return nil, fmt.Errorf("making the scratch folder: %w", err)
 	}
@@ -42,7 +43,7 @@ func New(folder string) (*Space, error) {
 		}
 	}
 
-	return &Space{folder: folder, turn: semaphore.NewWeighted(1), room: room}, nil
+	return &Space{folder: folder, reserve: uint64(reservePercent), turn: semaphore.NewWeighted(1), room: room}, nil
 }
 
 func room(folder string) (free, size uint64, err error) {
@@ -72,7 +73,7 @@ func (s *Space) Take(ctx context.Context, bytes int64) (folder string, leave fun
 	if err != nil {
 		return "", nil, err
 	}
-	if kept := size / reserve; bytes < 0 || free < kept || free-kept < uint64(bytes) {
+	if kept := size / 100 * s.reserve; bytes < 0 || free < kept || free-kept < uint64(bytes) {
 		return "", nil, fmt.Errorf("%w: %d bytes are needed, and of the %d that are free in %s %d are kept for the node", ErrShort, bytes, free, s.folder, kept)
 	}
 	folder, err = os.MkdirTemp(s.folder, "backup-")

@@ -13,9 +13,14 @@ import (
 func TestScratch(t *testing.T) {
 	g, root := NewWithT(t), t.TempDir()
 	g.Expect(os.MkdirAll(filepath.Join(root, "space", "backup-1", "member"), 0o700)).To(Succeed())
-	space, err := New(filepath.Join(root, "space"))
+	space, err := New(filepath.Join(root, "space"), 10)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(os.ReadDir(filepath.Join(root, "space"))).To(BeEmpty(), "what a former process has left goes")
+
+	for _, percent := range []int{-1, 101} {
+		_, err := New(filepath.Join(root, "space"), percent)
+		g.Expect(err).To(MatchError(ContainSubstring("0 to 100 can")))
+	}
 
 	// A tenth of the filesystem is kept for others.
 	space.room = func(string) (uint64, uint64, error) { return 300, 2000, nil }

@@ -95,7 +95,7 @@ func newArchive(t *testing.T) *archive.Archive {
 
 func newVerifier(t *testing.T) *Verifier {
 	t.Helper()
-	space, err := scratch.New(filepath.Join(t.TempDir(), "scratch"))
+	space, err := scratch.New(filepath.Join(t.TempDir(), "scratch"), 0)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 
 	return &Verifier{Scratch: space, Programs: etcdtool.Programs{Folder: programs}}

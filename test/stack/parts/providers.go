@@ -65,5 +65,6 @@ func (b Built) ArgsBeside(provider providers.Provider, folder string) ([]string,
 	for _, program := range programs {
 		failures = append(failures, os.Symlink(program, filepath.Join(etcd, filepath.Base(program))))
 	}
-	return []string{"--etcd-dir=" + etcd, "--scratch-dir=" + filepath.Join(folder, "scratch")}, errors.Join(failures...)
+	// Whoever runs the bed says how full its disk may be.
+	return []string{"--etcd-dir=" + etcd, "--scratch-dir=" + filepath.Join(folder, "scratch"), "--scratch-reserve-percent=0"}, errors.Join(failures...)
 }
