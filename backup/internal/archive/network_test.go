@@ -190,10 +190,10 @@ func TestAConnectionThatStalls(t *testing.T) {
 // TestASlowNetworkIsWaitedFor: for much longer than one that stands still.
 func TestASlowNetworkIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	bed := newBed(t, 1_500_000)
+	bed := newBed(t, 2_500_000)
 	stored, err := bed.write(t, "fast", bed.config)
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	// 250 KiB a second: six seconds.
+	// 250 KiB a second: ten seconds.
 	const pace = time.Second * piece / (250 << 10)
 	for to, do := range map[direction]func(config store.Config) error{
 		up:   func(config store.Config) error { _, err := bed.write(t, "slow", config); return err },
@@ -204,7 +204,7 @@ func TestASlowNetworkIsWaitedFor(t *testing.T) {
 			var paces [2]time.Duration
 			paces[to] = pace
 			slow, config := newLink(t, bed.config, nil, paces)
-			config.Patience = 4 * time.Second
+			config.Patience = 8 * time.Second
 			NewWithT(t).Expect(do(config)).To(Succeed())
 			slow.close()
 		})
