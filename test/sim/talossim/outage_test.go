@@ -87,10 +87,12 @@ func TestAMachineWithoutPower(t *testing.T) {
 			third.Break(talossim.Faults{Gone: true})
 			w.nodeReady(first, third.Hostname(), corev1.ConditionUnknown)
 			w.Eventually(func() etcdmodel.Count { return w.sim.Voters(first) }).Should(Equal(etcdmodel.Count{Voters: 3, Answering: 2}))
-			ctx, cancel := context.WithTimeout(t.Context(), quiet)
-			defer cancel()
-			_, err := w.pool.Maintenance(ctx, third.Spec().Address, "")
-			w.Expect(err).To(MatchError(ContainSubstring("DeadlineExceeded")), "nobody is there to refuse")
+			w.Eventually(func() error {
+				ctx, cancel := context.WithTimeout(t.Context(), quiet)
+				defer cancel()
+				_, err := w.pool.Maintenance(ctx, third.Spec().Address, "")
+				return err
+			}).Should(MatchError(ContainSubstring("DeadlineExceeded")), "once its boot has ended, nobody is there to refuse")
 			third.PowerCycle()
 			w.Consistently(third.Boots).Should(Equal(boots))
 
