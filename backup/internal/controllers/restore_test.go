@@ -7,6 +7,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	machinery "github.com/siderolabs/talos/pkg/machinery/config/generate/secrets"
 	"go.yaml.in/yaml/v4"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -174,7 +175,9 @@ func TestNothingIsWiped(t *testing.T) {
 		"etcd is older":              {func(b *restoreBed) { b.nodes[1].Update(func(s *fake.State) { s.EtcdSpec.Version = "3.5.21" }) }, nil, "False EtcdTooOld"},
 		"a machine is another's":     {func(b *restoreBed) { b.foreignMachine() }, nil, "False InfrastructureUnsupported"},
 		"a new cluster runs already": {func(b *restoreBed) { b.annotateControlPlane(controlplanev1.RestoreAnnotation, "back") }, newCluster, "False OtherCluster"},
-		"one has changed its keys":   {func(b *restoreBed) { b.changeKeys() }, nil, "False OtherCluster"},
+		"Kubernetes has another CA":  {func(b *restoreBed) { b.changeKeys(otherCA) }, nil, "False OtherCluster"},
+		"or a service account key":   {func(b *restoreBed) { b.changeKeys(otherServiceAccounts) }, nil, "False OtherCluster"},
+		"or a key for Secrets":       {func(b *restoreBed) { b.changeKeys(otherSecretbox) }, nil, "False OtherCluster"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newRestoreBed(t)
@@ -403,17 +406,28 @@ func (b *restoreBed) createBundle(cluster string) {
 	})
 }
 
-// changeKeys gives the cluster another key of service accounts, as a rotation does.
-func (b *restoreBed) changeKeys() {
+// changeKeys gives the cluster other keys, and the CA of its Talos API stays.
+func (b *restoreBed) changeKeys(change func(ours, others *machinery.Bundle)) {
 	b.t.Helper()
 	changed := *bundleOf(b, "prod").Machinery()
-	certs := *changed.Certs
-	certs.K8sServiceAccount, changed.Certs = bundleOf(b, "other").Machinery().Certs.K8sServiceAccount, &certs
+	certs, keys := *changed.Certs, *changed.Secrets
+	changed.Certs, changed.Secrets = &certs, &keys
+	change(&changed, bundleOf(b, "other").Machinery())
 	raw, err := yaml.Marshal(&changed)
 	b.Expect(err).NotTo(HaveOccurred())
 	bundle, err := secrets.ParseBundle(raw)
 	b.Expect(err).NotTo(HaveOccurred())
 	b.replaceBundle(bundle)
+}
+
+// Keys of a cluster that a rotation changes: without the former ones its API server cannot
+// read what a backup has, or does not know whom it was given to.
+func otherCA(ours, others *machinery.Bundle) { ours.Certs.K8s = others.Certs.K8s }
+func otherServiceAccounts(ours, others *machinery.Bundle) {
+	ours.Certs.K8sServiceAccount = others.Certs.K8sServiceAccount
+}
+func otherSecretbox(ours, others *machinery.Bundle) {
+	ours.Secrets.SecretboxEncryptionSecret = others.Secrets.SecretboxEncryptionSecret
 }
 
 // setOutcome changes how the backup has ended, and nothing else.

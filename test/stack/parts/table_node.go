@@ -45,6 +45,13 @@ func nodePrograms() []Part {
 		talosPart(machine.Look(), talos()),
 		talosPart(machine.Look(), previousTalos()),
 		{
+			// Only pages of the documentation are typed with it.
+			Name:     "talosctl",
+			Version:  TalosVersion,
+			Module:   "talosctl",
+			Commands: []Command{{Package: talosModule + "/cmd/talosctl", Binary: "talosctl"}},
+		},
+		{
 			Name:    "containerd",
 			Version: containerdVersion,
 			Module:  "containerd",

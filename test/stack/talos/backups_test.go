@@ -40,6 +40,7 @@ var _ = Describe("Backups", func() {
 		addHosts(ctx, name, 3)
 		createCluster(ctx, management.Shape{Namespace: name, ControlPlanes: 3}, nil)
 		awaitControlPlane(ctx, name, 3)
+		Expect(workloadClient(ctx, name).Create(ctx, configMap("before"))).To(Succeed())
 
 		By("making one each minute, and restoring the newest one each minute")
 		vault.create(ctx, world.client, name)
@@ -83,7 +84,7 @@ var _ = Describe("Backups", func() {
 		expectFromAFollower(ctx, name, kept)
 
 		By("restoring it by hand, as the page says")
-		restoreByHand(ctx, vault, kept)
+		folder := restoreByHand(ctx, vault, kept)
 
 		By("showing the store to an empty management cluster")
 		there := newPlace(ctx)
@@ -93,10 +94,19 @@ var _ = Describe("Backups", func() {
 		Expect(found.Annotations).To(HaveKey(backupv1.ImportedAnnotation))
 		Expect(found.Status.Snapshot).To(Equal(kept.Status.Snapshot))
 
+		By("bringing etcd back by hand on the machines that are there")
+		Expect(workloadClient(ctx, name).Create(ctx, configMap("after"))).To(Succeed())
+		bringBackByHand(ctx, folder, name)
+
+		By("beginning the cluster anew by hand once its machines are gone")
+		deleteCluster(ctx, name)
+		awaitState(ctx, name, infrav1.HostAvailable)
+		beginAnewByHand(ctx, folder, name)
+
 		By("giving the machines back")
 		deleteCluster(ctx, name)
 		awaitState(ctx, name, infrav1.HostAvailable)
-	}, SpecTimeout(2*longTimeout))
+	}, SpecTimeout(3*longTimeout))
 })
 
 // vault is a bucket of an S3 server, and the key that can read what is in it.
@@ -172,14 +182,15 @@ func (v *vault) file(ctx context.Context, backup, name string) (data []byte, key
 }
 
 // restoreByHand types the commands of docs/backups.md in a folder with the files of a backup
-// and the private key, and expects an etcd of what comes out to have all keys.
-func restoreByHand(ctx context.Context, vault *vault, backup *backupv1.TalosEtcdBackup) {
+// and the private key, and expects an etcd of what comes out to have all keys. It returns the
+// folder.
+func restoreByHand(ctx context.Context, vault *vault, backup *backupv1.TalosEtcdBackup) (folder string) {
 	GinkgoHelper()
 	Expect(debian.Install(ctx, "zstd", "jq")).To(Succeed())
 	built, err := parts.Ensure(ctx, parts.Print(GinkgoWriter), append(parts.EtcdPrograms(), "age")...)
 	Expect(err).NotTo(HaveOccurred())
 	release := strings.Join(strings.Split(backup.Status.Snapshot.EtcdVersion, ".")[:2], ".")
-	folder := filepath.Join(world.dir, "by-hand")
+	folder = filepath.Join(world.dir, "by-hand")
 	for _, file := range []string{"manifest.json", "data-", "secrets-"} {
 		data, key := vault.file(ctx, backup.Name, file)
 		write(filepath.Join(folder, "backup", filepath.Base(key)), data)
@@ -203,6 +214,7 @@ func restoreByHand(ctx context.Context, vault *vault, backup *backupv1.TalosEtcd
 
 	keys := countKeys(ctx, built.Path(parts.EtcdProgramsPart(release), "etcd-"+release), filepath.Join(folder, "etcd"))
 	Expect(keys).To(Equal(*backup.Status.Verification.Keys))
+	return folder
 }
 
 // pageBlock is the only block of a page in bash that has a word.

@@ -235,12 +235,21 @@ func awaitPod(ctx context.Context, workload ctrlclient.Client) (which struct {
 // something can be written, at a revision that is raised.
 func expectRestored(ctx context.Context, workload ctrlclient.Client) {
 	GinkgoHelper()
+	Expect(writtenAt(ctx, workload)).To(BeNumerically(">", raised))
+}
+
+// writtenAt finds what was written before a backup, and nothing of after, and returns the
+// revision at which something can be written.
+func writtenAt(ctx context.Context, workload ctrlclient.Client) int64 {
+	GinkgoHelper()
 	Expect(workload.Get(ctx, ctrlclient.ObjectKeyFromObject(configMap("before")), configMap("before"))).To(Succeed())
 	Expect(workload.Get(ctx, ctrlclient.ObjectKeyFromObject(configMap("after")), configMap("after"))).To(MatchError(ContainSubstring("not found")))
 	written := configMap("restored")
 	Expect(workload.Create(ctx, written)).To(Succeed())
-	Expect(strconv.ParseInt(written.ResourceVersion, 10, 64)).To(BeNumerically(">", raised))
 	Expect(workload.Delete(ctx, written)).To(Succeed())
+	revision, err := strconv.ParseInt(written.ResourceVersion, 10, 64)
+	Expect(err).NotTo(HaveOccurred())
+	return revision
 }
 
 // expectNodes waits until the Nodes are those of the Machines.

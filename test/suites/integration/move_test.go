@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -23,6 +24,7 @@ import (
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/test/sim/etcdmodel"
 	"github.com/capi-talos/capi-talos/test/sim/fleet"
 	"github.com/capi-talos/capi-talos/test/sim/fleet/simfleet"
 	"github.com/capi-talos/capi-talos/test/stack/demo"
@@ -66,9 +68,100 @@ func TestAClusterIsMovedThereAndBack(t *testing.T) {
 		}
 		g.Consistently(same, watched, time.Second).Should(Succeed())
 	}
+	hosts = append(hosts, addHosts(t, machines, name, 1)...)
+	_, err := here.stack.Clusterctl.Run(t.Context(), nil, "move", "--namespace", name, "--to-kubeconfig", there.stack.Kubeconfig)
+	g.Expect(err).NotTo(HaveOccurred())
+	there.awaitAvailable(t, name)
+	expectRebuilt(t, machines, hosts, name, there, here)
+
 	deleteClusters(t, name, name)
 	expectStates(t, name, infrav1.HostAvailable, len(hosts))
 	expectWiped(t, machines, hosts...)
+}
+
+// expectRebuilt saves what a management cluster has of a cluster of three control plane machines
+// and one host to spare, replaces a machine, and loses the management cluster. Another one
+// reads what was saved; the cluster lives on, once somebody has done what docs/backups.md says
+// about the machine that is gone, and the one that nobody knows.
+func expectRebuilt(t *testing.T, machines *simfleet.Fleet, hosts []fleet.Host, name string, from, to place) {
+	t.Helper()
+	g, ctx, saved := NewWithT(t), t.Context(), t.TempDir()
+	kubectl := func(p place, args ...string) {
+		t.Helper()
+		_, err := p.stack.Kubectl(ctx, append([]string{"--namespace", name}, args...)...)
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	kubectl(from, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch", `{"spec":{"etcd":{"leaveTimeoutSeconds":10}}}`)
+	from.awaitAvailable(t, name)
+	before := from.identities(t, g, name)
+	from.typeClusterctl(t, "--to-directory", name, saved)
+	g.Expect(from.identities(t, g, name)).To(Equal(before), "it is a copy")
+
+	known := from.controlPlaneNames(t, g, name)
+	gone := known[0]
+	kubectl(from, "delete", "machine", gone)
+	g.Eventually(func(g Gomega) {
+		g.Expect(from.controlPlaneNames(t, g, name)).To(And(HaveLen(len(known)), Not(ContainElement(gone))))
+		from.expectAvailable(ctx, g, name)
+	}).WithTimeout(2 * timeout).Should(Succeed())
+	i := slices.IndexFunc(from.controlPlaneNames(t, g, name), func(machine string) bool { return !slices.Contains(known, machine) })
+	stranger := from.controlPlaneNames(t, g, name)[i]
+	g.Expect(from.stack.Stop(contextAfter(t))).To(Succeed())
+
+	booted := boots(machines, hosts)
+	to.typeClusterctl(t, "--from-directory", name, saved)
+	g.Eventually(func(g Gomega) {
+		g.Expect(to.list(t, g, name, &infrav1.TalosHostList{})).To(ContainElement(WithTransform(func(host client.Object) string {
+			return conditions.GetReason(host.(*infrav1.TalosHost), infrav1.AvailableCondition)
+		}, Equal(infrav1.HostForeignReason))))
+	}).WithTimeout(timeout).Should(Succeed())
+	g.Consistently(func(g Gomega) {
+		g.Expect(boots(machines, hosts)).To(Equal(booted))
+		g.Expect(to.controlPlaneNames(t, g, name)).To(ConsistOf(known))
+	}, watched, time.Second).Should(Succeed())
+
+	kubectl(to, "delete", "machine", gone)
+	for _, host := range hosts {
+		if machine := machines.Machine(host); machine.Hostname() == stranger {
+			machine.LoseDisk()
+		}
+	}
+	g.Eventually(func(g Gomega) {
+		g.Expect(to.controlPlaneNames(t, g, name)).To(And(HaveLen(len(known)), Not(ContainElement(gone)), ContainElements(known[1:])))
+		to.expectAvailable(ctx, g, name)
+	}).WithTimeout(2 * timeout).Should(Succeed())
+	for i, host := range hosts {
+		if machine := machines.Machine(host); slices.Contains(known[1:], machine.Hostname()) {
+			g.Expect(machine.Boots()).To(Equal(booted[i]), machine.Hostname())
+			g.Expect(machines.Sim.Voters(machine)).To(Equal(etcdmodel.Count{Voters: 3, Answering: 3}))
+		}
+	}
+	g.Expect(machines.Bootstraps()).To(Equal(1))
+}
+
+// controlPlaneNames are the names of the Machines of a control plane.
+func (p place) controlPlaneNames(t *testing.T, g Gomega, namespace string) []string {
+	t.Helper()
+	list := &clusterv1.MachineList{}
+	g.Expect(p.client.List(t.Context(), list, client.InNamespace(namespace), client.HasLabels{clusterv1.MachineControlPlaneLabel})).To(Succeed())
+	names := make([]string, 0, len(list.Items))
+	for _, machine := range list.Items {
+		names = append(names, machine.Name)
+	}
+	return names
+}
+
+// typeClusterctl types the only command of docs/backups.md with an option, for a namespace
+// and a folder.
+func (p place) typeClusterctl(t *testing.T, option, namespace, folder string) {
+	t.Helper()
+	g := NewWithT(t)
+	page, err := os.ReadFile(filepath.Join(world.Source, "docs", "backups.md"))
+	g.Expect(err).NotTo(HaveOccurred())
+	commands := regexp.MustCompile("(?m)^    clusterctl (.* "+option+" .*)$").FindAllStringSubmatch(string(page), -1)
+	g.Expect(commands).To(HaveLen(1), option)
+	_, err = p.stack.Clusterctl.Run(t.Context(), nil, strings.Fields(strings.NewReplacer("demo", namespace, "saved", folder).Replace(commands[0][1]))...)
+	g.Expect(err).NotTo(HaveOccurred())
 }
 
 // TestAMoveThatIsInterrupted: a move that dies while it creates is repeated after

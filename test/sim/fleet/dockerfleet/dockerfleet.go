@@ -75,7 +75,7 @@ type Fleet struct {
 
 	mu        sync.Mutex
 	machines  []*machine
-	keepData  bool
+	kept      kept
 	closed    bool
 	supervise context.Context //nolint:containedctx // It bounds the life of all supervisors, not a call.
 }
@@ -289,18 +289,41 @@ func (f *Fleet) Console(ctx context.Context, host fleet.Host) ([]byte, error) {
 	return m.console(ctx), nil
 }
 
+// kept is what machines come back with from a reset. Talos ends a container in the same way
+// whatever it was told to wipe.
+type kept int
+
+const (
+	keptNothing kept = iota
+	keptConfiguration
+	keptAll
+)
+
 // KeepDataOnReset implements fleet.Fleet.
 func (f *Fleet) KeepDataOnReset(_ context.Context, keep bool) error {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.keepData = keep
+	f.keepOnReset(keep, keptAll)
 	return nil
 }
 
-func (f *Fleet) keepsData() bool {
+// KeepConfigurationOnReset tells the fleet whether its machines come back from a reset with
+// their configuration and nothing else, as those with disks do when EPHEMERAL is wiped.
+func (f *Fleet) KeepConfigurationOnReset(keep bool) {
+	f.keepOnReset(keep, keptConfiguration)
+}
+
+func (f *Fleet) keepOnReset(keep bool, what kept) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.keepData
+	f.kept = keptNothing
+	if keep {
+		f.kept = what
+	}
+}
+
+func (f *Fleet) keeps() kept {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.kept
 }
 
 // CollectLogs implements fleet.Fleet: the console of each machine, and what was

@@ -137,18 +137,29 @@ func TestWhatTheHardwareDoes(t *testing.T) {
 	start := []string{"create", "cp", "start"}
 	for behaviour, test := range map[string]struct {
 		code string
-		keep bool
+		keep func(*Fleet)
 		want []string
 	}{
-		"a reset machine comes back blank":               {code: exitPowerOff, want: []string{"logs", "rm", "create", "cp", "start"}},
-		"a machine told to keep its data comes back so":  {code: exitPowerOff, keep: true, want: []string{"start"}},
+		"a reset machine comes back blank": {code: exitPowerOff, want: []string{"logs", "rm", "create", "cp", "start"}},
+		"a machine told to keep its data comes back so": {
+			code: exitPowerOff, keep: func(f *Fleet) { _ = f.KeepDataOnReset(context.Background(), true) }, want: []string{"start"},
+		},
+		"a machine told to keep its configuration comes back with that": {
+			code: exitPowerOff, keep: func(f *Fleet) { f.KeepConfigurationOnReset(true) }, want: []string{"cp", "logs", "rm", "create", "cp", "cp", "start"},
+		},
+		"a machine told to keep nothing any more comes back blank": {
+			code: exitPowerOff, keep: func(f *Fleet) { f.KeepConfigurationOnReset(true); f.KeepConfigurationOnReset(false) },
+			want: []string{"logs", "rm", "create", "cp", "start"},
+		},
 		"a machine that reboots comes back":              {code: exitReboot, want: []string{"start"}},
 		"a machine that falls over is switched on again": {code: "1", want: []string{"start"}},
 	} {
 		t.Run(behaviour, func(t *testing.T) {
 			g, docker := NewWithT(t), newFakeDocker()
 			f := newTestFleet(t, docker)
-			g.Expect(f.KeepDataOnReset(t.Context(), test.keep)).To(Succeed())
+			if test.keep != nil {
+				test.keep(f)
+			}
 			boot(t, f)
 			docker.exits <- test.code
 			g.Eventually(docker.verbs).WithTimeout(patience).Should(Equal(append(start, test.want...)))

@@ -72,6 +72,14 @@ func (m *machine) docker(ctx context.Context, args ...string) ([]byte, error) {
 
 // create makes the machine with blank volumes and switches it on.
 func (m *machine) create(ctx context.Context) error {
+	if err := m.assemble(ctx); err != nil {
+		return err
+	}
+	return m.switchOn(ctx)
+}
+
+// assemble makes the machine with blank volumes.
+func (m *machine) assemble(ctx context.Context) error {
 	o := m.fleet.options
 	args := []string{
 		"create", "--pull", "never", "--name", m.container, "--label", o.Label, "--hostname", m.host.Name,
@@ -96,11 +104,9 @@ func (m *machine) create(ctx context.Context) error {
 		}
 	}
 	if !m.wiring.NoPods {
-		if err := m.giveNetwork(ctx); err != nil {
-			return err
-		}
+		return m.giveNetwork(ctx)
 	}
-	return m.switchOn(ctx)
+	return nil
 }
 
 func (m *machine) switchOn(ctx context.Context) error {
@@ -167,8 +173,11 @@ func (m *machine) supervise(ctx context.Context) {
 // ended starts the machine again after its container has ended.
 func (m *machine) ended(ctx context.Context, code string) error {
 	m.note("has ended with code " + code)
+	keeps := m.fleet.keeps()
 	switch {
-	case code == exitPowerOff && !m.fleet.keepsData():
+	case code == exitPowerOff && keeps == keptConfiguration:
+		return m.renew(ctx)
+	case code == exitPowerOff && keeps == keptNothing:
 		m.keepConsole(ctx)
 		if err := m.remove(ctx); err != nil {
 			return err
@@ -182,6 +191,30 @@ func (m *machine) ended(ctx context.Context, code string) error {
 		case <-time.After(restartPause):
 		}
 	}
+	return m.switchOn(ctx)
+}
+
+// renew makes the machine anew with the configuration that it has, and switches it on.
+func (m *machine) renew(ctx context.Context) error {
+	folder, err := os.MkdirTemp("", "fleet-")
+	if err != nil {
+		return fmt.Errorf("keeping the configuration of machine %s: %w", m.host.Name, err)
+	}
+	defer func() { _ = os.RemoveAll(folder) }()
+	if _, err := m.docker(ctx, "cp", m.container+":"+stateFolder+"/.", folder); err != nil {
+		return fmt.Errorf("keeping the configuration of machine %s: %w", m.host.Name, err)
+	}
+	m.keepConsole(ctx)
+	if err := m.remove(ctx); err != nil {
+		return err
+	}
+	if err := m.assemble(ctx); err != nil {
+		return err
+	}
+	if _, err := m.docker(ctx, "cp", folder+"/.", m.container+":"+stateFolder); err != nil {
+		return fmt.Errorf("giving machine %s its configuration back: %w", m.host.Name, err)
+	}
+	m.note("has kept its configuration only")
 	return m.switchOn(ctx)
 }
 

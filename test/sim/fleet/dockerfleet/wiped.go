@@ -14,14 +14,17 @@ import (
 	"github.com/capi-talos/capi-talos/test/sim/fleet"
 )
 
+// stateFolder has the configuration of a machine.
+const stateFolder = "/system/state"
+
 // volumes are the folders of a machine that last. Docker fills new ones with
 // what the image has there.
-var volumes = []string{"/var", "/system/state", "/etc/cni", "/etc/kubernetes", "/usr/libexec/kubernetes", "/opt"} //nolint:gochecknoglobals // a constant table
+var volumes = []string{"/var", stateFolder, "/etc/cni", "/etc/kubernetes", "/usr/libexec/kubernetes", "/opt"} //nolint:gochecknoglobals // a constant table
 
 // traces are where a machine of a cluster keeps files, and one that is in no
 // cluster has none. A blank machine makes itself a salt and an identity beside
 // config.yaml.
-var traces = []string{"/system/state/config.yaml", "/var/lib/etcd", "/var/lib/kubelet", "/var/log/pods", "/etc/kubernetes"} //nolint:gochecknoglobals // a constant table
+var traces = []string{stateFolder + "/config.yaml", "/var/lib/etcd", "/var/lib/kubelet", "/var/log/pods", "/etc/kubernetes"} //nolint:gochecknoglobals // a constant table
 
 // Wiped implements fleet.Fleet: it reads the volumes of the container, past
 // Talos.

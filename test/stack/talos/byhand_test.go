@@ -1,0 +1,196 @@
+package talos
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capi-talos/capi-talos/test/stack/management"
+	"github.com/capi-talos/capi-talos/test/stack/parts"
+)
+
+// bringBackByHand types the commands of docs/backups.md for machines that are there, in a
+// folder with the snapshot, and expects the same machines to go on with what it has.
+func bringBackByHand(ctx context.Context, folder, name string) {
+	GinkgoHelper()
+	page := openSection(ctx, "backups.md", "The machines are there", folder, name)
+	before, hosts := uids(machinesOf(ctx, name)), world.nodes.Fleet.Hosts()
+	var addresses []string
+	for _, machine := range machinesOf(ctx, name, controlPlanes) {
+		addresses = append(addresses, addressOf(machine))
+	}
+	page.types(ctx, `{"spec":{"paused":true}}`)
+	page.types(ctx, "get secret")
+	page.types(ctx, "export TALOSCONFIG")
+
+	// A container has no partitions: the fleet does what Talos does where it has.
+	world.nodes.Fleet.KeepConfigurationOnReset(true)
+	DeferCleanup(func() { world.nodes.Fleet.KeepConfigurationOnReset(false) })
+	for _, address := range addresses {
+		page.types(ctx, " reset ", "ADDRESS", address, "--system-labels-to-wipe EPHEMERAL", "")
+	}
+	for _, address := range addresses {
+		page.awaits(ctx, "Preparing", "service etcd", "ADDRESS", address)
+	}
+	world.nodes.Fleet.KeepConfigurationOnReset(false)
+	page.types(ctx, "--recover-from", "ADDRESS", addresses[0])
+	workload := workloadClient(ctx, name)
+	Eventually(ctx, func() error { return workload.List(ctx, &corev1.NamespaceList{}) }).WithTimeout(timeout).WithPolling(time.Second).Should(Succeed())
+	for _, address := range addresses {
+		page.awaits(ctx, address+":2379", "etcd members", "ADDRESS", addresses[0])
+	}
+	page.types(ctx, `{"spec":{"paused":false}}`)
+	page.expectAllTyped()
+	awaitControlPlane(ctx, name, len(addresses))
+	Expect(writtenAt(ctx, workload)).To(BeNumerically("<", raised))
+
+	By("restarting all nodes, one after the other")
+	for _, machine := range machinesOf(ctx, name) {
+		was := startedAt(ctx, hosts)
+		Expect(world.nodes.Fleet.Restart(ctx, hostOf(machine))).To(Succeed())
+		Eventually(ctx, func() map[string]string { return startedAt(ctx, hosts) }).WithTimeout(timeout).WithPolling(time.Second).ShouldNot(Equal(was))
+		awaitControlPlane(ctx, name, len(addresses))
+	}
+	writtenAt(ctx, workload)
+	Expect(uids(machinesOf(ctx, name))).To(ConsistOf(before))
+}
+
+// beginAnewByHand types the commands of docs/backups.md for machines that are gone, in a
+// folder with the snapshot and the secrets bundle, and expects the cluster of before.
+func beginAnewByHand(ctx context.Context, folder, name string) {
+	GinkgoHelper()
+	page := openSection(ctx, "backups.md", "The machines are gone", folder, name)
+	Eventually(ctx, func() error {
+		return world.client.Get(ctx, ctrlclient.ObjectKey{Namespace: name, Name: name + "-talos"}, &corev1.Secret{})
+	}).WithTimeout(timeout).WithPolling(time.Second).Should(MatchError(ContainSubstring("not found")))
+	page.types(ctx, "create secret")
+	createCluster(ctx, management.Shape{Namespace: name, ControlPlanes: 1}, nil)
+	var machine *clusterv1.Machine
+	Eventually(ctx, func(g Gomega) {
+		machines := machinesOf(ctx, name)
+		g.Expect(machines).To(HaveLen(1))
+		machine = machines[0]
+	}).WithTimeout(timeout).WithPolling(100 * time.Millisecond).Should(Succeed())
+	page.types(ctx, "cluster.x-k8s.io/paused=")
+	Eventually(ctx, func(g Gomega) {
+		g.Expect(world.client.Get(ctx, ctrlclient.ObjectKeyFromObject(machine), machine)).To(Succeed())
+		g.Expect(addressOf(machine)).NotTo(BeEmpty())
+		g.Expect(machine.Spec.ProviderID).NotTo(BeEmpty())
+	}).WithTimeout(timeout).WithPolling(time.Second).Should(Succeed())
+	address := addressOf(machine)
+	endpoint, err := world.nodes.Fleet.Endpoint(ctx, name)
+	Expect(err).NotTo(HaveOccurred())
+	page.types(ctx, "gen config", "ENDPOINT", endpoint.Host)
+	page.types(ctx, "export TALOSCONFIG")
+	page.types(ctx, "config endpoint", "ADDRESS", address)
+	page.awaits(ctx, "Preparing", "service etcd", "ADDRESS", address)
+	page.types(ctx, "--recover-from", "ADDRESS", address)
+	Eventually(ctx, func() error {
+		return workloadClient(ctx, name).List(ctx, &corev1.NamespaceList{})
+	}).WithTimeout(timeout).WithPolling(time.Second).Should(Succeed())
+	page.types(ctx, "cluster.x-k8s.io/paused-")
+	awaitControlPlane(ctx, name, 1)
+
+	page.types(ctx, "get kubeconfig")
+	workload, nodes, gone := workloadClient(ctx, name), &corev1.NodeList{}, 0
+	Expect(workload.List(ctx, nodes)).To(Succeed())
+	for _, node := range nodes.Items {
+		if node.Spec.ProviderID != machine.Spec.ProviderID {
+			page.types(ctx, "delete node", "NODE", node.Name)
+			gone++
+		}
+	}
+	Expect(gone).To(Equal(3), "the snapshot has the Nodes of the former machines")
+	page.types(ctx, " scale ")
+	page.expectAllTyped()
+	awaitControlPlane(ctx, name, 3)
+	Expect(writtenAt(ctx, workload)).To(BeNumerically("<", raised))
+	expectNodes(ctx, workload, machinesOf(ctx, name))
+}
+
+// section is a section of a page whose commands are typed as a reader does.
+type section struct {
+	folder   string
+	env      []string
+	commands []string
+	typed    []bool
+}
+
+// openSection reads the commands of a section, which end with the next heading. Where they
+// say demo, a cluster of another name is meant.
+func openSection(ctx context.Context, page, heading, folder, name string) *section {
+	GinkgoHelper()
+	source, err := parts.SourceDir()
+	Expect(err).NotTo(HaveOccurred())
+	text, err := os.ReadFile(filepath.Join(source, "docs", page))
+	Expect(err).NotTo(HaveOccurred())
+	_, rest, found := strings.Cut(string(text), "# "+heading+"\n")
+	Expect(found).To(BeTrue(), "%s has a section %q", page, heading)
+	body, _, _ := strings.Cut(rest, "\n#")
+
+	built, err := parts.Ensure(ctx, parts.Print(GinkgoWriter), "talosctl")
+	Expect(err).NotTo(HaveOccurred())
+	path := strings.Join([]string{built.Dir("talosctl"), world.stack.Built.Dir("kubectl"), filepath.Dir(world.stack.Clusterctl.Path), "/usr/bin", "/bin"}, ":")
+	s := &section{
+		folder: folder,
+		env:    append(slices.Clone(world.stack.Clusterctl.Env), "PATH="+path, "HOME="+folder, "KUBECONFIG="+world.stack.Kubeconfig, "TALOSCONFIG=talosconfig"),
+	}
+	const indent = "       "
+	for line := range strings.Lines(body) {
+		if command, isCommand := strings.CutPrefix(line, indent); isCommand {
+			s.commands = append(s.commands, strings.ReplaceAll(strings.TrimSpace(command), "demo", name))
+		}
+	}
+	s.typed = make([]bool, len(s.commands))
+	return s
+}
+
+// types types the only command that has some words, with others in place of what it says, and
+// returns what it prints.
+func (s *section) types(ctx context.Context, words string, instead ...string) string {
+	GinkgoHelper()
+	output, err := s.run(ctx, words, instead...)
+	Expect(err).NotTo(HaveOccurred(), output)
+	return output
+}
+
+// awaits types a command until it prints something.
+func (s *section) awaits(ctx context.Context, printed, words string, instead ...string) {
+	GinkgoHelper()
+	Eventually(ctx, func() (string, error) { return s.run(ctx, words, instead...) }).WithTimeout(timeout).WithPolling(time.Second).Should(ContainSubstring(printed))
+}
+
+func (s *section) run(ctx context.Context, words string, instead ...string) (string, error) {
+	GinkgoHelper()
+	i := slices.IndexFunc(s.commands, func(command string) bool { return strings.Contains(command, words) })
+	Expect(i).To(BeNumerically(">=", 0), "a command with %q is among %q", words, s.commands)
+	for n := 0; n < len(instead); n += 2 {
+		Expect(s.commands[i]).To(ContainSubstring(instead[n]))
+	}
+	s.typed[i] = true
+	command := strings.NewReplacer(instead...).Replace(s.commands[i])
+	script := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", command) //nolint:gosec // the commands of our own page
+	script.Dir, script.Env = s.folder, s.env
+	output, err := script.CombinedOutput()
+	fmt.Fprintf(GinkgoWriter, "$ %s\n%s", command, output)
+	return string(output), err
+}
+
+// expectAllTyped expects that no command of the section was left out.
+func (s *section) expectAllTyped() {
+	GinkgoHelper()
+	for i, typed := range s.typed {
+		Expect(typed).To(BeTrue(), s.commands[i])
+	}
+}
