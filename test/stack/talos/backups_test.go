@@ -94,6 +94,9 @@ var _ = Describe("Backups", func() {
 		Expect(found.Annotations).To(HaveKey(backupv1.ImportedAnnotation))
 		Expect(found.Status.Snapshot).To(Equal(kept.Status.Snapshot))
 
+		By("replacing a machine that has lost its etcd")
+		expectOneVoterReplaced(ctx, folder, name)
+
 		By("bringing etcd back by hand on the machines that are there")
 		Expect(workloadClient(ctx, name).Create(ctx, configMap("after"))).To(Succeed())
 		bringBackByHand(ctx, folder, name)
@@ -193,10 +196,10 @@ func restoreByHand(ctx context.Context, vault *vault, backup *backupv1.TalosEtcd
 	folder = filepath.Join(world.dir, "by-hand")
 	for _, file := range []string{"manifest.json", "data-", "secrets-"} {
 		data, key := vault.file(ctx, backup.Name, file)
-		write(filepath.Join(folder, "backup", filepath.Base(key)), data)
+		writeFile(filepath.Join(folder, "backup", filepath.Base(key)), data)
 	}
-	write(filepath.Join(folder, "key.txt"), []byte(vault.key.String()))
-	write(filepath.Join(folder, "restore.sh"), []byte(pageBlock("backups.md", "etcdutl")))
+	writeFile(filepath.Join(folder, "key.txt"), []byte(vault.key.String()))
+	writeFile(filepath.Join(folder, "restore.sh"), []byte(pageBlock("backups.md", "etcdutl")))
 	tools := filepath.Join(folder, "tools")
 	Expect(os.MkdirAll(tools, 0o755)).To(Succeed())
 	Expect(os.Symlink(built.Path("age"), filepath.Join(tools, "age"))).To(Succeed())
@@ -234,7 +237,7 @@ func pageBlock(page, word string) string {
 	return found[0]
 }
 
-func write(path string, data []byte) {
+func writeFile(path string, data []byte) {
 	GinkgoHelper()
 	Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
 	Expect(os.WriteFile(path, data, 0o600)).To(Succeed())

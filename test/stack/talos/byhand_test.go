@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/stack/parts"
@@ -64,6 +66,20 @@ func bringBackByHand(ctx context.Context, folder, name string) {
 	}
 	writtenAt(ctx, workload)
 	Expect(uids(machinesOf(ctx, name))).To(ConsistOf(before))
+}
+
+// expectOneVoterReplaced takes the etcd of one machine away for good, types what docs/backups.md
+// says about that, and expects as many voters as before.
+func expectOneVoterReplaced(ctx context.Context, folder, name string) {
+	GinkgoHelper()
+	page := openSection(ctx, "backups.md", "One voter is lost", folder, name)
+	patch(ctx, name, "taloscontrolplane", name+"-control-plane", `{"spec":{"etcd":{"leaveTimeoutSeconds":10}}}`)
+	machines := machinesOf(ctx, name, controlPlanes)
+	Expect(world.nodes.Fleet.SpoilEtcd(ctx, hostOf(machines[0]))).To(Succeed())
+	page.types(ctx, "delete machine", "NAME", machines[0].Name)
+	page.expectAllTyped()
+	awaitControlPlane(ctx, name, len(machines))
+	Expect(uids(machinesOf(ctx, name, controlPlanes))).To(And(ContainElements(uids(machines[1:])), Not(ContainElement(string(machines[0].UID)))))
 }
 
 // beginAnewByHand types the commands of docs/backups.md for machines that are gone, in a
@@ -121,14 +137,17 @@ func beginAnewByHand(ctx context.Context, folder, name string) {
 
 // section is a section of a page whose commands are typed as a reader does.
 type section struct {
-	folder   string
-	env      []string
+	folder string
+	env    []string
+	// commands are those that are shown, and typed tells which of them were typed.
 	commands []string
 	typed    []bool
+	// manifest is the YAML that is shown.
+	manifest string
 }
 
-// openSection reads the commands of a section, which end with the next heading. Where they
-// say demo, a cluster of another name is meant.
+// openSection reads the commands and the manifest of a section, which ends with the next
+// heading. Where they say demo, a cluster of another name is meant.
 func openSection(ctx context.Context, page, heading, folder, name string) *section {
 	GinkgoHelper()
 	source, err := parts.SourceDir()
@@ -146,11 +165,16 @@ func openSection(ctx context.Context, page, heading, folder, name string) *secti
 		folder: folder,
 		env:    append(slices.Clone(world.stack.Clusterctl.Env), "PATH="+path, "HOME="+folder, "KUBECONFIG="+world.stack.Kubeconfig, "TALOSCONFIG=talosconfig"),
 	}
-	const indent = "       "
-	for line := range strings.Lines(body) {
-		if command, isCommand := strings.CutPrefix(line, indent); isCommand {
-			s.commands = append(s.commands, strings.ReplaceAll(strings.TrimSpace(command), "demo", name))
-		}
+	const fence, manifest = "```", "```yaml\n"
+	body = strings.ReplaceAll(body, "demo", name)
+	if before, after, isShown := strings.Cut(body, manifest); isShown {
+		var rest string
+		s.manifest, rest, _ = strings.Cut(after, fence)
+		body = before + rest
+	}
+	Expect(body).NotTo(ContainSubstring(fence))
+	for _, command := range regexp.MustCompile(`(?m)^ {4,}(\S.*)$`).FindAllStringSubmatch(body, -1) {
+		s.commands = append(s.commands, command[1])
 	}
 	s.typed = make([]bool, len(s.commands))
 	return s
@@ -169,6 +193,16 @@ func (s *section) types(ctx context.Context, words string, instead ...string) st
 func (s *section) awaits(ctx context.Context, printed, words string, instead ...string) {
 	GinkgoHelper()
 	Eventually(ctx, func() (string, error) { return s.run(ctx, words, instead...) }).WithTimeout(timeout).WithPolling(time.Second).Should(ContainSubstring(printed))
+}
+
+// applies creates the object that is shown, with other words in place of what it says.
+func (s *section) applies(ctx context.Context, object ctrlclient.Object, instead ...string) {
+	GinkgoHelper()
+	for n := 0; n < len(instead); n += 2 {
+		Expect(s.manifest).To(ContainSubstring(instead[n]))
+	}
+	Expect(yaml.UnmarshalStrict([]byte(strings.NewReplacer(instead...).Replace(s.manifest)), object)).To(Succeed())
+	Expect(world.client.Create(ctx, object)).To(Succeed())
 }
 
 func (s *section) run(ctx context.Context, words string, instead ...string) (string, error) {

@@ -2,6 +2,7 @@ package talos
 
 import (
 	"context"
+	"path/filepath"
 	"strconv"
 	"sync"
 	"time"
@@ -68,9 +69,16 @@ var _ = Describe("Restores", func() {
 			Expect(world.nodes.Fleet.SpoilEtcd(ctx, hostOf(machine))).To(Succeed())
 		}
 		before, began := uids(machinesOf(ctx, name)), time.Now()
-		restore := restoreOf(name, "back", name)
 		Eventually(ctx, func() error { return workload.List(ctx, &corev1.NamespaceList{}) }).WithTimeout(timeout).WithPolling(time.Second).ShouldNot(Succeed())
-		Expect(world.client.Create(ctx, restore)).To(Succeed())
+
+		By("restoring it as the page says")
+		folder, restore := filepath.Join(world.dir, "quorum"), &backupv1.TalosEtcdRestore{}
+		writeFile(filepath.Join(folder, "key.txt"), []byte(vault.key.String()))
+		page := openSection(ctx, "backups.md", "The quorum is lost", folder, name)
+		Expect(page.types(ctx, "get teb")).To(ContainSubstring("kept"))
+		page.types(ctx, "create secret")
+		page.applies(ctx, restore, "daily-"+name+"-20261125t0100z-5d1c0b2f", "kept")
+		page.types(ctx, "get ter", "--watch", "")
 		awaitCondition(ctx, restore, backupv1.MachinesWipedCondition)
 		// A restart is a reset that names nothing to wipe in a container, which whoever runs it cannot
 		// tell from others.
@@ -80,6 +88,8 @@ var _ = Describe("Restores", func() {
 		awaitRestore(ctx, restore, metav1.ConditionTrue, backupv1.ReadyReason)
 		AddReportEntry("restored in place", time.Since(began).Round(time.Second).String())
 		Expect(restore.Status.Attempt).To(HaveValue(BeEquivalentTo(1)))
+		page.types(ctx, "wait ter")
+		page.expectAllTyped()
 
 		By("having restarted each control plane machine, and no other")
 		for _, machine := range machinesOf(ctx, name) {
