@@ -7,7 +7,8 @@ const storeVersion = "v1.8.0"
 // minioVersion is that of the S3 server that encrypts what it keeps.
 const minioVersion = "v0.0.0-20260212201848-7aac2a2c5b7c"
 
-// ageVersion is the release of the program with which people read encrypted backups.
+// ageVersion is the release of the programs with which people make keys, and read encrypted
+// backups.
 const ageVersion = "v1.3.1"
 
 // etcdReleases are the releases of etcd whose programs the backup provider runs, with the
@@ -23,7 +24,9 @@ func storeParts() []Part {
 		Commands: []Command{{Package: "github.com/versity/versitygw/cmd/versitygw", Binary: "versitygw"}},
 	}}
 	all = append(all, Part{Name: "minio", Version: minioVersion, Module: "minio", Commands: []Command{{Package: "github.com/minio/minio", Binary: "minio"}}})
-	all = append(all, Part{Name: "age", Version: ageVersion, Module: "age", Commands: []Command{{Package: "filippo.io/age/cmd/age", Binary: "age"}}})
+	all = append(all, Part{Name: "age", Version: ageVersion, Module: "age", Commands: []Command{
+		{Package: "filippo.io/age/cmd/age", Binary: "age"}, {Package: "filippo.io/age/cmd/age-keygen", Binary: "age-keygen"},
+	}})
 	for _, release := range etcdReleases {
 		all = append(all, Part{
 			Name:    EtcdProgramsPart(release.name),

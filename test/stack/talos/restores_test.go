@@ -40,7 +40,6 @@ var _ = Describe("Restores", func() {
 		createCluster(ctx, management.Shape{Namespace: name, ControlPlanes: 3, Workers: 1}, nil)
 		awaitControlPlane(ctx, name, 3)
 		awaitWorkers(ctx, name, 1)
-		vault.create(ctx, world.client, name)
 		workload := workloadClient(ctx, name)
 		Expect(workload.Create(ctx, deploymentOf(demo.Workload))).To(Succeed())
 		pod := awaitPod(ctx, workload)
@@ -50,16 +49,16 @@ var _ = Describe("Restores", func() {
 		}
 		write("before")
 
-		By("backing it up")
-		Expect(world.client.Create(ctx, &backupv1.TalosEtcdBackup{
-			ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "kept"}, Spec: backupv1.TalosEtcdBackupSpec{ClusterName: name, StoreName: vault.bucket},
-		})).To(Succeed())
-		awaitBackup(ctx, world.client, name, func(backup *backupv1.TalosEtcdBackup) bool { return backup.Name == "kept" })
+		By("backing it up as the page says")
+		folder := filepath.Join(world.dir, "pages")
+		kept := backUpAsThePageSays(ctx, vault, folder, name)
 		write("after")
 		seen := watchFrom(ctx, name)
 
 		By("refusing to restore it while etcd has its quorum")
-		refused := restoreOf(name, "refused", name)
+		page := openSection(ctx, "backups.md", "The quorum is lost", folder, name)
+		page.types(ctx, "create secret")
+		refused := restoreOf(kept, "refused", name)
 		Expect(world.client.Create(ctx, refused)).To(Succeed())
 		awaitRestore(ctx, refused, metav1.ConditionFalse, backupv1.QuorumPresentReason)
 		expectVoters(ctx, name, 3)
@@ -72,12 +71,9 @@ var _ = Describe("Restores", func() {
 		Eventually(ctx, func() error { return workload.List(ctx, &corev1.NamespaceList{}) }).WithTimeout(timeout).WithPolling(time.Second).ShouldNot(Succeed())
 
 		By("restoring it as the page says")
-		folder, restore := filepath.Join(world.dir, "quorum"), &backupv1.TalosEtcdRestore{}
-		writeFile(filepath.Join(folder, "key.txt"), []byte(vault.key.String()))
-		page := openSection(ctx, "backups.md", "The quorum is lost", folder, name)
-		Expect(page.types(ctx, "get teb")).To(ContainSubstring("kept"))
-		page.types(ctx, "create secret")
-		page.applies(ctx, restore, "daily-"+name+"-20261125t0100z-5d1c0b2f", "kept")
+		Expect(page.types(ctx, "get teb")).To(ContainSubstring(kept.Name))
+		restore := &backupv1.TalosEtcdRestore{}
+		page.applies(ctx, restore, "daily-"+name+"-20261125t0100z-5d1c0b2f", kept.Name)
 		page.types(ctx, "get ter", "--watch", "")
 		awaitCondition(ctx, restore, backupv1.MachinesWipedCondition)
 		// A restart is a reset that names nothing to wipe in a container, which whoever runs it cannot
@@ -113,7 +109,7 @@ var _ = Describe("Restores", func() {
 		awaitState(ctx, name, infrav1.HostAvailable)
 		began = time.Now()
 		createFrom(ctx, management.Shape{Namespace: name, Name: other, ControlPlanes: 3}, "anew")
-		anew := restoreOf(name, "anew", other)
+		anew := restoreOf(kept, "anew", other)
 		anew.Spec.Mode, anew.Spec.Confirm = backupv1.RestoreNewCluster, ""
 		Expect(world.client.Create(ctx, anew)).To(Succeed())
 		awaitCondition(ctx, anew, backupv1.MachinesWipedCondition)
@@ -142,11 +138,13 @@ var _ = Describe("Restores", func() {
 	}, SpecTimeout(3*longTimeout))
 })
 
-// restoreOf restores backup kept to a cluster.
-func restoreOf(namespace, name, cluster string) *backupv1.TalosEtcdRestore {
+// restoreOf restores a backup to a cluster.
+func restoreOf(backup *backupv1.TalosEtcdBackup, name, cluster string) *backupv1.TalosEtcdRestore {
 	return &backupv1.TalosEtcdRestore{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
-		Spec:       backupv1.TalosEtcdRestoreSpec{ClusterName: cluster, BackupName: "kept", Confirm: cluster},
+		ObjectMeta: metav1.ObjectMeta{Namespace: backup.Namespace, Name: name},
+		Spec: backupv1.TalosEtcdRestoreSpec{
+			ClusterName: cluster, BackupName: backup.Name, Confirm: cluster, IdentitySecretName: "age-identities",
+		},
 	}
 }
 

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -14,13 +13,59 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/yaml"
 
+	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/stack/parts"
+	"github.com/capi-talos/capi-talos/test/support/s3server"
 )
+
+// backUpAsThePageSays types what docs/backups.md says from the first key to the first backups, in
+// a folder, and returns the first of them.
+func backUpAsThePageSays(ctx context.Context, vault *vault, folder, name string) *backupv1.TalosEtcdBackup {
+	GinkgoHelper()
+	open := func(heading string) *section { return openSection(ctx, "backups.md", heading, folder, name) }
+	page := open("Keys")
+	page.types(ctx, "--output key.txt")
+	recipient := strings.TrimSpace(page.types(ctx, "-y key.txt"))
+	page.expectAllTyped()
+
+	writeFile(filepath.Join(folder, "accessKeyID"), []byte(s3server.AccessKey))
+	writeFile(filepath.Join(folder, "secretAccessKey"), []byte(s3server.SecretKey))
+	page = open("The credentials")
+	page.types(ctx, "create secret")
+	page.types(ctx, "label secret")
+	page.expectAllTyped()
+
+	Expect(world.client.Create(ctx, &corev1.Secret{
+		ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: "s3-ca"}, Data: map[string][]byte{backupv1.CAKey: vault.server.CA},
+	})).To(Succeed())
+	page = open("The store")
+	page.applies(ctx, &backupv1.TalosBackupStore{}, "https://s3.eu-central-1.amazonaws.com", vault.server.Endpoint, "example-backups", vault.bucket,
+		"region: eu-central-1", "caSecretName: s3-ca", "age1-your-public-key", recipient)
+	page.types(ctx, "wait tbs/s3")
+	page.expectAllTyped()
+
+	page = open("The first backup")
+	first := &backupv1.TalosEtcdBackup{}
+	page.applies(ctx, first)
+	page.types(ctx, "wait teb/")
+	Expect(page.types(ctx, "get teb")).To(MatchRegexp(first.Name + `.* True .* Digest `))
+	page.expectAllTyped()
+
+	open("A schedule").applies(ctx, &backupv1.TalosEtcdBackupSchedule{})
+	page = open("A backup now")
+	page.types(ctx, "annotate tebs daily")
+	page.expectAllTyped()
+	awaitBackup(ctx, world.client, name, func(backup *backupv1.TalosEtcdBackup) bool {
+		return backup.Labels[backupv1.ScheduleNameLabel] == "daily"
+	})
+	return first
+}
 
 // bringBackByHand types the commands of docs/backups.md for machines that are there, in a
 // folder with the snapshot, and expects the same machines to go on with what it has.
@@ -158,23 +203,27 @@ func openSection(ctx context.Context, page, heading, folder, name string) *secti
 	Expect(found).To(BeTrue(), "%s has a section %q", page, heading)
 	body, _, _ := strings.Cut(rest, "\n#")
 
-	built, err := parts.Ensure(ctx, parts.Print(GinkgoWriter), "talosctl")
+	built, err := parts.Ensure(ctx, parts.Print(GinkgoWriter), "talosctl", "age")
 	Expect(err).NotTo(HaveOccurred())
-	path := strings.Join([]string{built.Dir("talosctl"), world.stack.Built.Dir("kubectl"), filepath.Dir(world.stack.Clusterctl.Path), "/usr/bin", "/bin"}, ":")
+	path := strings.Join([]string{built.Dir("talosctl"), built.Dir("age"), world.stack.Built.Dir("kubectl"), filepath.Dir(world.stack.Clusterctl.Path), "/usr/bin", "/bin"}, ":")
 	s := &section{
 		folder: folder,
 		env:    append(slices.Clone(world.stack.Clusterctl.Env), "PATH="+path, "HOME="+folder, "KUBECONFIG="+world.stack.Kubeconfig, "TALOSCONFIG=talosconfig"),
 	}
-	const fence, manifest = "```", "```yaml\n"
-	body = strings.ReplaceAll(body, "demo", name)
-	if before, after, isShown := strings.Cut(body, manifest); isShown {
-		var rest string
-		s.manifest, rest, _ = strings.Cut(after, fence)
-		body = before + rest
-	}
-	Expect(body).NotTo(ContainSubstring(fence))
-	for _, command := range regexp.MustCompile(`(?m)^ {4,}(\S.*)$`).FindAllStringSubmatch(body, -1) {
-		s.commands = append(s.commands, command[1])
+	const fence, manifest = "```", "```yaml"
+	open := ""
+	for line := range strings.Lines(strings.ReplaceAll(body, "demo", name)) {
+		command, isIndented := strings.CutPrefix(line, "    ")
+		switch {
+		case strings.HasPrefix(line, fence):
+			if open = strings.TrimSpace(line); open == fence {
+				open = ""
+			}
+		case open == manifest:
+			s.manifest += line
+		case open != "" || isIndented:
+			s.commands = append(s.commands, strings.TrimSpace(command))
+		}
 	}
 	s.typed = make([]bool, len(s.commands))
 	return s
