@@ -206,9 +206,9 @@ test-histories: ## Play 10000 histories of the control plane's decision, and 500
 test-faults: local-repository ## Run the fault matrix.
 	cd test/suites/integration && $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE) -v -timeout 60m ./faults -args -cells=154
 
-.PHONY: test-sse
-test-sse: ## Test encryption by the server of a store, on MinIO, which is built first.
-	$(PATIENTLY) "testing encryption by the server" $(GO_SUITE) -v -run TestEncryptionByTheServer ./backup/internal/store -args -minio
+.PHONY: test-stores
+test-stores: ## Test encryption by the server of a store, and servers that are full, on MinIO, which is built first, and on a small file system, which needs root.
+	$(PATIENTLY) "testing stores" $(GO_SUITE) -v -run 'TestEncryptionByTheServer|TestAFullStore' ./backup/internal/store -args -servers
 
 .PHONY: test-mutants
 test-mutants: ## Change one place at a time of what decides about etcd, keys and disks, and count the changes that no test notices. SEED=1, COUNT=60; NAMED=1 plays those of test/tools/mutants/named.txt, ONLY=<part of file:line> all of a place.

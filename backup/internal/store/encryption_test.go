@@ -8,22 +8,20 @@ import (
 	"testing"
 
 	"github.com/minio/minio-go/v7"
-	"github.com/minio/minio-go/v7/pkg/credentials"
 	"github.com/minio/minio-go/v7/pkg/encrypt"
 	. "github.com/onsi/gomega"
 
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/egress"
 	"github.com/capi-talos/capi-talos/test/support/s3server"
 )
 
-// onMinIO asks for what needs MinIO, which takes minutes to build (make test-sse).
-var onMinIO = flag.Bool("minio", false, "test encryption by the server, on MinIO")
+// onServers asks for what needs MinIO, which takes minutes to build, or root (make test-stores).
+var onServers = flag.Bool("servers", false, "test what needs MinIO, or root")
 
 // TestEncryptionByTheServer: with a key that it has, one of its key management, and one that
 // is sent with each request.
 func TestEncryptionByTheServer(t *testing.T) {
-	if !*onMinIO {
-		t.Log("not run: this builds MinIO, ask for it with make test-sse")
+	if !*onServers {
+		t.Log("not run: this builds MinIO, ask for it with make test-stores")
 		return
 	}
 	g := NewWithT(t)
@@ -36,17 +34,14 @@ func TestEncryptionByTheServer(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	other, err := encrypt.NewSSEC(bytes.Repeat([]byte{2}, 32))
 	g.Expect(err).NotTo(HaveOccurred())
-	for bucket, with := range map[string]struct {
+	for name, with := range map[string]struct {
 		encryption encrypt.ServerSide
 		header     string
 	}{"server-key": {encrypt.NewSSE(), "AES256"}, "managed-key": {managed, "aws:kms"}, "customer-key": {ours, ""}} {
-		t.Run(bucket, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			g.Expect(encrypting.MakeBucket(t.Context(), bucket, minio.MakeBucketOptions{})).To(Succeed())
-			config := Config{
-				Endpoint: encrypting.Endpoint, Bucket: bucket, PathStyle: true, CA: encrypting.CA, Guard: egress.Guard{AllowLocal: true}, Encryption: with.encryption,
-				Credentials: credentials.Value{AccessKeyID: s3server.AccessKey, SecretAccessKey: s3server.SecretKey},
-			}
+			config := bucketAt(t, encrypting)
+			config.Encryption = with.encryption
 			store := open(t, config)
 			_, err := store.Check(t.Context(), "probe", true)
 			g.Expect(err).NotTo(HaveOccurred())
@@ -65,7 +60,7 @@ func TestEncryptionByTheServer(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(string(small)).To(Equal("small"))
 
-			found, err := encrypting.StatObject(t.Context(), bucket, "large", minio.StatObjectOptions{})
+			found, err := encrypting.StatObject(t.Context(), config.Bucket, "large", minio.StatObjectOptions{})
 			if with.header != "" {
 				g.Expect(err).NotTo(HaveOccurred())
 				g.Expect(found.Metadata.Get("X-Amz-Server-Side-Encryption")).To(Equal(with.header))

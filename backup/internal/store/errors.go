@@ -105,7 +105,7 @@ var codes = map[string]Reason{
 	"PreconditionFailed": Exists, "ConditionalRequestConflict": Exists,
 	"ObjectLocked": Locked, "InvalidRetentionPeriod": Rejected,
 	"RequestTimeTooSkewed": ClockSkew, "RequestExpired": ClockSkew,
-	"XMinioStorageFull": Full, "QuotaExceeded": Full, "EntityTooLarge": Rejected,
+	"XMinioStorageFull": Full, "XMinioAdminBucketQuotaExceeded": Full, "QuotaExceeded": Full, "EntityTooLarge": Rejected,
 	"PermanentRedirect": Redirected, "AuthorizationHeaderMalformed": Redirected, "IllegalLocationConstraintException": Redirected,
 }
 

@@ -46,10 +46,7 @@ const (
 func bucketOf(t *testing.T, is kind) Config {
 	t.Helper()
 	g := NewWithT(t)
-	config := Config{
-		Endpoint: server.Endpoint, Bucket: fmt.Sprintf("bucket-%d", buckets.Add(1)), PathStyle: true, CA: server.CA, Guard: egress.Guard{AllowLocal: true},
-		Credentials: credentials.Value{AccessKeyID: s3server.AccessKey, SecretAccessKey: s3server.SecretKey},
-	}
+	config := configAt(server)
 	administrator := open(t, config)
 	g.Expect(administrator.core.MakeBucket(t.Context(), config.Bucket, minio.MakeBucketOptions{Region: defaultRegion, ObjectLocking: is == locking})).To(Succeed())
 	if is == versioned {
@@ -65,6 +62,14 @@ func open(t *testing.T, config Config) *Store {
 	NewWithT(t).Expect(err).ToNot(HaveOccurred())
 
 	return opened
+}
+
+// configAt leads to a bucket of a server that is not there yet.
+func configAt(server *s3server.Server) Config {
+	return Config{
+		Endpoint: server.Endpoint, Bucket: fmt.Sprintf("bucket-%d", buckets.Add(1)), PathStyle: true, CA: server.CA, Guard: egress.Guard{AllowLocal: true},
+		Credentials: credentials.Value{AccessKeyID: s3server.AccessKey, SecretAccessKey: s3server.SecretKey},
+	}
 }
 
 // random is a stream of some bytes, and their digest when it was read.
@@ -265,6 +270,7 @@ func TestAnUploadThatFailsLeavesNothing(t *testing.T) {
 		"denied":              {begins, http.StatusForbidden, "AccessDenied", Denied},
 		"a clock that is off": {begins, http.StatusForbidden, "RequestTimeTooSkewed", ClockSkew},
 		"full at a part":      {sends, http.StatusInsufficientStorage, "XMinioStorageFull", Full},
+		"a quota at a part":   {sends, http.StatusBadRequest, "XMinioAdminBucketQuotaExceeded", Full},
 		"a part too large":    {sends, http.StatusBadRequest, "EntityTooLarge", Rejected},
 		"denied at its end":   {ends, http.StatusForbidden, "AccessDenied", Denied},
 		"unwell for too long": {sends, http.StatusServiceUnavailable, "SlowDown", Unavailable},
