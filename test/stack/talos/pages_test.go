@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -88,14 +89,14 @@ func bringBackByHand(ctx context.Context, folder, name string) {
 		page.types(ctx, " reset ", "ADDRESS", address, "--system-labels-to-wipe EPHEMERAL", "")
 	}
 	for _, address := range addresses {
-		page.awaits(ctx, "Preparing", "service etcd", "ADDRESS", address)
+		page.awaits(ctx, ContainSubstring("Preparing"), "service etcd", "ADDRESS", address)
 	}
 	world.nodes.Fleet.KeepConfigurationOnReset(false)
 	page.types(ctx, "--recover-from", "ADDRESS", addresses[0])
 	workload := workloadClient(ctx, name)
 	Eventually(ctx, func() error { return workload.List(ctx, &corev1.NamespaceList{}) }).WithTimeout(timeout).WithPolling(time.Second).Should(Succeed())
 	for _, address := range addresses {
-		page.awaits(ctx, address+":2379", "etcd members", "ADDRESS", addresses[0])
+		page.awaits(ctx, MatchRegexp(regexp.QuoteMeta(address)+`:2379 +false`), "etcd members", "ADDRESS", addresses[0])
 	}
 	page.types(ctx, `{"spec":{"paused":false}}`)
 	page.expectAllTyped()
@@ -155,7 +156,7 @@ func beginAnewByHand(ctx context.Context, folder, name string) {
 	page.types(ctx, "gen config", "ENDPOINT", endpoint.Host)
 	page.types(ctx, "export TALOSCONFIG")
 	page.types(ctx, "config endpoint", "ADDRESS", address)
-	page.awaits(ctx, "Preparing", "service etcd", "ADDRESS", address)
+	page.awaits(ctx, ContainSubstring("Preparing"), "service etcd", "ADDRESS", address)
 	page.types(ctx, "--recover-from", "ADDRESS", address)
 	Eventually(ctx, func() error {
 		return workloadClient(ctx, name).List(ctx, &corev1.NamespaceList{})
@@ -238,10 +239,10 @@ func (s *section) types(ctx context.Context, words string, instead ...string) st
 	return output
 }
 
-// awaits types a command until it prints something.
-func (s *section) awaits(ctx context.Context, printed, words string, instead ...string) {
+// awaits types a command until it prints what matches.
+func (s *section) awaits(ctx context.Context, printed OmegaMatcher, words string, instead ...string) {
 	GinkgoHelper()
-	Eventually(ctx, func() (string, error) { return s.run(ctx, words, instead...) }).WithTimeout(timeout).WithPolling(time.Second).Should(ContainSubstring(printed))
+	Eventually(ctx, func() (string, error) { return s.run(ctx, words, instead...) }).WithTimeout(longTimeout).WithPolling(time.Second).Should(printed)
 }
 
 // applies creates the object that is shown, with other words in place of what it says.
