@@ -108,6 +108,10 @@ func bringBackByHand(ctx context.Context, folder, name string) {
 		was := startedAt(ctx, hosts)
 		Expect(world.nodes.Fleet.Restart(ctx, hostOf(machine))).To(Succeed())
 		Eventually(ctx, func() map[string]string { return startedAt(ctx, hosts) }).WithTimeout(timeout).WithPolling(time.Second).ShouldNot(Equal(was))
+		Eventually(ctx, func() error {
+			_, err := membersAt(ctx, name, addressOf(machine))
+			return err
+		}).WithTimeout(timeout).WithPolling(time.Second).Should(Succeed())
 		awaitControlPlane(ctx, name, len(addresses))
 	}
 	writtenAt(ctx, workload)
