@@ -200,6 +200,7 @@ type section struct {
 // heading. Where they say demo, a cluster of another name is meant.
 func openSection(ctx context.Context, page, heading, folder, name string) *section {
 	GinkgoHelper()
+	Expect(os.MkdirAll(folder, 0o700)).To(Succeed())
 	source, err := parts.SourceDir()
 	Expect(err).NotTo(HaveOccurred())
 	text, err := os.ReadFile(filepath.Join(source, "docs", page))
