@@ -9,7 +9,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/signer"
 	. "github.com/onsi/gomega"
 
@@ -62,15 +61,6 @@ func TestAFullStore(t *testing.T) {
 		limit(partSize / 2)
 		expectFull(t, config, partSize, func() { limit(room) })
 	})
-}
-
-// bucketAt makes a bucket on a server.
-func bucketAt(t *testing.T, server *s3server.Server) Config {
-	t.Helper()
-	config := configAt(server)
-	NewWithT(t).Expect(server.MakeBucket(t.Context(), config.Bucket, minio.MakeBucketOptions{})).To(Succeed())
-
-	return config
 }
 
 // expectFull uploads more than there is room for, makes room, and uploads what fits.

@@ -64,6 +64,15 @@ func open(t *testing.T, config Config) *Store {
 	return opened
 }
 
+// bucketAt makes a bucket on a server.
+func bucketAt(t *testing.T, server *s3server.Server) Config {
+	t.Helper()
+	config := configAt(server)
+	NewWithT(t).Expect(server.MakeBucket(t.Context(), config.Bucket, minio.MakeBucketOptions{})).To(Succeed())
+
+	return config
+}
+
 // configAt leads to a bucket of a server that is not there yet.
 func configAt(server *s3server.Server) Config {
 	return Config{

@@ -4,12 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -17,8 +13,6 @@ import (
 	"github.com/minio/minio-go/v7"
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -26,9 +20,7 @@ import (
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/test/stack/internal/debian"
 	"github.com/capi-talos/capi-talos/test/stack/management"
-	"github.com/capi-talos/capi-talos/test/stack/parts"
 	"github.com/capi-talos/capi-talos/test/support/s3server"
 )
 
@@ -182,84 +174,6 @@ func (v *vault) file(ctx context.Context, backup, name string) (data []byte, key
 	data, err = io.ReadAll(object)
 	Expect(err).NotTo(HaveOccurred())
 	return data, keys[i]
-}
-
-// restoreByHand types the commands of docs/backups.md in a folder with the files of a backup
-// and the private key, and expects an etcd of what comes out to have all keys. It returns the
-// folder.
-func restoreByHand(ctx context.Context, vault *vault, backup *backupv1.TalosEtcdBackup) (folder string) {
-	GinkgoHelper()
-	Expect(debian.Install(ctx, "zstd", "jq")).To(Succeed())
-	built, err := parts.Ensure(ctx, parts.Print(GinkgoWriter), append(parts.EtcdPrograms(), "age")...)
-	Expect(err).NotTo(HaveOccurred())
-	release := strings.Join(strings.Split(backup.Status.Snapshot.EtcdVersion, ".")[:2], ".")
-	folder = filepath.Join(world.dir, "by-hand")
-	for _, file := range []string{"manifest.json", "data-", "secrets-"} {
-		data, key := vault.file(ctx, backup.Name, file)
-		writeFile(filepath.Join(folder, "backup", filepath.Base(key)), data)
-	}
-	writeFile(filepath.Join(folder, "key.txt"), []byte(vault.key.String()))
-	writeFile(filepath.Join(folder, "restore.sh"), []byte(pageBlock("backups.md", "etcdutl")))
-	tools := filepath.Join(folder, "tools")
-	Expect(os.MkdirAll(tools, 0o755)).To(Succeed())
-	Expect(os.Symlink(built.Path("age"), filepath.Join(tools, "age"))).To(Succeed())
-	Expect(os.Symlink(built.Path(parts.EtcdProgramsPart(release), "etcdutl-"+release), filepath.Join(tools, "etcdutl"))).To(Succeed())
-
-	script := exec.CommandContext(ctx, "bash", "restore.sh")
-	script.Dir, script.Env = folder, []string{"PATH=" + tools + ":/usr/bin:/bin"}
-	output, err := script.CombinedOutput()
-	Expect(err).NotTo(HaveOccurred(), string(output))
-	Expect(strings.Count(string(output), ": OK")).To(Equal(3), string(output))
-	Expect(string(output)).To(ContainSubstring(strconv.FormatInt(*backup.Status.Verification.Revision, 10)))
-	bundle, err := os.ReadFile(filepath.Join(folder, "secrets.yaml"))
-	Expect(err).NotTo(HaveOccurred())
-	Expect(bundle).To(MatchYAML(secretValue(ctx, backup.Namespace, backup.Namespace+"-talos", "bundle")))
-
-	keys := countKeys(ctx, built.Path(parts.EtcdProgramsPart(release), "etcd-"+release), filepath.Join(folder, "etcd"))
-	Expect(keys).To(Equal(*backup.Status.Verification.Keys))
-	return folder
-}
-
-// pageBlock is the only block of a page in bash that has a word.
-func pageBlock(page, word string) string {
-	GinkgoHelper()
-	source, err := parts.SourceDir()
-	Expect(err).NotTo(HaveOccurred())
-	text, err := os.ReadFile(filepath.Join(source, "docs", page))
-	Expect(err).NotTo(HaveOccurred())
-	var found []string
-	for _, block := range regexp.MustCompile("(?s)```bash\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
-		if strings.Contains(block[1], word) {
-			found = append(found, block[1])
-		}
-	}
-	Expect(found).To(HaveLen(1))
-	return found[0]
-}
-
-func writeFile(path string, data []byte) {
-	GinkgoHelper()
-	Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
-	Expect(os.WriteFile(path, data, 0o600)).To(Succeed())
-}
-
-// countKeys starts an etcd on a data directory, and counts what it has.
-func countKeys(ctx context.Context, program, data string) int64 {
-	GinkgoHelper()
-	const endpoint = "http://127.0.0.1:32379"
-	etcd := exec.CommandContext(ctx, program, "--data-dir="+data, "--listen-client-urls="+endpoint, "--advertise-client-urls="+endpoint, //nolint:gosec // a part of the test bed
-		"--listen-peer-urls=http://127.0.0.1:0", "--log-level=panic")
-	Expect(etcd.Start()).To(Succeed())
-	defer func() {
-		_ = etcd.Process.Kill()
-		_ = etcd.Wait()
-	}()
-	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Context: ctx, Logger: zap.NewNop()})
-	Expect(err).NotTo(HaveOccurred())
-	defer func() { _ = client.Close() }()
-	all, err := client.Get(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithCountOnly())
-	Expect(err).NotTo(HaveOccurred())
-	return all.Count
 }
 
 // awaitBackup waits for a backup that is ready, and that a caller wants.

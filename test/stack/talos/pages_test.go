@@ -8,11 +8,14 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -20,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/test/stack/internal/debian"
 	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/stack/parts"
 	"github.com/capi-talos/capi-talos/test/support/s3server"
@@ -66,6 +70,61 @@ func backUpAsThePageSays(ctx context.Context, vault *vault, folder, name string)
 		return backup.Labels[backupv1.ScheduleNameLabel] == "daily"
 	})
 	return first
+}
+
+// restoreByHand types the commands of docs/backups.md in a folder with the files of a backup
+// and the private key, and expects an etcd of what comes out to have all keys. It returns the
+// folder.
+func restoreByHand(ctx context.Context, vault *vault, backup *backupv1.TalosEtcdBackup) (folder string) {
+	GinkgoHelper()
+	Expect(debian.Install(ctx, "zstd", "jq")).To(Succeed())
+	built, err := parts.Ensure(ctx, parts.Print(GinkgoWriter), append(parts.EtcdPrograms(), "age")...)
+	Expect(err).NotTo(HaveOccurred())
+	release := strings.Join(strings.Split(backup.Status.Snapshot.EtcdVersion, ".")[:2], ".")
+	folder = filepath.Join(world.dir, "by-hand")
+	for _, file := range []string{"manifest.json", "data-", "secrets-"} {
+		data, key := vault.file(ctx, backup.Name, file)
+		writeFile(filepath.Join(folder, "backup", filepath.Base(key)), data)
+	}
+	writeFile(filepath.Join(folder, "key.txt"), []byte(vault.key.String()))
+	writeFile(filepath.Join(folder, "restore.sh"), []byte(pageBlock("backups.md", "etcdutl")))
+	tools := filepath.Join(folder, "tools")
+	Expect(os.MkdirAll(tools, 0o755)).To(Succeed())
+	Expect(os.Symlink(built.Path("age"), filepath.Join(tools, "age"))).To(Succeed())
+	Expect(os.Symlink(built.Path(parts.EtcdProgramsPart(release), "etcdutl-"+release), filepath.Join(tools, "etcdutl"))).To(Succeed())
+
+	script := exec.CommandContext(ctx, "bash", "restore.sh")
+	script.Dir, script.Env = folder, []string{"PATH=" + tools + ":/usr/bin:/bin"}
+	output, err := script.CombinedOutput()
+	Expect(err).NotTo(HaveOccurred(), string(output))
+	Expect(strings.Count(string(output), ": OK")).To(Equal(3), string(output))
+	Expect(string(output)).To(ContainSubstring(strconv.FormatInt(*backup.Status.Verification.Revision, 10)))
+	bundle, err := os.ReadFile(filepath.Join(folder, "secrets.yaml"))
+	Expect(err).NotTo(HaveOccurred())
+	Expect(bundle).To(MatchYAML(secretValue(ctx, backup.Namespace, backup.Namespace+"-talos", "bundle")))
+
+	keys := countKeys(ctx, built.Path(parts.EtcdProgramsPart(release), "etcd-"+release), filepath.Join(folder, "etcd"))
+	Expect(keys).To(Equal(*backup.Status.Verification.Keys))
+	return folder
+}
+
+// countKeys starts an etcd on a data directory, and counts what it has.
+func countKeys(ctx context.Context, program, data string) int64 {
+	GinkgoHelper()
+	const endpoint = "http://127.0.0.1:32379"
+	etcd := exec.CommandContext(ctx, program, "--data-dir="+data, "--listen-client-urls="+endpoint, "--advertise-client-urls="+endpoint, //nolint:gosec // a part of the test bed
+		"--listen-peer-urls=http://127.0.0.1:0", "--log-level=panic")
+	Expect(etcd.Start()).To(Succeed())
+	defer func() {
+		_ = etcd.Process.Kill()
+		_ = etcd.Wait()
+	}()
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}, Context: ctx, Logger: zap.NewNop()})
+	Expect(err).NotTo(HaveOccurred())
+	defer func() { _ = client.Close() }()
+	all, err := client.Get(ctx, "\x00", clientv3.WithFromKey(), clientv3.WithCountOnly())
+	Expect(err).NotTo(HaveOccurred())
+	return all.Count
 }
 
 // bringBackByHand types the commands of docs/backups.md for machines that are there, in a
@@ -185,6 +244,35 @@ func beginAnewByHand(ctx context.Context, folder, name string) {
 	expectNodes(ctx, workload, machinesOf(ctx, name))
 }
 
+// readPage reads a page of the documentation.
+func readPage(page string) string {
+	GinkgoHelper()
+	source, err := parts.SourceDir()
+	Expect(err).NotTo(HaveOccurred())
+	text, err := os.ReadFile(filepath.Join(source, "docs", page))
+	Expect(err).NotTo(HaveOccurred())
+	return string(text)
+}
+
+// pageBlock is the only block of a page in bash that has a word.
+func pageBlock(page, word string) string {
+	GinkgoHelper()
+	var found []string
+	for _, block := range regexp.MustCompile("(?s)```bash\n(.*?)```").FindAllStringSubmatch(readPage(page), -1) {
+		if strings.Contains(block[1], word) {
+			found = append(found, block[1])
+		}
+	}
+	Expect(found).To(HaveLen(1))
+	return found[0]
+}
+
+func writeFile(path string, data []byte) {
+	GinkgoHelper()
+	Expect(os.MkdirAll(filepath.Dir(path), 0o755)).To(Succeed())
+	Expect(os.WriteFile(path, data, 0o600)).To(Succeed())
+}
+
 // section is a section of a page whose commands are typed as a reader does.
 type section struct {
 	folder string
@@ -201,11 +289,7 @@ type section struct {
 func openSection(ctx context.Context, page, heading, folder, name string) *section {
 	GinkgoHelper()
 	Expect(os.MkdirAll(folder, 0o700)).To(Succeed())
-	source, err := parts.SourceDir()
-	Expect(err).NotTo(HaveOccurred())
-	text, err := os.ReadFile(filepath.Join(source, "docs", page))
-	Expect(err).NotTo(HaveOccurred())
-	_, rest, found := strings.Cut(string(text), "# "+heading+"\n")
+	_, rest, found := strings.Cut(readPage(page), "# "+heading+"\n")
 	Expect(found).To(BeTrue(), "%s has a section %q", page, heading)
 	body, _, _ := strings.Cut(rest, "\n#")
 
@@ -262,8 +346,10 @@ func (s *section) applies(ctx context.Context, object ctrlclient.Object, instead
 
 func (s *section) run(ctx context.Context, words string, instead ...string) (string, error) {
 	GinkgoHelper()
-	i := slices.IndexFunc(s.commands, func(command string) bool { return strings.Contains(command, words) })
+	hasWords := func(command string) bool { return strings.Contains(command, words) }
+	i := slices.IndexFunc(s.commands, hasWords)
 	Expect(i).To(BeNumerically(">=", 0), "a command with %q is among %q", words, s.commands)
+	Expect(slices.ContainsFunc(s.commands[i+1:], hasWords)).To(BeFalse(), "one command has %q of %q", words, s.commands)
 	for n := 0; n < len(instead); n += 2 {
 		Expect(s.commands[i]).To(ContainSubstring(instead[n]))
 	}

@@ -104,8 +104,7 @@ func expectRebuilt(t *testing.T, machines *simfleet.Fleet, hosts []fleet.Host, n
 		g.Expect(from.controlPlaneNames(t, g, name)).To(And(HaveLen(len(known)), Not(ContainElement(gone))))
 		from.expectAvailable(ctx, g, name)
 	}).WithTimeout(2 * timeout).Should(Succeed())
-	i := slices.IndexFunc(from.controlPlaneNames(t, g, name), func(machine string) bool { return !slices.Contains(known, machine) })
-	stranger := from.controlPlaneNames(t, g, name)[i]
+	stranger := slices.DeleteFunc(from.controlPlaneNames(t, g, name), func(machine string) bool { return slices.Contains(known, machine) })[0]
 	g.Expect(from.stack.Stop(contextAfter(t))).To(Succeed())
 
 	booted := boots(machines, hosts)
