@@ -117,9 +117,21 @@ func (s *Server) Close() {
 type Facts struct {
 	// Revision is its last revision.
 	Revision int64
-	// Keys is how many keys it has, and Resources how many of each resource of Kubernetes.
+	// Keys is how many keys clients can read, and Resources how many of each resource of
+	// Kubernetes.
 	Keys      int64
 	Resources map[string]int64
+}
+
+// unnamedKeys are those that etcdutl writes where it raises a revision: one without a name,
+// which stays. It counts that one in snapshots, and no client can read it
+// (etcdutl/snapshot/v3_snapshot.go, unsafeBumpBucketsRevision).
+const unnamedKeys = 1
+
+// Match reports whether a server has what a snapshot has. Of an etcd that was restored with a
+// raised revision, the snapshot counts one key more.
+func (f *Facts) Match(status *Status) bool {
+	return f.Revision == status.Revision && (f.Keys == status.TotalKey || f.Keys+unnamedKeys == status.TotalKey)
 }
 
 // Facts reads the names of all keys.

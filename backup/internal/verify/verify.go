@@ -81,16 +81,21 @@ func (v *Verifier) Verify(ctx context.Context, level backupv1.VerificationLevel,
 		return nil, err
 	}
 	report := &Report{Level: level, Etcd: release.Name, Hash: status.Hash, Revision: status.Revision, Keys: status.TotalKey, Bytes: status.TotalSize}
-	if level == backupv1.VerificationRestore {
-		report.Resources, err = serve(ctx, release, folder, status)
+	if level != backupv1.VerificationRestore {
+		return report, nil
 	}
+	facts, err := serve(ctx, release, folder, status)
+	if err != nil {
+		return nil, err
+	}
+	report.Keys, report.Resources = facts.Keys, facts.Resources
 
-	return report, err
+	return report, nil
 }
 
-// serve restores the snapshot into a new etcd, and compares what that serves. It returns how
-// many keys each resource has.
-func serve(ctx context.Context, release *etcdtool.Release, folder string, status *etcdtool.Status) (map[string]int64, error) {
+// serve restores the snapshot into a new etcd, and compares what that serves, which it
+// returns.
+func serve(ctx context.Context, release *etcdtool.Release, folder string, status *etcdtool.Status) (*etcdtool.Facts, error) {
 	data := filepath.Join(folder, dataFolder)
 	if err := release.Restore(ctx, filepath.Join(folder, snapshotFile), etcdtool.RestoreOptions{DataDir: data, Name: "verify", PeerURL: peerURL}); err != nil {
 		return nil, err
@@ -104,9 +109,9 @@ func serve(ctx context.Context, release *etcdtool.Release, folder string, status
 	if err != nil {
 		return nil, err
 	}
-	if facts.Revision != status.Revision || facts.Keys != status.TotalKey {
+	if !facts.Match(status) {
 		return nil, fmt.Errorf("%w: revision %d with %d keys, and not %d with %d", ErrDiffers, facts.Revision, facts.Keys, status.Revision, status.TotalKey)
 	}
 
-	return facts.Resources, nil
+	return facts, nil
 }
