@@ -3,6 +3,7 @@ package parts
 import (
 	"context"
 	"path/filepath"
+	"slices"
 
 	"github.com/capi-talos/capi-talos/test/stack/internal/debian"
 )
@@ -14,12 +15,16 @@ const (
 	// TalosBoot is the part with what a machine boots from the network: vmlinuz, initramfs and
 	// ipxe.efi.
 	TalosBoot = "talos-boot"
-	// TalosInstallerImage is the part with the image that installs Talos on a disk.
+	// PreviousTalosBoot is that of PreviousTalosVersion.
+	PreviousTalosBoot = TalosBoot + previous
+	// TalosInstallerImage is the part with the image that installs Talos on a disk, by its
+	// name there.
 	TalosInstallerImage = "talos-installer-image"
-	// TalosInstaller is the name of that image.
-	TalosInstaller = "ghcr.io/siderolabs/installer:" + TalosVersion
+	// PreviousTalosInstallerImage is that of PreviousTalosVersion.
+	PreviousTalosInstallerImage = TalosInstallerImage + previous
 
-	talosMetal = "talos-metal"
+	talosInstaller = "ghcr.io/siderolabs/installer:"
+	talosMetal     = "talos-metal"
 	// vmSuite is the release of Debian that virtual machines are made of, and kernelSuite that
 	// of their kernel: Talos 1.13 needs Linux 6.15 or later, and an older QEMU than 10 does not
 	// emulate what it needs.
@@ -37,7 +42,7 @@ var vmPackages = []string{ //nolint:gochecknoglobals // A constant.
 // vmParts are what virtual machines are made of that boot Talos over the network, and from
 // their disks.
 func vmParts() []Part {
-	return []Part{
+	all := []Part{
 		{
 			Name:    VMDebian,
 			Version: vmSuite,
@@ -46,10 +51,19 @@ func vmParts() []Part {
 				return debian.Unpack(ctx, filepath.Join(w.Out, "root"), w.Scratch, []string{vmSuite, kernelSuite}, vmPackages...)
 			},
 		},
+		program("preinit", ownProgramsVersion, ".", ""),
+	}
+	return slices.Concat(all, metalParts(talos()), metalParts(previousTalos()))
+}
+
+// metalParts are what a release of Talos is on machines with disks.
+func metalParts(release talosRelease) []Part {
+	metal := talosMetal + release.suffix
+	return []Part{
 		{
-			Name:    talosMetal,
-			Version: TalosVersion,
-			Module:  talosMetal,
+			Name:    metal,
+			Version: release.version,
+			Module:  metal,
 			Commands: []Command{
 				{Package: talosModule + "/internal/app/init", Binary: "init"},
 				{Package: talosModule + "/cmd/installer", Binary: "installer"},
@@ -57,21 +71,20 @@ func vmParts() []Part {
 			Tags: []string{"grpcnotrace"},
 			Env:  []string{"GOAMD64=v2"},
 		},
-		program("preinit", ownProgramsVersion, ".", ""),
 		{
-			Name:    TalosBoot,
-			Version: TalosVersion,
-			Module:  "talos",
-			Needs:   []string{VMDebian, talosMetal, "preinit", "machined", "containerd", "runc", "cni"},
+			Name:    TalosBoot + release.suffix,
+			Version: release.version,
+			Module:  release.module,
+			Needs:   []string{VMDebian, metal, "preinit", "machined" + release.suffix, "containerd", "runc", "cni"},
 			Inputs:  []string{"1"},
-			Build:   buildTalosBoot,
+			Build:   func(ctx context.Context, w *Workspace) error { return buildTalosBoot(ctx, w, release) },
 		},
 		{
-			Name:    TalosInstallerImage,
-			Version: TalosVersion,
-			Needs:   []string{VMDebian, talosMetal, TalosBoot},
-			Inputs:  []string{"1", TalosInstaller, KernelArguments, withoutArguments},
-			Build:   buildTalosInstaller,
+			Name:    TalosInstallerImage + release.suffix,
+			Version: release.version,
+			Needs:   []string{VMDebian, metal, TalosBoot + release.suffix},
+			Inputs:  []string{"1", talosInstaller + release.version, KernelArguments, withoutArguments},
+			Build:   func(ctx context.Context, w *Workspace) error { return buildTalosInstaller(ctx, w, release) },
 		},
 	}
 }

@@ -51,7 +51,7 @@ var metalPrograms = []string{ //nolint:gochecknoglobals // A constant.
 
 // buildTalosBoot makes what a machine boots: Debian's kernel, and Talos' programs in the root
 // file system that Talos lays out, with Debian's in place of its own.
-func buildTalosBoot(ctx context.Context, w *Workspace) error {
+func buildTalosBoot(ctx context.Context, w *Workspace, release talosRelease) error {
 	if err := debian.Install(ctx, "squashfs-tools", "cpio", "kmod", "xz-utils"); err != nil {
 		return err
 	}
@@ -60,14 +60,14 @@ func buildTalosBoot(ctx context.Context, w *Workspace) error {
 	if err != nil {
 		return err
 	}
-	root, err := metalRoot(ctx, w, system, modules)
+	root, err := metalRoot(ctx, w, release, system, modules)
 	if err != nil {
 		return err
 	}
 	initramfs := images.NewTree(filepath.Join(w.Scratch, "initramfs"))
 	initramfs.Dirs("/dev", "/proc", "/sys", "/preload", "/root", "/run", "/system", "/tmp")
 	initramfs.Copy(w.Needs.Path("preinit"), "/init", images.Program)
-	initramfs.Copy(w.Needs.Path(talosMetal, "init"), "/init.talos", images.Program)
+	initramfs.Copy(w.Needs.Path(talosMetal+release.suffix, "init"), "/init.talos", images.Program)
 	if err := preload(ctx, w, modules, initramfs); err != nil {
 		return err
 	}
@@ -151,7 +151,7 @@ func preload(ctx context.Context, w *Workspace, modules kernelModules, initramfs
 }
 
 // metalRoot lays out the root file system of a machine, and returns its folder.
-func metalRoot(ctx context.Context, w *Workspace, system string, modules kernelModules) (string, error) {
+func metalRoot(ctx context.Context, w *Workspace, release talosRelease, system string, modules kernelModules) (string, error) {
 	sources, err := w.ModuleDir(ctx, talosModule)
 	if err != nil {
 		return "", err
@@ -162,7 +162,7 @@ func metalRoot(ctx context.Context, w *Workspace, system string, modules kernelM
 	}
 	tree := images.NewTree(filepath.Join(w.Scratch, "root"))
 	talosFolders(tree)
-	talosPrograms(tree, w.Needs, w.Needs.Path("machined"))
+	talosPrograms(tree, w.Needs, w.Needs.Path("machined"+release.suffix))
 	talosFiles(tree, sources, machinery)
 	tree.Dynamic(ctx, system, metalPrograms...)
 	for link, program := range map[string]string{
@@ -180,7 +180,11 @@ func metalRoot(ctx context.Context, w *Workspace, system string, modules kernelM
 		"udevd/99-default.link": "/usr/lib/systemd/network/99-default.link", "udevd/40-vm-hotadd.rules": "/usr/lib/udev/rules.d/40-vm-hotadd.rules",
 		"lvm.conf": "/etc/lvm/lvm.conf",
 	} {
-		tree.Copy(filepath.Join(sources, "hack", from), to, images.Data)
+		from = filepath.Join(sources, "hack", from)
+		// Talos 1.12 has no rules for memory that is plugged in.
+		if _, err := os.Stat(from); !errors.Is(err, fs.ErrNotExist) {
+			tree.Copy(from, to, images.Data)
+		}
 	}
 	// Rules name groups.
 	tree.Write("/etc/group", "root:x:0:\ntty:x:5:\ndisk:x:6:\nlp:x:7:\nkmem:x:15:\ndialout:x:20:\ncdrom:x:24:\ntape:x:26:\naudio:x:29:\nvideo:x:44:\n"+

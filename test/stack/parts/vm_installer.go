@@ -28,9 +28,9 @@ var installerPrograms = []string{ //nolint:gochecknoglobals // A constant.
 
 // buildTalosInstaller makes the image that installs Talos: what Talos' own imager makes of
 // kernel and initramfs, and its installer.
-func buildTalosInstaller(ctx context.Context, w *Workspace) error {
+func buildTalosInstaller(ctx context.Context, w *Workspace, release talosRelease) error {
 	system := filepath.Join(w.Needs.Dir(VMDebian), "root")
-	uki, err := buildUKI(ctx, w, system)
+	uki, err := buildUKI(ctx, w, release, system)
 	if err != nil {
 		return err
 	}
@@ -49,10 +49,10 @@ func buildTalosInstaller(ctx context.Context, w *Workspace) error {
 	// Names on a FAT file system are in code page 850.
 	const conversions = "usr/lib/x86_64-linux-gnu/gconv"
 	tree.CopyAll(filepath.Join(system, conversions), "/"+conversions, images.Program)
-	tree.Copy(w.Needs.Path(talosMetal, "installer"), "/usr/bin/installer", images.Program)
+	tree.Copy(w.Needs.Path(talosMetal+release.suffix, "installer"), "/usr/bin/installer", images.Program)
 	tree.Copy(filepath.Join(system, "usr/lib/systemd/boot/efi/systemd-bootx64.efi"), "/usr/install/amd64/systemd-boot.efi", images.Data)
 	tree.Copy(uki, "/usr/install/amd64/vmlinuz.efi", images.Data)
-	return images.Write(tree, w.Out, TalosInstaller, images.Config{
+	return images.Write(tree, w.Out, talosInstaller+release.version, images.Config{
 		Entrypoint: []string{"/bin/installer"},
 		Env:        []string{defaultPath, "MTOOLS_SKIP_CHECK=1"},
 	})
@@ -60,14 +60,15 @@ func buildTalosInstaller(ctx context.Context, w *Workspace) error {
 
 // buildUKI has Talos' imager make kernel, initramfs and arguments into one program that
 // firmware starts.
-func buildUKI(ctx context.Context, w *Workspace, system string) (string, error) {
+func buildUKI(ctx context.Context, w *Workspace, release talosRelease, system string) (string, error) {
 	type object = map[string]any
+	boot := TalosBoot + release.suffix
 	file := func(path string) object { return object{"path": path} }
 	profile, err := json.Marshal(object{
-		"arch": "amd64", "platform": "metal", "secureboot": false, "version": TalosVersion,
+		"arch": "amd64", "platform": "metal", "secureboot": false, "version": release.version,
 		"customization": object{"extraKernelArgs": strings.Fields(KernelArguments + " " + withoutArguments)},
 		"input": object{
-			"kernel": file(w.Needs.Path(TalosBoot, KernelFile)), "initramfs": file(w.Needs.Path(TalosBoot, InitramfsFile)),
+			"kernel": file(w.Needs.Path(boot, KernelFile)), "initramfs": file(w.Needs.Path(boot, InitramfsFile)),
 			"sdStub": file(filepath.Join(system, "usr/lib/systemd/boot/efi/linuxx64.efi.stub")),
 			"sdBoot": file(filepath.Join(system, "usr/lib/systemd/boot/efi/systemd-bootx64.efi")),
 		},
@@ -82,7 +83,7 @@ func buildUKI(ctx context.Context, w *Workspace, system string) (string, error) 
 	}
 	// The installer is the imager when it is called so.
 	imager, out := filepath.Join(w.Scratch, "imager"), filepath.Join(w.Scratch, "uki")
-	if err := os.Symlink(w.Needs.Path(talosMetal, "installer"), imager); err != nil {
+	if err := os.Symlink(w.Needs.Path(talosMetal+release.suffix, "installer"), imager); err != nil {
 		return "", fmt.Errorf("naming the imager: %w", err)
 	}
 	if err := w.Run(ctx, w.Scratch, "sh", "-ec", `TMPDIR=. "$0" --output "$1" - < "$2"`, imager, out, path); err != nil {

@@ -29,7 +29,7 @@ var _ = Describe("What talossim is held to", func() {
 			// What was kept until now is built in.
 			return
 		}
-		kept, err := conformance.Kept()
+		kept, err := conformance.Kept(taken.Personality)
 		Expect(err).NotTo(HaveOccurred())
 		Expect(conformance.Differences(taken, kept)).To(BeEmpty())
 	}, SpecTimeout(25*time.Minute))

@@ -2,19 +2,14 @@ package vms
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	"github.com/capi-talos/capi-talos/test/sim/fleet"
@@ -25,19 +20,21 @@ import (
 
 const (
 	// disks is how many disks each machine has. The first one is for nothing.
-	disks = 3
+	disks = 4
 	// InstallDisk is the number of the one that Talos is to be installed on, which has to be
 	// found.
 	InstallDisk = 1
-	// DataDisk is the number of the one for volumes.
+	// DataDisk is the number of the one for volumes that are partitions.
 	DataDisk = 2
+	// WholeDisk is the number of the one that is a volume as a whole.
+	WholeDisk = 3
 	// diskBytes is the size of each. It takes no room until it is written to.
 	diskBytes = 8 << 30
 	// interval is how often a machine is looked at that is waited for.
 	interval = 500 * time.Millisecond
 )
 
-// Machine is a virtual machine with UEFI, three disks and two links.
+// Machine is a virtual machine with UEFI, four disks and two links.
 type Machine struct {
 	// Host is what the fleet tells of it.
 	Host fleet.Host
@@ -112,48 +109,8 @@ func (m *Machine) make(ctx context.Context) error {
 	return nil
 }
 
-func blank(path string) error {
-	file, err := os.Create(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(file.Truncate(diskBytes), file.Close())
-}
-
-// Disk is the image of a disk: 0 is that of /dev/vda.
-func (m *Machine) Disk(number int) string {
-	return filepath.Join(m.dir, fmt.Sprintf("disk-%d.img", number))
-}
-
 // Console is the file with all that it has written to its serial line.
 func (m *Machine) Console() string { return filepath.Join(m.dir, "console.log") }
-
-// Holds reports whether a text is anywhere on a disk.
-func (m *Machine) Holds(ctx context.Context, disk int, text string) (bool, error) {
-	command := exec.CommandContext(ctx, "grep", "--text", "--quiet", "--fixed-strings", "--file=-", m.Disk(disk)) //nolint:gosec // a disk of ours
-	command.Stdin = strings.NewReader(text)
-	out, err := command.CombinedOutput()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 1 {
-		return false, nil
-	}
-	if err != nil {
-		return false, fmt.Errorf("searching disk %d of machine %s: %w: %s", disk, m.Host.Name, err, out)
-	}
-	return true, nil
-}
-
-// Written is how many bytes of a disk were ever written to, and not given back.
-func (m *Machine) Written(disk int) (int64, error) {
-	var found unix.Stat_t
-	if err := unix.Stat(m.Disk(disk), &found); err != nil {
-		return 0, fmt.Errorf("looking at disk %d of machine %s: %w", disk, m.Host.Name, err)
-	}
-	const blockBytes = 512
-	return found.Blocks * blockBytes, nil
-}
-
-// DiskSerial is the serial number of a disk.
-func (m *Machine) DiskSerial(disk int) string { return diskSerial(m.Serial, disk) }
 
 func diskSerial(machine string, disk int) string { return machine + "-" + strconv.Itoa(disk) }
 
@@ -169,7 +126,13 @@ func (m *Machine) firmware(kind string) string {
 
 // PowerOn switches the machine on. It boots from its first disk that has a system, else over
 // the network.
-func (m *Machine) PowerOn() (err error) {
+func (m *Machine) PowerOn() error { return m.powerOn(false) }
+
+// PowerOnToNetwork switches the machine on to boot over the network, whatever its disks have,
+// until its power is taken again.
+func (m *Machine) PowerOnToNetwork() error { return m.powerOn(true) }
+
+func (m *Machine) powerOn(networkFirst bool) (err error) {
 	if m.qemu != nil && m.qemu.Running() {
 		return nil
 	}
@@ -178,7 +141,7 @@ func (m *Machine) PowerOn() (err error) {
 	args := append([]string{
 		"--library-path", filepath.Join(system, "usr/lib/x86_64-linux-gnu"), filepath.Join(system, "usr/bin/qemu-system-x86_64"),
 		"-L", filepath.Join(system, "usr/share/qemu"), "-L", filepath.Join(system, "usr/share/seabios"), "-L", filepath.Join(system, "usr/lib/ipxe/qemu"),
-	}, m.arguments(accelerated())...)
+	}, m.arguments(accelerated(), networkFirst)...)
 	m.qemu, err = process.Start(process.Command{
 		Name: m.Host.Name, Path: filepath.Join(system, "usr/lib64/ld-linux-x86-64.so.2"), Args: args, Dir: m.dir, Log: filepath.Join(m.dir, "qemu.log"),
 	})
@@ -241,31 +204,4 @@ func (m *Machine) wiped(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// Partitions are the labels of the partitions of a disk, sorted; none when it has no table.
-func (m *Machine) Partitions(ctx context.Context, disk int) ([]string, error) {
-	out, err := exec.CommandContext(ctx, "sfdisk", "--json", m.Disk(disk)).CombinedOutput() //nolint:gosec // a disk of ours
-	if err != nil {
-		if strings.Contains(string(out), "does not contain a recognized partition table") {
-			return nil, nil
-		}
-		return nil, fmt.Errorf("looking at disk %d of machine %s: %w: %s", disk, m.Host.Name, err, out)
-	}
-	var found struct {
-		PartitionTable struct {
-			Partitions []struct {
-				Name string `json:"name"`
-			} `json:"partitions"`
-		} `json:"partitiontable"`
-	}
-	if err := json.Unmarshal(out, &found); err != nil {
-		return nil, fmt.Errorf("reading what sfdisk prints: %w", err)
-	}
-	labels := make([]string, 0, len(found.PartitionTable.Partitions))
-	for _, partition := range found.PartitionTable.Partitions {
-		labels = append(labels, partition.Name)
-	}
-	slices.Sort(labels)
-	return labels, nil
 }

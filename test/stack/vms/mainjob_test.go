@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -22,8 +21,6 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/stack/demo"
-	"github.com/capi-talos/capi-talos/test/stack/management"
-	"github.com/capi-talos/capi-talos/test/stack/parts"
 )
 
 // stepTimeout is how long a step may take where machines are emulated; one of them has three
@@ -49,18 +46,9 @@ type job struct {
 func TestTheMainJobOnDisks(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	j := &job{T: t, machines: raise(t, volumes), cluster: "disks"}
-	source, err := parts.SourceDir()
-	g.Expect(err).NotTo(HaveOccurred())
+	stack, management := manage(t)
+	j.management = management
 	dir := t.ArtifactDir()
-	stack, err := management.Up(ctx, management.StackOptions{
-		Dir: filepath.Join(dir, "management"), Repository: filepath.Join(source, "out", "repository"), Output: t.Output(),
-	})
-	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() { g.Expect(stack.Stop(context.WithoutCancel(ctx))).To(Succeed()) })
-	scheme, err := demo.Scheme()
-	g.Expect(err).NotTo(HaveOccurred())
-	j.management, err = client.New(stack.Config, client.Options{Scheme: scheme})
-	g.Expect(err).NotTo(HaveOccurred())
 	scenario := &demo.Scenario{
 		Management: demo.ManagementOf(stack),
 		Fleet:      j.machines, Cluster: j.cluster, ControlPlanes: []int{1}, Workers: []int{1}, Dir: filepath.Join(dir, "manifests"), Output: t.Output(),
@@ -73,7 +61,7 @@ func TestTheMainJobOnDisks(t *testing.T) {
 	}
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, m := range j.machines.Machines() {
-		g.Expect(m.Holds(ctx, InstallDisk, j.secret)).To(BeFalse(), "a secret is left on %s", m.Disk(InstallDisk))
+		g.Expect(expectText(m, j.secret, noDisk)).To(Succeed())
 	}
 }
 
@@ -115,7 +103,9 @@ func (j *job) endMachines(ctx context.Context, awaitNodes func(context.Context) 
 		of  func(context.Context, *Machine) error
 	}{
 		{"a power cut", func(ctx context.Context, m *Machine) error { return j.machines.Restart(ctx, m.Host) }},
-		{"a reboot by Talos", func(ctx context.Context, m *Machine) error { return reboot(ctx, bundle, m) }},
+		{"a reboot by Talos", func(ctx context.Context, m *Machine) error {
+			return call(ctx, bundle, m.Host.Address, func(node talosclient.Node) error { return node.Restart(ctx) })
+		}},
 		{"a kernel panic", func(ctx context.Context, m *Machine) error { return m.Panic(ctx) }},
 	} {
 		began := time.Now()
@@ -130,31 +120,12 @@ func (j *job) endMachines(ctx context.Context, awaitNodes func(context.Context) 
 	return nil
 }
 
-// volumes are two of a machine on the disk for data.
-func volumes(m *Machine) []string {
-	const document = "apiVersion: v1alpha1\nkind: %s\nname: %s\nprovisioning: {diskSelector: {match: disk.serial == %q}, minSize: 300MiB, maxSize: 400MiB}\n"
-	return []string{
-		fmt.Sprintf(document, "UserVolumeConfig", "data", m.DiskSerial(DataDisk)),
-		fmt.Sprintf(document, "RawVolumeConfig", "raw", m.DiskSerial(DataDisk)),
-	}
-}
-
 // lookAtDisks looks whether machines have their configuration on the disk that was named for
-// it, their volumes on the one for data, and nothing on the other one.
+// it, their volumes on the one for data, and nothing on the other ones.
 func (j *job) lookAtDisks(ctx context.Context) error {
 	for _, m := range j.machines.Machines() {
-		for disk, labels := range [][]string{nil, {"EFI", "EPHEMERAL", "META", "STATE"}, {"r-raw", "u-data"}} {
-			held, err := m.Holds(ctx, disk, j.secret)
-			if err != nil {
-				return err
-			}
-			found, err := m.Partitions(ctx, disk)
-			if err != nil {
-				return err
-			}
-			if held != (disk == InstallDisk) || !slices.Equal(found, labels) {
-				return fmt.Errorf("disk %d of %s has the configuration: %t, and partitions %q", disk, m.Host.Name, held, found)
-			}
+		if err := errors.Join(expectPartitions(ctx, m, inUse()), expectText(m, j.secret, InstallDisk)); err != nil {
+			return err
 		}
 		if written, err := m.Written(0); err != nil || written > 0 {
 			return errors.Join(fmt.Errorf("disk 0 of %s has %d bytes written", m.Host.Name, written), err)
@@ -201,26 +172,8 @@ func (j *job) wipeAgain(ctx context.Context) error {
 			return fmt.Errorf("host %s is %s: %s", host.Name, host.Status.State, found)
 		}
 		j.Logf("host %s: %s", host.Name, conditions.GetMessage(host, infrav1.AvailableCondition))
-		patch := client.MergeFrom(host.DeepCopy())
-		host.Annotations = map[string]string{infrav1.HostRetryAnnotation: ""}
-		return j.management.Patch(ctx, host, patch)
+		return retry(ctx, j.management, host)
 	})
-}
-
-// reboot asks Talos for it.
-func reboot(ctx context.Context, bundle *secrets.Bundle, m *Machine) error {
-	credentials, err := bundle.ClientCredentials(secrets.RoleAdmin, time.Now(), time.Hour)
-	if err != nil {
-		return err
-	}
-	pool := talosclient.New()
-	defer pool.Close()
-	node, err := pool.Secure(ctx, m.Host.Address, credentials)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = node.Close() }()
-	return node.Restart(ctx)
 }
 
 // bootAgain ends all machines, and waits until their Nodes tell another boot.

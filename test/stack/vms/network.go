@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/capi-talos/capi-talos/test/sim/fleet/balancer"
@@ -39,10 +40,21 @@ type network struct {
 	options Options
 	files   *http.Server
 	dhcp    *process.Process
+	// boot is what machines boot.
+	boot atomic.Pointer[NetworkBoot]
+}
+
+// NetworkBoot is what machines boot over the network.
+type NetworkBoot struct {
+	// Part is the part with Talos.
+	Part string
+	// Arguments are further ones of the kernel.
+	Arguments string
 }
 
 func newNetwork(ctx context.Context, options Options) (_ *network, err error) {
 	n := &network{options: options}
+	n.boot.Store(&NetworkBoot{Part: parts.TalosBoot})
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, n.down(context.WithoutCancel(ctx)))
@@ -76,6 +88,22 @@ func newNetwork(ctx context.Context, options Options) (_ *network, err error) {
 
 func (n *network) bridges() []string {
 	return []string{n.options.Bridge, n.options.Bridge + storageSuffix}
+}
+
+// addVLAN gives this machine an address in a VLAN on the second network.
+func (n *network) addVLAN(ctx context.Context, id int, address netip.Prefix) error {
+	// Named as links of machines are, it is removed with them.
+	device := fmt.Sprintf("%s.v%d", n.options.Bridge, id)
+	for _, args := range [][]string{
+		{"link", "add", "link", n.bridges()[1], "name", device, "type", "vlan", "id", strconv.Itoa(id)},
+		{"address", "add", address.String(), "dev", device},
+		{"link", "set", device, "up"},
+	} {
+		if err := run(ctx, "ip", args...); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (n *network) gateway() string { return balancer.Address(n.options.Subnet, 1) }
@@ -116,17 +144,21 @@ func (n *network) serve(ctx context.Context) (string, error) {
 	}
 	base := "http://" + listener.Addr().String() + "/"
 	mux := http.NewServeMux()
-	mux.Handle("GET /", http.FileServer(http.Dir(n.options.Built.Dir(parts.TalosBoot))))
-	mux.HandleFunc("GET /"+bootScript, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(script(base))) })
+	mux.HandleFunc("GET /", func(w http.ResponseWriter, r *http.Request) {
+		http.FileServer(http.Dir(n.options.Built.Dir(n.boot.Load().Part))).ServeHTTP(w, r)
+	})
+	mux.HandleFunc("GET /"+bootScript, func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(script(base, n.boot.Load().Arguments)))
+	})
 	n.files = &http.Server{Handler: mux, ReadHeaderTimeout: readTimeout}
 	go func() { _ = n.files.Serve(listener) }()
 	return base, nil
 }
 
 // script is what iPXE runs: Talos insists that "pti=on" comes before what turns it off.
-func script(base string) string {
-	return fmt.Sprintf("#!ipxe\nkernel %[1]s%[2]s initrd=%[3]s talos.platform=metal slab_nomerge pti=on consoleblank=0 printk.devkmsg=on panic=10 %[4]s\n"+
-		"initrd --name %[3]s %[1]s%[3]s\nboot\n", base, parts.KernelFile, parts.InitramfsFile, parts.KernelArguments)
+func script(base, further string) string {
+	return fmt.Sprintf("#!ipxe\nkernel %[1]s%[2]s initrd=%[3]s talos.platform=metal slab_nomerge pti=on consoleblank=0 printk.devkmsg=on panic=10 %[4]s %[5]s\n"+
+		"initrd --name %[3]s %[1]s%[3]s\nboot\n", base, parts.KernelFile, parts.InitramfsFile, parts.KernelArguments, further)
 }
 
 // lease starts DHCP, names and TFTP: each machine has its own address, the firmware is given

@@ -9,10 +9,10 @@ import (
 )
 
 // memoryMiB is how much memory each machine has.
-const memoryMiB = 2048
+const memoryMiB = 4096
 
 // arguments are those of QEMU.
-func (m *Machine) arguments(kvm bool) []string {
+func (m *Machine) arguments(kvm, networkFirst bool) []string {
 	accel, cpu := "tcg,thread=multi,tb-size=1024", "Nehalem,+rdrand,+aes,+pclmulqdq"
 	if kvm {
 		accel, cpu = "kvm", "host"
@@ -32,7 +32,11 @@ func (m *Machine) arguments(kvm bool) []string {
 	}
 	for link := range m.fleet.network.bridges() {
 		// The firmware boots over the first link.
-		boots := "bootindex=" + strconv.Itoa(disks+1)
+		order := disks + 1
+		if networkFirst {
+			order = 0
+		}
+		boots := "bootindex=" + strconv.Itoa(order)
 		if link > 0 {
 			boots = "romfile="
 		}

@@ -40,7 +40,8 @@ type Options struct {
 	Subnet netip.Prefix
 	// Dir is the folder for disks, consoles and logs.
 	Dir string
-	// Built are the parts listed by Parts.
+	// Built are the parts listed by Parts, and those of PreviousParts where that release is
+	// to be had, too.
 	Built parts.Built
 	// Patches returns further strategic patches of a machine; nil means none.
 	Patches func(*Machine) []string
@@ -62,6 +63,11 @@ var _ fleet.Fleet = &Fleet{}
 // Parts are the parts that Up needs.
 func Parts() []string {
 	return []string{parts.VMDebian, parts.TalosBoot, parts.TalosInstallerImage, parts.TalosNodeImages, "registry"}
+}
+
+// PreviousParts are the parts of the Talos release before.
+func PreviousParts() []string {
+	return []string{parts.PreviousTalosBoot, parts.PreviousTalosInstallerImage}
 }
 
 // Reason tells why there can be no virtual machines here; it is empty when there can be.
@@ -102,9 +108,15 @@ func (f *Fleet) startRegistry(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	installer, err := images.Open(built.Dir(parts.TalosInstallerImage))
-	if err != nil {
-		return err
+	for _, part := range []string{parts.TalosInstallerImage, parts.PreviousTalosInstallerImage} {
+		if built.Dir(part) == "" {
+			continue
+		}
+		installer, err := images.Open(built.Dir(part))
+		if err != nil {
+			return err
+		}
+		all = append(all, installer)
 	}
 	cache, err := parts.CacheDir()
 	if err != nil {
@@ -112,8 +124,17 @@ func (f *Fleet) startRegistry(ctx context.Context) error {
 	}
 	storage := filepath.Join(cache, "registry", "vms-"+filepath.Base(built.Dir(parts.TalosNodeImages)))
 	f.registry, err = talosnode.StartRegistry(ctx, built.Path("registry"), net.JoinHostPort(f.network.gateway(), registryPort), storage,
-		f.options.Dir, append(all, installer))
+		f.options.Dir, all)
 	return err
+}
+
+// SetNetworkBoot says what machines boot over the network from now on. Before, it is
+// parts.TalosBoot without further arguments.
+func (f *Fleet) SetNetworkBoot(boot NetworkBoot) { f.network.boot.Store(&boot) }
+
+// AddVLAN gives this machine an address in a VLAN on the second links of machines.
+func (f *Fleet) AddVLAN(ctx context.Context, id int, address netip.Prefix) error {
+	return f.network.addVLAN(ctx, id, address)
 }
 
 // Name implements fleet.Fleet.

@@ -9,8 +9,13 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/test/stack/demo"
+	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/stack/parts"
 )
 
@@ -22,8 +27,8 @@ var (
 // patience is how long an emulated machine may take for a boot on a busy machine.
 const patience = 20 * time.Minute
 
-// raise starts what virtual machines need.
-func raise(t *testing.T, patches func(*Machine) []string) *Fleet {
+// raise starts what virtual machines need, with further parts.
+func raise(t *testing.T, patches func(*Machine) []string, further ...string) *Fleet {
 	t.Helper()
 	g := NewWithT(t)
 	if !*boot {
@@ -35,7 +40,7 @@ func raise(t *testing.T, patches func(*Machine) []string) *Fleet {
 		}
 		t.Skip(reason)
 	}
-	built, err := parts.Ensure(t.Context(), parts.Print(t.Output()), Parts()...)
+	built, err := parts.Ensure(t.Context(), parts.Print(t.Output()), append(Parts(), further...)...)
 	g.Expect(err).NotTo(HaveOccurred())
 	machines, err := Up(t.Context(), Options{
 		Bridge: "capt-vm", Subnet: netip.MustParsePrefix("10.77.0.0/24"), Dir: filepath.Join(t.ArtifactDir(), "vms"), Built: built, Patches: patches,
@@ -43,6 +48,47 @@ func raise(t *testing.T, patches func(*Machine) []string) *Fleet {
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { g.Expect(machines.Close(context.WithoutCancel(t.Context()))).To(Succeed()) })
 	return machines
+}
+
+// manage starts a management cluster with our managers, and a client of it.
+func manage(t *testing.T) (*management.Stack, client.Client) {
+	t.Helper()
+	g, ctx := NewWithT(t), t.Context()
+	source, err := parts.SourceDir()
+	g.Expect(err).NotTo(HaveOccurred())
+	stack, err := management.Up(ctx, management.StackOptions{
+		Dir: filepath.Join(t.ArtifactDir(), "management"), Repository: filepath.Join(source, "out", "repository"), Output: t.Output(),
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(func() { g.Expect(stack.Stop(context.WithoutCancel(ctx))).To(Succeed()) })
+	scheme, err := demo.Scheme()
+	g.Expect(err).NotTo(HaveOccurred())
+	found, err := client.New(stack.Config, client.Options{Scheme: scheme})
+	g.Expect(err).NotTo(HaveOccurred())
+	return stack, found
+}
+
+// call calls the Talos API of a machine of a cluster, at an address.
+func call(ctx context.Context, bundle *secrets.Bundle, address string, do func(talosclient.Node) error) error {
+	credentials, err := bundle.ClientCredentials(secrets.RoleAdmin, time.Now(), time.Hour)
+	if err != nil {
+		return err
+	}
+	pool := talosclient.New()
+	defer pool.Close()
+	node, err := pool.Secure(ctx, address, credentials)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = node.Close() }()
+	return do(node)
+}
+
+// retry says of a host that what is left on it may be wiped.
+func retry(ctx context.Context, management client.Client, host *infrav1.TalosHost) error {
+	patch := client.MergeFrom(host.DeepCopy())
+	host.Annotations = map[string]string{infrav1.HostRetryAnnotation: ""}
+	return management.Patch(ctx, host, patch)
 }
 
 // TestAMachineBootsOverTheNetwork: firmware, iPXE, kernel and Talos, on a machine that has

@@ -156,17 +156,17 @@ func Class(err error) string {
 //go:embed testdata
 var kept embed.FS
 
-// Kept is the record of a real node.
-func Kept() (Record, error) {
-	content, err := kept.ReadFile("testdata/" + file)
+// Kept is the record of a real node of a personality.
+func Kept(personality string) (Record, error) {
+	content, err := kept.ReadFile("testdata/" + file(personality))
 	if err != nil {
 		return Record{}, fmt.Errorf("reading the kept record: %w", err)
 	}
 	return parse(content)
 }
 
-// file holds the record.
-const file = TalosVersion + "-container.yaml"
+// file holds the record of a personality.
+func file(personality string) string { return TalosVersion + "-" + personality + ".yaml" }
 
 func parse(content []byte) (Record, error) {
 	var record Record
@@ -183,7 +183,7 @@ func (r Record) Write(dir string) error {
 		return fmt.Errorf("encoding a record: %w", err)
 	}
 	const permissions = 0o644
-	if err := os.WriteFile(dir+"/"+file, content, permissions); err != nil {
+	if err := os.WriteFile(dir+"/"+file(r.Personality), content, permissions); err != nil {
 		return fmt.Errorf("writing a record: %w", err)
 	}
 	return nil

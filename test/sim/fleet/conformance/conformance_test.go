@@ -21,7 +21,7 @@ func TestTalossimAnswersAsARealNode(t *testing.T) {
 	t.Cleanup(func() { g.Expect(machines.Close(context.WithoutCancel(t.Context()))).To(Succeed()) })
 	got, err := conformance.Take(t.Context(), machines, string(talossim.Container), 2*time.Second)
 	g.Expect(err).NotTo(HaveOccurred())
-	kept, err := conformance.Kept()
+	kept, err := conformance.Kept(string(talossim.Container))
 	g.Expect(err).NotTo(HaveOccurred())
 	differences, gaps := conformance.Judge(got, kept)
 	t.Logf("%d answers of Talos %s compared, %d of them are known gaps", kept.Rows(), kept.Talos, gaps)

@@ -42,19 +42,20 @@ type play struct {
 	certificates map[string]*tls.Certificate
 	hosts        []fleet.Host
 	record       Record
-	timeout      time.Duration
+	// timeout is how long a call may take, and patience how long anything else.
+	timeout, patience time.Duration
 }
 
 // Take makes the record of a fleet: it adds machines, asks them all rows, and
 // then does the scenarios, which change them. A call may take timeout.
 func Take(ctx context.Context, machines fleet.Fleet, personality string, timeout time.Duration) (Record, error) {
 	p := &play{
-		timeout:  timeout,
+		timeout: timeout, patience: patience,
 		machines: machines, pool: talosclient.New(), certificates: map[string]*tls.Certificate{},
 		record: Record{Talos: machines.TalosVersion(), Personality: personality, Scenarios: map[string][]string{}},
 	}
 	defer p.pool.Close()
-	if err := p.prepare(ctx); err != nil {
+	if err := p.prepare(ctx, Machines); err != nil {
 		return Record{}, err
 	}
 	blank, err := Ask(ctx, Target{Address: p.hosts[1].Address, Certificates: map[string]*tls.Certificate{Maintenance: nil}, Timeout: timeout})
@@ -78,7 +79,7 @@ func Take(ctx context.Context, machines fleet.Fleet, personality string, timeout
 	return p.record, nil
 }
 
-func (p *play) prepare(ctx context.Context) (err error) {
+func (p *play) prepare(ctx context.Context, count int) (err error) {
 	if p.bundle, err = secrets.NewBundle(time.Now(), "v1.13", nil); err != nil {
 		return err
 	}
@@ -96,7 +97,7 @@ func (p *play) prepare(ctx context.Context) (err error) {
 		}
 		p.certificates[role] = &pair
 	}
-	p.hosts, err = p.machines.Add(ctx, Machines)
+	p.hosts, err = p.machines.Add(ctx, count)
 	return err
 }
 
@@ -109,9 +110,15 @@ func (p *play) configure(ctx context.Context, host fleet.Host, role configgen.Ro
 	if err != nil {
 		return err
 	}
-	configuration, err := configgen.Overlay(rendered, configgen.HostOverlay{
-		StrategicPatches: host.StrategicPatches, ProviderID: "talos://" + host.Name, InstallDisk: host.InstallDisk, Container: host.InstallDisk == "",
-	})
+	overlay := configgen.HostOverlay{StrategicPatches: host.StrategicPatches, ProviderID: "talos://" + host.Name, InstallDisk: host.InstallDisk}
+	if host.InstallSerial != "" {
+		overlay.InstallDiskSelector = &configgen.DiskSelector{Serial: host.InstallSerial}
+	}
+	overlay.Container = overlay.InstallDisk == "" && overlay.InstallDiskSelector == nil
+	if !overlay.Container {
+		overlay.InstallImage = "ghcr.io/siderolabs/installer:" + p.machines.TalosVersion()
+	}
+	configuration, err := configgen.Overlay(rendered, overlay)
 	if err != nil {
 		return err
 	}
@@ -132,7 +139,7 @@ func (p *play) name(host fleet.Host) string {
 
 // await waits for something.
 func (p *play) await(ctx context.Context, what string, done func() error) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	ctx, cancel := context.WithTimeout(ctx, p.patience)
 	defer cancel()
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()

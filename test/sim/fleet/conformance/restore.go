@@ -19,7 +19,7 @@ func (p *play) restore(ctx context.Context) error {
 	const scenario = "restore"
 	host := p.hosts[0]
 	var snapshot []byte
-	if err := p.callFor(ctx, host, patience, func(ctx context.Context, client machine.MachineServiceClient) (err error) {
+	if err := p.callFor(ctx, host, p.patience, func(ctx context.Context, client machine.MachineServiceClient) (err error) {
 		snapshot, err = snapshotOf(ctx, client)
 		return err
 	}); err != nil {
@@ -42,7 +42,7 @@ func (p *play) restore(ctx context.Context) error {
 		begins string
 	}{{begins: "Failed"}, {sends: true, begins: "Failed"}, {sends: true, data: snapshot, begins: "Running"}} {
 		if attempt.sends {
-			if err := p.await(ctx, "sending a database", func() error { return p.callFor(ctx, host, patience, sending(attempt.data)) }); err != nil {
+			if err := p.await(ctx, "sending a database", func() error { return p.callFor(ctx, host, p.patience, sending(attempt.data)) }); err != nil {
 				return err
 			}
 		}

@@ -45,7 +45,7 @@ func (p *play) bootstrap(ctx context.Context, host fleet.Host) error {
 
 // ready waits until a machine runs and nothing is unmet.
 func (p *play) ready(ctx context.Context, host fleet.Host) error {
-	creds, err := p.bundle.ClientCredentials(admin, time.Now(), 2*patience)
+	creds, err := p.bundle.ClientCredentials(admin, time.Now(), 2*p.patience)
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (p *play) leave(ctx context.Context) error {
 	// Etcd does not let a member go before its peers have been connected for 5 s.
 	// Talos tries until then, and afterwards stops etcd: a call that ends in
 	// between leaves a node that no longer is a member and cannot be asked again.
-	if err := p.callFor(ctx, host, patience, leave); err != nil {
+	if err := p.callFor(ctx, host, p.patience, leave); err != nil {
 		return fmt.Errorf("leaving: %w", err)
 	}
 	if err := p.awaitMembers(ctx, scenario, p.hosts[0], "host-1 voter at host-1", "host-3 voter at host-4"); err != nil {

@@ -1,0 +1,39 @@
+package vms
+
+import (
+	"flag"
+	"path/filepath"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/capi-talos/capi-talos/test/sim/fleet/conformance"
+	"github.com/capi-talos/capi-talos/test/stack/parts"
+)
+
+var record = flag.Bool("record", false, "keep what a virtual machine tells as what talossim is held to")
+
+// TestWhatAMachineTells: the record of a machine with disks is made anew, and must be the one
+// that is kept in test/sim/fleet/conformance.
+func TestWhatAMachineTells(t *testing.T) {
+	const personality = "metal"
+	machines := raise(t, nil)
+	g := NewWithT(t)
+	taken, err := conformance.TakeMetal(t.Context(), machines, personality, patience)
+	for scenario, lines := range taken.Scenarios {
+		for _, line := range lines {
+			t.Logf("%s: %s", scenario, line)
+		}
+	}
+	g.Expect(err).NotTo(HaveOccurred())
+	if *record {
+		source, err := parts.SourceDir()
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(taken.Write(filepath.Join(source, "test", "sim", "fleet", "conformance", "testdata"))).To(Succeed())
+		// What was kept until now is built in.
+		return
+	}
+	kept, err := conformance.Kept(personality)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(conformance.Differences(taken, kept)).To(BeEmpty())
+}
