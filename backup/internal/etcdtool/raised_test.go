@@ -49,7 +49,7 @@ func TestASnapshotAfterARestore(t *testing.T) {
 	}
 }
 
-// serveRestored serves a snapshot that was restored with a raised revision.
+// serveRestored serves a snapshot that was restored with its revision raised by bump.
 func serveRestored(t *testing.T, release *Release, snapshot string, bump uint64) *Server {
 	t.Helper()
 	g, folder := NewWithT(t), t.TempDir()

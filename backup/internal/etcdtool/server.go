@@ -129,7 +129,8 @@ type Facts struct {
 const unnamedKeys = 1
 
 // Match reports whether a server has what a snapshot has. Of an etcd that was restored with a
-// raised revision, the snapshot counts one key more.
+// raised revision, the snapshot counts one key more; whether it was cannot be told, so that
+// one key less passes of any.
 func (f *Facts) Match(status *Status) bool {
 	return f.Revision == status.Revision && (f.Keys == status.TotalKey || f.Keys+unnamedKeys == status.TotalKey)
 }

@@ -177,14 +177,13 @@ func metalRoot(ctx context.Context, w *Workspace, release talosRelease, system s
 	// not know by name yet.
 	tree.Copy(filepath.Join(system, "usr/share/xfsprogs/mkfs/lts_6.12.conf"), "/usr/share/xfsprogs/mkfs/lts_6.18.conf", images.Data)
 	for from, to := range map[string]string{
-		"udevd/99-default.link": "/usr/lib/systemd/network/99-default.link", "udevd/40-vm-hotadd.rules": "/usr/lib/udev/rules.d/40-vm-hotadd.rules",
-		"lvm.conf": "/etc/lvm/lvm.conf",
+		"udevd/99-default.link": "/usr/lib/systemd/network/99-default.link", "lvm.conf": "/etc/lvm/lvm.conf",
 	} {
-		from = filepath.Join(sources, "hack", from)
-		// Talos 1.12 has no rules for memory that is plugged in.
-		if _, err := os.Stat(from); !errors.Is(err, fs.ErrNotExist) {
-			tree.Copy(from, to, images.Data)
-		}
+		tree.Copy(filepath.Join(sources, "hack", from), to, images.Data)
+	}
+	// Talos 1.12 has no rules for memory that is plugged in.
+	if release.suffix == "" {
+		tree.Copy(filepath.Join(sources, "hack/udevd/40-vm-hotadd.rules"), "/usr/lib/udev/rules.d/40-vm-hotadd.rules", images.Data)
 	}
 	// Rules name groups.
 	tree.Write("/etc/group", "root:x:0:\ntty:x:5:\ndisk:x:6:\nlp:x:7:\nkmem:x:15:\ndialout:x:20:\ncdrom:x:24:\ntape:x:26:\naudio:x:29:\nvideo:x:44:\n"+

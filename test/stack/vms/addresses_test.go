@@ -32,7 +32,7 @@ func TestStaticAddressesAndAVLAN(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), stepTimeout)
 	defer cancel()
 	tagged := netip.MustParsePrefix("10.79.0.0/24")
-	g.Expect(machines.AddVLAN(ctx, vlan, netip.PrefixFrom(netip.MustParseAddr(balancer.Address(tagged, 1)), tagged.Bits()))).To(Succeed())
+	g.Expect(machines.network.addVLAN(ctx, vlan, netip.PrefixFrom(netip.MustParseAddr(balancer.Address(tagged, 1)), tagged.Bits()))).To(Succeed())
 	static, inVLAN := balancer.Address(machines.options.Subnet, last), balancer.Address(tagged, last)
 	l := newLives(t, machines, name, func(host *infrav1.TalosHost) {
 		host.Spec.Addresses = append(host.Spec.Addresses, inVLAN)

@@ -132,11 +132,6 @@ func (f *Fleet) startRegistry(ctx context.Context) error {
 // parts.TalosBoot without further arguments.
 func (f *Fleet) SetNetworkBoot(boot NetworkBoot) { f.network.boot.Store(&boot) }
 
-// AddVLAN gives this machine an address in a VLAN on the second links of machines.
-func (f *Fleet) AddVLAN(ctx context.Context, id int, address netip.Prefix) error {
-	return f.network.addVLAN(ctx, id, address)
-}
-
 // Name implements fleet.Fleet.
 func (f *Fleet) Name() string { return "vm" }
 

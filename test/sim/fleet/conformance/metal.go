@@ -6,7 +6,6 @@ import (
 	"crypto/tls"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/siderolabs/talos/pkg/machinery/constants"
@@ -147,6 +146,6 @@ func told(volumes []talosclient.Volume) []string {
 			lines = append(lines, fmt.Sprintf("managed %s, %s, %s, partition %d", volume.ID, volume.Type, volume.Phase, volume.PartitionIndex))
 		}
 	}
-	slices.SortFunc(lines, strings.Compare)
+	slices.Sort(lines)
 	return lines
 }
