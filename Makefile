@@ -3,6 +3,7 @@
 VERSION ?= v0.1.0
 REGISTRY ?= ghcr.io/capi-talos
 GOLANGCI_LINT_VERSION := v2.15.0
+GOTESTSUM_VERSION := v1.13.0
 
 # The list of providers is that of clusterctl-settings.json: <folder>:<name>, where the
 # name is that in component files and images.
@@ -28,6 +29,8 @@ GO_TEST := go test $(if $(RACE),-race)
 # Suites build the programs that they start while they run. Go does not know about
 # these when it looks for a result that it has already.
 GO_SUITE := $(GO_TEST) -count=1
+# A long suite prints at its end once more what its failed tests have printed.
+GO_SUITE_SUMMARY := go run gotest.tools/gotestsum@$(GOTESTSUM_VERSION) --format standard-verbose -- $(if $(RACE),-race) -count=1
 # The suite of many that are idle, which test-scale and bench-scale run in its folder.
 CROWD := $(PATIENTLY) "measuring idle hosts and clusters" $(GO_SUITE) -v -timeout 2h ./crowd -args -long $(if $(HOSTS),-hosts=$(HOSTS)) $(if $(IDLE_CLUSTERS),-idle-clusters=$(IDLE_CLUSTERS))
 
@@ -135,25 +138,25 @@ UPSTREAM := ^TestUpstreamsFramework$$
 
 .PHONY: test-integration-restarts
 test-integration-restarts:
-	cd test/suites/integration && RACE=$(RACE) $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE) -v -timeout 40m -run '$(RESTARTS)' .
+	cd test/suites/integration && RACE=$(RACE) $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE_SUMMARY) -timeout 40m -run '$(RESTARTS)' .
 
 .PHONY: test-integration-rest
 test-integration-rest:
-	cd test/suites/integration && RACE=$(RACE) $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE) -v -timeout 40m -skip '$(RESTARTS)|$(UPSTREAM)' .
+	cd test/suites/integration && RACE=$(RACE) $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE_SUMMARY) -timeout 40m -skip '$(RESTARTS)|$(UPSTREAM)' .
 
 .PHONY: test-integration-upstream
 test-integration-upstream:
-	cd test/suites/integration && RACE=$(RACE) $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE) -v -timeout 40m -run '$(UPSTREAM)' .
+	cd test/suites/integration && RACE=$(RACE) $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE_SUMMARY) -timeout 40m -run '$(UPSTREAM)' .
 
 # Machines in Pods need a management cluster that runs Pods. Most of the time they
 # are waited for.
 .PHONY: test-integration-containers
 test-integration-containers: ## Run the part of the tests that is about machines in Pods.
-	cd test/suites/integration && RACE=$(RACE) $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE) -v -timeout 40m ./containers
+	cd test/suites/integration && RACE=$(RACE) $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE_SUMMARY) -timeout 40m ./containers
 
 .PHONY: test-integration-faults
 test-integration-faults: ## Run the part of the tests that has each fault of the fault matrix once.
-	cd test/suites/integration && RACE=$(RACE) $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE) -v -timeout 40m ./faults -args -cells=11
+	cd test/suites/integration && RACE=$(RACE) $(PATIENTLY) "testing test/suites/integration" $(GO_SUITE_SUMMARY) -timeout 40m ./faults -args -cells=11
 
 .PHONY: test-scale
 test-scale: local-repository ## Measure a cluster of 3 + 20 machines, and what the managers do and have when there is nothing to do. CLUSTERS=50 REST=1h leaves so many alone for so long; HOSTS=1000, IDLE_CLUSTERS=200 idle ones.

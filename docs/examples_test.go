@@ -153,7 +153,7 @@ func TestExamplesAreObjectsOfOurs(t *testing.T) {
 // nothing there: a page sends nobody to another patch without need.
 func TestExamplesOfPatchesAreAccepted(t *testing.T) {
 	g := NewWithT(t)
-	scheme, renderer, shown := examplesScheme(g), &renderer{trials: &configgen.Trials{}, bundles: map[string]*talossecrets.Bundle{}}, 0
+	scheme, renderer, shown := examplesScheme(g), &renderer{bundles: map[string]*talossecrets.Bundle{}}, 0
 	for _, one := range examples(g) {
 		var renders []render
 		if one.isPatch(g) {
@@ -186,7 +186,6 @@ type render func(contract string) (plain, patched string, err error)
 // renderer renders as admission and the providers do. It keeps the keys that it makes
 // for each contract.
 type renderer struct {
-	trials  *configgen.Trials
 	bundles map[string]*talossecrets.Bundle
 }
 
@@ -214,7 +213,7 @@ func (r *renderer) ofSpec(spec bootstrapv1.TalosConfigSpec, role configgen.Role)
 		if judged.GenerateType == "" {
 			judged.GenerateType = bootstrapv1.GenerateType(role)
 		}
-		if err := r.trials.TemplateErrors(judged, field.NewPath("spec"), role).ToAggregate(); err != nil {
+		if err := configgen.TemplateErrors(judged, field.NewPath("spec"), role).ToAggregate(); err != nil {
 			return "", "", err
 		}
 		if patched, err = r.rendered(judged); err != nil {

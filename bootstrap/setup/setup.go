@@ -13,7 +13,6 @@ import (
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/internal/controllers"
 	"github.com/capi-talos/capi-talos/bootstrap/internal/webhooks"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/provider"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
@@ -52,7 +51,6 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options provider.Op
 	if err := reconciler.SetupWithManager(ctx, mgr, options.Controller()); err != nil {
 		return err
 	}
-	trials := &configgen.Trials{}
 
-	return provider.SetupWebhooks(mgr, &webhooks.TalosConfig{Trials: trials}, &webhooks.TalosConfigTemplate{Trials: trials})
+	return provider.SetupWebhooks(mgr, &webhooks.TalosConfig{}, &webhooks.TalosConfigTemplate{})
 }

@@ -15,7 +15,6 @@ import (
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/provider"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
@@ -86,8 +85,7 @@ func SetupWithManager(ctx context.Context, mgr ctrl.Manager, options Options) er
 	if err != nil {
 		return fmt.Errorf("creating the client of the webhooks: %w", err)
 	}
-	trials := &configgen.Trials{}
 
 	return provider.SetupWebhooks(mgr,
-		&webhooks.TalosControlPlane{Trials: trials, Client: live}, &webhooks.TalosControlPlaneTemplate{Trials: trials}, &webhooks.Scale{})
+		&webhooks.TalosControlPlane{Client: live}, &webhooks.TalosControlPlaneTemplate{}, &webhooks.Scale{})
 }

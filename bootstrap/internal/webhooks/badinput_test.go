@@ -144,14 +144,14 @@ func TestBadInputDataForTheOtherRoleIsRefused(t *testing.T) {
 		configgen.RoleControlPlane: configgen.RoleWorker, configgen.RoleWorker: configgen.RoleControlPlane,
 	} {
 		spec := data(t, other, "")
-		errs := trials.TemplateErrors(&spec, nil, role)
+		errs := configgen.TemplateErrors(&spec, nil, role)
 		g.Expect(errs.ToAggregate()).To(MatchError(And(ContainSubstring("data: Invalid value: configures a "+string(other)), ContainSubstring("state the configuration of a "+string(role)))))
 		spec = bootstrapv1.TalosConfigSpec{GenerateType: bootstrapv1.GenerateType(other), TalosVersion: "v1.13"}
-		errs = trials.TemplateErrors(&spec, nil, role)
+		errs = configgen.TemplateErrors(&spec, nil, role)
 		g.Expect(errs.ToAggregate()).To(MatchError(ContainSubstring("generateType: Invalid value: \"" + string(other) + "\": must be " + string(role))))
 
 		spec = data(t, role, "")
-		g.Expect(trials.TemplateErrors(&spec, nil, role)).To(BeEmpty())
+		g.Expect(configgen.TemplateErrors(&spec, nil, role)).To(BeEmpty())
 	}
 }
 
@@ -188,11 +188,11 @@ func TestBadInputControlPlaneHostNameIsRefused(t *testing.T) {
 	// name. What several Machines are made from cannot be right.
 	g := NewWithT(t)
 	spec := data(t, configgen.RoleControlPlane, "mine")
-	_, err := (&TalosConfig{Trials: trials}).ValidateCreate(t.Context(), &bootstrapv1.TalosConfig{Spec: spec})
+	_, err := (&TalosConfig{}).ValidateCreate(t.Context(), &bootstrapv1.TalosConfig{Spec: spec})
 	g.Expect(err).NotTo(HaveOccurred())
 	template := &bootstrapv1.TalosConfigTemplate{}
 	template.Spec.Template.Spec = spec
-	_, err = (&TalosConfigTemplate{Trials: trials}).ValidateCreate(t.Context(), template)
+	_, err = (&TalosConfigTemplate{}).ValidateCreate(t.Context(), template)
 	g.Expect(err).To(MatchError(ContainSubstring(`spec.template.spec.data: Invalid value: sets the host name "mine" of control plane machines`)))
 }
 
@@ -219,12 +219,12 @@ func TestBadInputImmutableFieldsAreRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			ctx := admission.NewContextWithRequest(t.Context(), admission.Request{AdmissionRequest: admissionv1.AdmissionRequest{DryRun: ptr.To(tc.dryRun)}})
-			_, err := (&TalosConfig{Trials: trials}).ValidateUpdate(ctx,
+			_, err := (&TalosConfig{}).ValidateUpdate(ctx,
 				&bootstrapv1.TalosConfig{Spec: before}, &bootstrapv1.TalosConfig{ObjectMeta: tc.meta, Spec: tc.after})
 			expect(g, err, tc.want)
 			old, changed := &bootstrapv1.TalosConfigTemplate{}, &bootstrapv1.TalosConfigTemplate{ObjectMeta: tc.meta}
 			old.Spec.Template.Spec, changed.Spec.Template.Spec = before, tc.after
-			_, err = (&TalosConfigTemplate{Trials: trials}).ValidateUpdate(ctx, old, changed)
+			_, err = (&TalosConfigTemplate{}).ValidateUpdate(ctx, old, changed)
 			expect(g, err, tc.want)
 		})
 	}

@@ -18,14 +18,14 @@ func TestWhatIsBeingDeletedMayAlwaysBeWritten(t *testing.T) {
 		config := &bootstrapv1.TalosConfig{Spec: bootstrapv1.TalosConfigSpec{GenerateType: "worker", TalosVersion: "v1.13"}}
 		changed := config.DeepCopy()
 		changed.Spec.TalosVersion, changed.DeletionTimestamp = "v1.12", deleted
-		_, err := (&TalosConfig{Trials: trials}).ValidateUpdate(ctx, config, changed)
+		_, err := (&TalosConfig{}).ValidateUpdate(ctx, config, changed)
 		expect(NewWithT(t), err, name)
 
 		template := &bootstrapv1.TalosConfigTemplate{}
 		template.Spec.Template.Spec = config.Spec
 		other := template.DeepCopy()
 		other.Spec.Template.Spec.TalosVersion, other.DeletionTimestamp = "v1.12", deleted
-		_, err = (&TalosConfigTemplate{Trials: trials}).ValidateUpdate(ctx, template, other)
+		_, err = (&TalosConfigTemplate{}).ValidateUpdate(ctx, template, other)
 		expect(NewWithT(t), err, name)
 	}
 }

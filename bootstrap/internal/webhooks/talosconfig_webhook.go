@@ -19,10 +19,7 @@ import (
 // +kubebuilder:webhook:verbs=create;update,path=/validate-bootstrap-cluster-x-k8s-io-v1beta1-talosconfig,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=bootstrap.cluster.x-k8s.io,resources=talosconfigs,versions=v1beta1,name=validation.talosconfig.bootstrap.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 
 // TalosConfig validates TalosConfigs.
-type TalosConfig struct {
-	// Trials renders specs. It is required.
-	Trials *configgen.Trials
-}
+type TalosConfig struct{}
 
 var _ admission.Validator[*bootstrapv1.TalosConfig] = &TalosConfig{}
 
@@ -64,7 +61,7 @@ func (w *TalosConfig) ValidateDelete(context.Context, *bootstrapv1.TalosConfig) 
 }
 
 func (w *TalosConfig) validate(config *bootstrapv1.TalosConfig) field.ErrorList {
-	return w.Trials.FieldErrors(&config.Spec, field.NewPath("spec"))
+	return configgen.FieldErrors(&config.Spec, field.NewPath("spec"))
 }
 
 func (w *TalosConfig) invalid(name string, errs field.ErrorList) error {

@@ -18,10 +18,7 @@ import (
 // +kubebuilder:webhook:verbs=create;update,path=/validate-bootstrap-cluster-x-k8s-io-v1beta1-talosconfigtemplate,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=bootstrap.cluster.x-k8s.io,resources=talosconfigtemplates,versions=v1beta1,name=validation.talosconfigtemplate.bootstrap.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 
 // TalosConfigTemplate validates TalosConfigTemplates.
-type TalosConfigTemplate struct {
-	// Trials renders specs. It is required.
-	Trials *configgen.Trials
-}
+type TalosConfigTemplate struct{}
 
 var _ admission.Validator[*bootstrapv1.TalosConfigTemplate] = &TalosConfigTemplate{}
 
@@ -66,7 +63,7 @@ func (w *TalosConfigTemplate) validate(template *bootstrapv1.TalosConfigTemplate
 	path := field.NewPath("spec", "template")
 	errs := template.Spec.Template.ObjectMeta.Validate(path.Child("metadata"))
 
-	return append(errs, w.Trials.TemplateErrors(&template.Spec.Template.Spec, path.Child("spec"), "")...)
+	return append(errs, configgen.TemplateErrors(&template.Spec.Template.Spec, path.Child("spec"), "")...)
 }
 
 func (w *TalosConfigTemplate) invalid(name string, errs field.ErrorList) error {

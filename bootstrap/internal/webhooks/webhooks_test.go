@@ -9,11 +9,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 )
-
-// trials keeps made-up keys for all tests of this package.
-var trials = &configgen.Trials{}
 
 func TestValidateCreate(t *testing.T) {
 	for name, tc := range map[string]struct {
@@ -34,13 +30,13 @@ func TestValidateCreate(t *testing.T) {
 func expectAdmission(t *testing.T, spec bootstrapv1.TalosConfigSpec, want ...string) {
 	t.Helper()
 	g := NewWithT(t)
-	_, err := (&TalosConfig{Trials: trials}).ValidateCreate(t.Context(), &bootstrapv1.TalosConfig{Spec: spec})
+	_, err := (&TalosConfig{}).ValidateCreate(t.Context(), &bootstrapv1.TalosConfig{Spec: spec})
 	for _, part := range want {
 		expect(g, err, part)
 	}
 	template := &bootstrapv1.TalosConfigTemplate{}
 	template.Spec.Template.Spec = spec
-	_, err = (&TalosConfigTemplate{Trials: trials}).ValidateCreate(t.Context(), template)
+	_, err = (&TalosConfigTemplate{}).ValidateCreate(t.Context(), template)
 	for _, part := range want {
 		expect(g, err, strings.ReplaceAll(part, "spec.", "spec.template.spec."))
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	coreconfig "github.com/siderolabs/talos/pkg/machinery/config"
@@ -43,21 +42,14 @@ func FromSpec(spec *bootstrapv1.TalosConfigSpec) (Input, error) {
 	return input, nil
 }
 
-// Trials renders specs with made-up names and keys, and so finds what is wrong
-// with a spec alone. It keeps the made-up keys, because making them takes a
-// second. The zero value is ready; it is safe for concurrent use.
-type Trials struct {
-	mu   sync.Mutex
-	made map[string]*secrets.Bundle
-}
-
-// Check renders the spec. Errors are those of Render.
-func (t *Trials) Check(spec *bootstrapv1.TalosConfigSpec) error {
+// Check renders a spec with made-up names and keys, and so finds what is wrong with it
+// alone. Errors are those of Render.
+func Check(spec *bootstrapv1.TalosConfigSpec) error {
 	input, err := FromSpec(spec)
 	if err != nil {
 		return err
 	}
-	if input.Secrets, err = t.secrets(spec.TalosVersion); err != nil {
+	if input.Secrets, err = trialSecrets(spec.TalosVersion); err != nil {
 		return &InvalidError{Err: err}
 	}
 	input.ClusterName = "trial"
@@ -75,11 +67,11 @@ func Contracts() []string { return []string{"v1.12", "v1.13", "v1.14"} }
 
 // FieldErrors is Check for admission: it says which field is at fault, and what
 // to state instead. generateType must have been defaulted.
-func (t *Trials) FieldErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path) field.ErrorList {
+func FieldErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path) field.ErrorList {
 	if errs := fieldErrors(spec, path); len(errs) > 0 {
 		return errs
 	}
-	err := t.Check(spec)
+	err := Check(spec)
 	var patchError *PatchError
 	switch {
 	case err == nil:
@@ -97,8 +89,8 @@ func (t *Trials) FieldErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path
 // role is what they are to be; empty where that is not known. A control plane
 // of data that names its host is refused: its machines would all have one name,
 // and Talos removes an etcd member of the name with which a node joins.
-func (t *Trials) TemplateErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path, role Role) field.ErrorList {
-	if errs := t.FieldErrors(spec, path); len(errs) > 0 {
+func TemplateErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path, role Role) field.ErrorList {
+	if errs := FieldErrors(spec, path); len(errs) > 0 {
 		return errs
 	}
 	if spec.GenerateType != bootstrapv1.GenerateTypeNone {
@@ -153,23 +145,13 @@ func fieldErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path) field.Erro
 	return errs
 }
 
-func (t *Trials) secrets(version string) (*secrets.Bundle, error) {
+// trialSecrets are keys of a cluster that there is not. That of service accounts is an ECDSA
+// key: an RSA key takes seconds to make, and more than the ten that an API server waits for a
+// webhook where the processor is short.
+func trialSecrets(version string) (*secrets.Bundle, error) {
 	contract, err := coreconfig.ParseContractFromVersion(version)
 	if err != nil {
 		return nil, err
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if made := t.made[contract.String()]; made != nil {
-		return made, nil
-	}
-	made, err := secrets.NewBundle(secrets.NewFixedClock(time.Unix(0, 0)), contract)
-	if err != nil {
-		return nil, err
-	}
-	if t.made == nil {
-		t.made = map[string]*secrets.Bundle{}
-	}
-	t.made[contract.String()] = made
-	return made, nil
+	return secrets.NewBundle(secrets.NewFixedClock(time.Unix(0, 0)), contract, secrets.WithECDSAServiceAccountKey())
 }

@@ -32,7 +32,7 @@ func newWebhook(t *testing.T, objects ...client.Object) *TalosControlPlane {
 		Labels: map[string]string{clusterv1.GroupVersion.Group + "/v1beta2": gvk.Version},
 	}})
 
-	return &TalosControlPlane{Trials: trials, Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()}
+	return &TalosControlPlane{Client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build()}
 }
 
 func newTemplate(way, release string) *unstructured.Unstructured {

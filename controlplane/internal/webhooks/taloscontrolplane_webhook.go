@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 )
 
@@ -21,8 +20,6 @@ import (
 
 // TalosControlPlane defaults and validates TalosControlPlanes.
 type TalosControlPlane struct {
-	// Trials renders configurations. It is required.
-	Trials *configgen.Trials
 	// Client reads Clusters and infrastructure machine templates, live and in all
 	// namespaces. It is required.
 	Client client.Client

@@ -11,7 +11,6 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 )
 
@@ -19,10 +18,7 @@ import (
 // +kubebuilder:webhook:verbs=create;update,path=/validate-controlplane-cluster-x-k8s-io-v1beta1-taloscontrolplanetemplate,mutating=false,failurePolicy=fail,matchPolicy=Equivalent,groups=controlplane.cluster.x-k8s.io,resources=taloscontrolplanetemplates,versions=v1beta1,name=validation.taloscontrolplanetemplate.controlplane.cluster.x-k8s.io,sideEffects=None,admissionReviewVersions=v1
 
 // TalosControlPlaneTemplate defaults and validates TalosControlPlaneTemplates.
-type TalosControlPlaneTemplate struct {
-	// Trials renders configurations. It is required.
-	Trials *configgen.Trials
-}
+type TalosControlPlaneTemplate struct{}
 
 var (
 	_ admission.Defaulter[*controlplanev1.TalosControlPlaneTemplate] = &TalosControlPlaneTemplate{}
@@ -85,7 +81,7 @@ func (w *TalosControlPlaneTemplate) validate(template *controlplanev1.TalosContr
 	spec, path := &template.Spec.Template.Spec, field.NewPath("spec", "template", "spec")
 	errs := template.Spec.Template.ObjectMeta.Validate(field.NewPath("spec", "template", "metadata"))
 	errs = append(errs, spec.MachineTemplate.ObjectMeta.Validate(path.Child("machineTemplate", "metadata"))...)
-	errs = append(errs, validateConfig(w.Trials, &spec.TalosConfigSpec, path.Child("talosConfigSpec"))...)
+	errs = append(errs, validateConfig(&spec.TalosConfigSpec, path.Child("talosConfigSpec"))...)
 	errs = append(errs, validateRollout(&spec.Rollout, path.Child("rollout"))...)
 	errs = append(errs, validateNaming(spec.MachineNaming.Template, "control-plane", path.Child("machineNaming", "template"))...)
 

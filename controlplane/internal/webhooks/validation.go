@@ -22,7 +22,7 @@ func (w *TalosControlPlane) validate(controlPlane *controlplanev1.TalosControlPl
 	errs := validateReplicas(spec.Replicas, path.Child("replicas"))
 	errs = append(errs, validateVersion(spec.Version, path.Child("version"))...)
 	errs = append(errs, spec.MachineTemplate.ObjectMeta.Validate(path.Child("machineTemplate", "metadata"))...)
-	errs = append(errs, validateConfig(w.Trials, &spec.TalosConfigSpec, path.Child("talosConfigSpec"))...)
+	errs = append(errs, validateConfig(&spec.TalosConfigSpec, path.Child("talosConfigSpec"))...)
 	errs = append(errs, validateRollout(&spec.Rollout, path.Child("rollout"))...)
 	errs = append(errs, validateNaming(spec.MachineNaming.Template, controlPlane.Name, path.Child("machineNaming", "template"))...)
 
@@ -56,7 +56,7 @@ func validateVersion(version string, path *field.Path) field.ErrorList {
 	return nil
 }
 
-func validateConfig(trials *configgen.Trials, spec *bootstrapv1.TalosConfigSpec, path *field.Path) field.ErrorList {
+func validateConfig(spec *bootstrapv1.TalosConfigSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	switch spec.GenerateType {
 	case "", bootstrapv1.GenerateTypeControlPlane:
@@ -80,7 +80,7 @@ func validateConfig(trials *configgen.Trials, spec *bootstrapv1.TalosConfigSpec,
 		spec.GenerateType = bootstrapv1.GenerateTypeControlPlane
 	}
 
-	return trials.TemplateErrors(spec, path, configgen.RoleControlPlane)
+	return configgen.TemplateErrors(spec, path, configgen.RoleControlPlane)
 }
 
 func validateRollout(spec *controlplanev1.TalosControlPlaneRolloutSpec, path *field.Path) field.ErrorList {

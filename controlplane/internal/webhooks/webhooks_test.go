@@ -15,14 +15,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 )
 
 type tcp = controlplanev1.TalosControlPlane
-
-// trials renders configurations for all tests of this package.
-var trials = &configgen.Trials{}
 
 // valid is a TalosControlPlane as a user would write it, with its defaults.
 func valid() *tcp {
@@ -66,7 +62,7 @@ func TestDefaults(t *testing.T) {
 func TestDefaultsOfATemplateAreThoseOfItsControlPlanes(t *testing.T) {
 	g := NewWithT(t)
 	template := &controlplanev1.TalosControlPlaneTemplate{}
-	g.Expect((&TalosControlPlaneTemplate{Trials: trials}).Default(t.Context(), template)).To(Succeed())
+	g.Expect((&TalosControlPlaneTemplate{}).Default(t.Context(), template)).To(Succeed())
 
 	controlPlane := valid()
 	inner := template.Spec.Template.Spec
@@ -226,7 +222,7 @@ func TestTemplateIsImmutable(t *testing.T) {
 		"nothing":                       {func(*controlplanev1.TalosControlPlaneTemplate) {}, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			g, w := NewWithT(t), &TalosControlPlaneTemplate{Trials: trials}
+			g, w := NewWithT(t), &TalosControlPlaneTemplate{}
 			before := &controlplanev1.TalosControlPlaneTemplate{}
 			before.Spec.Template.Spec.TalosConfigSpec.TalosVersion = "v1.13"
 			after := before.DeepCopy()

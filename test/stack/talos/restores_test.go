@@ -103,7 +103,20 @@ var _ = Describe("Restores", func() {
 		seen.expectNothingOlder(ctx)
 		expectNodes(ctx, workload, machinesOf(ctx, name))
 
-		By("making a new cluster of it, once the old one is gone")
+		By("backing up what it has now, and reading that back")
+		later := &backupv1.TalosEtcdBackup{
+			ObjectMeta: metav1.ObjectMeta{
+				Namespace: name, Name: "later", Annotations: map[string]string{backupv1.VerifyAnnotation: string(backupv1.VerificationRestore)},
+			},
+			Spec: backupv1.TalosEtcdBackupSpec{ClusterName: name, StoreName: kept.Spec.StoreName},
+		}
+		Expect(world.client.Create(ctx, later)).To(Succeed())
+		later = awaitBackup(ctx, world.client, name, func(backup *backupv1.TalosEtcdBackup) bool {
+			return backup.Name == later.Name && backup.Status.Verification.Level == backupv1.VerificationRestore
+		})
+		Expect(later.Status.Verification.Revision).To(HaveValue(BeNumerically(">", raised)))
+
+		By("making a new cluster of the first one, once the old cluster is gone")
 		keepOnReset(ctx, false)
 		deleteCluster(ctx, name)
 		awaitState(ctx, name, infrav1.HostAvailable)

@@ -99,6 +99,10 @@ func expectRebuilt(t *testing.T, machines *simfleet.Fleet, hosts []fleet.Host, n
 
 	known := from.controlPlaneNames(t, g, name)
 	gone := known[0]
+	// The one that replaces it may be given the host that it leaves, once that is wiped.
+	left := &infrav1.TalosMachine{}
+	g.Expect(from.client.Get(ctx, client.ObjectKey{Namespace: name, Name: gone}, left)).To(Succeed())
+	kubectl(from, "patch", "taloshost", left.Spec.HostRef.Name, "--type=merge", "--patch", `{"spec":{"unschedulable":true}}`)
 	kubectl(from, "delete", "machine", gone)
 	g.Eventually(func(g Gomega) {
 		g.Expect(from.controlPlaneNames(t, g, name)).To(And(HaveLen(len(known)), Not(ContainElement(gone))))

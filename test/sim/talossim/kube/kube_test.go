@@ -169,6 +169,39 @@ func TestNodesComeAndGo(t *testing.T) {
 	g.Expect(apierrors.IsNotFound(err)).To(BeTrue())
 }
 
+// TestAWatchThatBeginsAnew: an informer that has lost its watch asks for all that there is
+// once more, and says how far it came.
+func TestAWatchThatBeginsAnew(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorkload(t)
+	nodes := kubernetes.NewForConfigOrDie(w.config(t, masters)).CoreV1().Nodes()
+	for _, name := range []string{"one", "two"} {
+		g.Expect(w.clusters.Join(t.Context(), w.node(name))).To(Succeed())
+	}
+	list, err := nodes.List(t.Context(), metav1.ListOptions{})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(w.clusters.Leave(t.Context(), w.ca.CrtPEM, "two")).To(Succeed())
+
+	watched, err := nodes.Watch(t.Context(), metav1.ListOptions{
+		ResourceVersion: list.ResourceVersion, ResourceVersionMatch: metav1.ResourceVersionMatchNotOlderThan,
+		SendInitialEvents: new(true), AllowWatchBookmarks: true,
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	t.Cleanup(watched.Stop)
+	added := func(name string) watch.Event {
+		t.Helper()
+		var event watch.Event
+		g.Eventually(watched.ResultChan()).WithTimeout(timeout).Should(Receive(&event))
+		g.Expect(event.Type).To(Equal(watch.Added))
+		g.Expect(event.Object).To(HaveField("Name", name))
+		return event
+	}
+	added("one")
+	g.Expect(readiness(added("two").Object.(*corev1.Node))).To(Equal(corev1.ConditionUnknown))
+	g.Eventually(watched.ResultChan()).WithTimeout(timeout).Should(Receive(And(
+		HaveField("Type", watch.Bookmark), HaveField("Object.Annotations", HaveKey(metav1.InitialEventsAnnotationKey)))))
+}
+
 func readiness(node *corev1.Node) corev1.ConditionStatus {
 	for _, condition := range node.Status.Conditions {
 		if condition.Type == corev1.NodeReady {

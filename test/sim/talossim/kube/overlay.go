@@ -23,8 +23,8 @@ import (
 
 // overlay does what Cluster API's in-memory handler does not, or not as
 // kube-apiserver does: patches, deletions, evictions, tables of nodes, watches
-// of metadata, revisions that were raised, and the Pods of a node that is deleted. Everything else goes to
-// that handler. A status is no resource of its own: what is written to it is
+// of metadata, watches that begin anew with all that there is, revisions that were raised,
+// and the Pods of a node that is deleted. Everything else goes to that handler. A status is no resource of its own: what is written to it is
 // written to the object.
 type overlay struct {
 	client   inmemoryclient.Client
@@ -60,6 +60,12 @@ func (o *overlay) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if info.Subresource == "status" {
 		r.URL.Path = strings.TrimSuffix(r.URL.Path, "/status")
+	}
+	if query := r.URL.Query(); query.Get("sendInitialEvents") == "true" {
+		// All that there is comes first, however new it is; the handler leaves out what is
+		// older than this.
+		query.Del("resourceVersion")
+		r.URL.RawQuery = query.Encode()
 	}
 	if !info.IsResourceRequest {
 		o.handler.ServeHTTP(w, r)
