@@ -247,12 +247,21 @@ func CheckManagers(ctx context.Context, reader client.Reader) error {
 	for i := range pods.Items {
 		pod := &pods.Items[i]
 		for _, container := range pod.Status.ContainerStatuses {
-			if container.RestartCount > 0 && slices.ContainsFunc(ours, func(provider providers.Provider) bool { return provider.Namespace() == pod.Namespace }) {
-				failures = append(failures, fmt.Errorf("container %s of Pod %s in %s was started again %d times", container.Name, pod.Name, pod.Namespace, container.RestartCount))
+			if restarts(container) > 0 && slices.ContainsFunc(ours, func(provider providers.Provider) bool { return provider.Namespace() == pod.Namespace }) {
+				failures = append(failures, fmt.Errorf("container %s of Pod %s in %s was started again %d times", container.Name, pod.Name, pod.Namespace, restarts(container)))
 			}
 		}
 	}
 	return errors.Join(failures...)
+}
+
+// restarts counts how often a container was started again after it had run. One that its
+// runtime could not start has not: runc, which cannot always freeze a cgroup of version 1.
+func restarts(container corev1.ContainerStatus) int32 {
+	if last := container.LastTerminationState.Terminated; last != nil && last.Reason == "StartError" {
+		return container.RestartCount - 1
+	}
+	return container.RestartCount
 }
 
 // CollectLogs writes the logs of all containers into a folder.

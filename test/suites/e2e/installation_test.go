@@ -7,6 +7,8 @@ import (
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/capi-talos/capi-talos/test/stack/kindstack"
 )
 
 // namespaces are those of our managers.
@@ -36,16 +38,12 @@ func installationSpecs() {
 			Expect(container.LivenessProbe).NotTo(BeNil())
 			Expect(container.ReadinessProbe).NotTo(BeNil())
 			Expect(deployments.Items[0].Status.AvailableReplicas).To(BeEquivalentTo(1))
-			pods := &corev1.PodList{}
-			Expect(world.client.List(ctx, pods, client.InNamespace(name))).To(Succeed())
-			for i := range pods.Items {
-				Expect(pods.Items[i].Status.ContainerStatuses).To(HaveEach(HaveField("RestartCount", BeEquivalentTo(0))))
-			}
 			Eventually(ctx, func(g Gomega) {
 				leases := &coordinationv1.LeaseList{}
 				g.Expect(world.client.List(ctx, leases, client.InNamespace(name))).To(Succeed())
 				g.Expect(leases.Items).To(HaveExactElements(HaveField("Spec.HolderIdentity", HaveValue(Not(BeEmpty())))), "one leads in %s", name)
 			}).WithTimeout(timeout).WithPolling(interval).Should(Succeed())
 		}
+		Expect(kindstack.CheckManagers(ctx, world.client)).To(Succeed())
 	}, SpecTimeout(timeout))
 }
