@@ -17,6 +17,7 @@ import (
 
 	"github.com/capi-talos/capi-talos/test/stack/clusterctl"
 	"github.com/capi-talos/capi-talos/test/stack/parts"
+	"github.com/capi-talos/capi-talos/test/support/providers"
 )
 
 // The names of the managers in Managers.Get.
@@ -218,7 +219,8 @@ func programsOf(ctx context.Context, built parts.Built, options StackOptions) ([
 
 // BuildManagers builds our managers from this repository's sources into a folder, each
 // under the name of its provider's folder. What they are compiled of comes
-// from Go's own build cache. Without the race detector they are static.
+// from Go's own build cache, and what was built last from out/managers: go links what has
+// changed since. Without the race detector they are static.
 func BuildManagers(ctx context.Context, folder string, race bool) (string, error) {
 	source, err := parts.SourceDir()
 	if err != nil {
@@ -231,9 +233,9 @@ func BuildManagers(ctx context.Context, folder string, race bool) (string, error
 	if err != nil {
 		return "", err
 	}
-	args, cgo := []string{"build", "-buildvcs=false", "-mod=readonly", "-o", folder + "/"}, "0"
+	args, cgo, last := []string{"build", "-buildvcs=false", "-mod=readonly", "-o", folder + "/"}, "0", filepath.Join(source, "out", "managers")
 	if race {
-		args, cgo = append(args, "-race"), "1"
+		args, cgo, last = append(args, "-race"), "1", last+"-race"
 	}
 	for _, provider := range ours {
 		args = append(args, "./cmd/"+provider.Folder)
@@ -247,10 +249,33 @@ func BuildManagers(ctx context.Context, folder string, race bool) (string, error
 	if err := os.MkdirAll(folder, 0o755); err != nil {
 		return "", fmt.Errorf("making the folder for our managers: %w", err)
 	}
+	for _, provider := range ours {
+		// There may be none, or on another file system.
+		_ = os.Link(filepath.Join(last, provider.Folder), filepath.Join(folder, provider.Folder))
+	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("building our managers: %w\n%s", err, out)
 	}
+	keepManagers(folder, last, ours)
 	return folder, nil
+}
+
+// keepManagers keeps managers for whoever builds them next, in place of older ones, which
+// may run. Where that cannot be, they are linked anew.
+func keepManagers(folder, last string, ours []providers.Provider) {
+	if os.MkdirAll(last, 0o755) != nil {
+		return
+	}
+	scratch, err := os.MkdirTemp(last, "")
+	if err != nil {
+		return
+	}
+	defer func() { _ = os.RemoveAll(scratch) }()
+	for _, provider := range ours {
+		if made := filepath.Join(scratch, provider.Folder); os.Link(filepath.Join(folder, provider.Folder), made) == nil {
+			_ = os.Rename(made, filepath.Join(last, provider.Folder))
+		}
+	}
 }
 
 // stopDelay is how long a tool that was told to end may take for it.
