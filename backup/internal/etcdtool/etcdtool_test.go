@@ -98,11 +98,7 @@ func TestASnapshotIsServed(t *testing.T) {
 			g.Expect(status.TotalKey).To(BeEquivalentTo(20))
 			g.Expect(status.Version).To(HavePrefix(version))
 			for _, bump := range []uint64{0, 1000} {
-				folder := t.TempDir()
-				data := filepath.Join(folder, "data")
-				g.Expect(release.Restore(t.Context(), snapshot, RestoreOptions{DataDir: data, Name: "one", PeerURL: "https://127.0.0.1:2380", Bump: bump})).To(Succeed())
-				server, err := release.Serve(t.Context(), data, folder)
-				g.Expect(err).NotTo(HaveOccurred())
+				server := serveRestored(t, release, snapshot, bump)
 				defer server.Close()
 				facts, err := server.Facts(t.Context())
 				g.Expect(err).NotTo(HaveOccurred())

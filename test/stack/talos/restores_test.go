@@ -104,6 +104,7 @@ var _ = Describe("Restores", func() {
 		expectNodes(ctx, workload, machinesOf(ctx, name))
 
 		By("backing up what it has now, and reading that back")
+		patch(ctx, name, "talosbackupstore", kept.Spec.StoreName, `{"spec":{"identitySecretName":"age-identities"}}`)
 		later := &backupv1.TalosEtcdBackup{
 			ObjectMeta: metav1.ObjectMeta{
 				Namespace: name, Name: "later", Annotations: map[string]string{backupv1.VerifyAnnotation: string(backupv1.VerificationRestore)},

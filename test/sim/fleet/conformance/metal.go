@@ -10,7 +10,6 @@ import (
 
 	"github.com/siderolabs/talos/pkg/machinery/constants"
 
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	"github.com/capi-talos/capi-talos/test/sim/fleet"
 )
@@ -97,11 +96,7 @@ func (p *play) inMaintenance(ctx context.Context) (talosclient.Node, error) {
 
 // configured dials the machine with a certificate of its cluster.
 func (p *play) configured(ctx context.Context) (talosclient.Node, error) {
-	creds, err := p.bundle.ClientCredentials(secrets.RoleAdmin, time.Now(), 2*p.patience)
-	if err != nil {
-		return nil, err
-	}
-	return p.pool.Secure(ctx, p.hosts[0].Address, creds)
+	return p.pool.Secure(ctx, p.hosts[0].Address, p.credentials)
 }
 
 // tells writes down what the machine tells of itself.

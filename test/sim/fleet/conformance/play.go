@@ -24,6 +24,8 @@ const (
 	// patience is how long a node may take; a real learner takes more than a
 	// minute until it votes.
 	patience = 5 * time.Minute
+	// validity is how long client certificates are valid: longer than any record takes.
+	validity = 24 * time.Hour
 	// interval is how often it is looked at meanwhile.
 	interval = 200 * time.Millisecond
 	// admin is the role of scenarios.
@@ -40,8 +42,10 @@ type play struct {
 	pool         *talosclient.Pool
 	endpoint     fleet.Endpoint
 	certificates map[string]*tls.Certificate
-	hosts        []fleet.Host
-	record       Record
+	// credentials are those of an administrator.
+	credentials talosclient.Credentials
+	hosts       []fleet.Host
+	record      Record
 	// timeout is how long a call may take, and patience how long anything else.
 	timeout, patience time.Duration
 }
@@ -87,9 +91,12 @@ func (p *play) prepare(ctx context.Context, count int) (err error) {
 		return err
 	}
 	for _, role := range []string{admin, secrets.RoleReader, "os:operator", "os:etcd:backup"} {
-		creds, err := p.bundle.ClientCredentials(role, time.Now(), time.Hour)
+		creds, err := p.bundle.ClientCredentials(role, time.Now(), validity)
 		if err != nil {
 			return err
+		}
+		if role == admin {
+			p.credentials = creds
 		}
 		pair, err := tls.X509KeyPair(creds.Cert, creds.Key)
 		if err != nil {

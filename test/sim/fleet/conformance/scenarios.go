@@ -3,7 +3,6 @@ package conformance
 import (
 	"context"
 	"fmt"
-	"time"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"google.golang.org/grpc/codes"
@@ -45,12 +44,8 @@ func (p *play) bootstrap(ctx context.Context, host fleet.Host) error {
 
 // ready waits until a machine runs and nothing is unmet.
 func (p *play) ready(ctx context.Context, host fleet.Host) error {
-	creds, err := p.bundle.ClientCredentials(admin, time.Now(), 2*p.patience)
-	if err != nil {
-		return err
-	}
 	return p.await(ctx, "waiting until "+host.Name+" is ready", func() error {
-		node, err := p.pool.Secure(ctx, host.Address, creds)
+		node, err := p.pool.Secure(ctx, host.Address, p.credentials)
 		if err != nil {
 			return err
 		}
