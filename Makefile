@@ -247,8 +247,8 @@ bench-addons-caaph: ## Measure one add-on on 20 API servers beside CAAPH, in tur
 	cd test/suites/addons && $(PATIENTLY) "measuring add-ons beside CAAPH" $(GO_SUITE) -v -timeout 4h -run TestBesideCAAPH . -args -caaph $(if $(CLUSTERS),-clusters=$(CLUSTERS)) $(if $(ROUNDS),-rounds=$(ROUNDS)) $(if $(IDLE),-idle=$(IDLE))
 
 .PHONY: bench-backup
-bench-backup: local-repository ## Measure backups of 16 MiB, 256 MiB and 2 GiB of a real etcd, beside a copy of the same bytes to the same S3 server.
-	cd test/suites/integration && $(PATIENTLY) "measuring backups" $(GO_SUITE) -v -timeout 2h ./backups -args -long
+bench-backup: local-repository ## Measure backups of 16 MiB, 256 MiB and 2 GiB of a real etcd, beside a copy of the same bytes to the same S3 server. ONLY=<name of a set>.
+	cd test/suites/integration && $(PATIENTLY) "measuring backups" $(GO_SUITE) -v -timeout 2h ./backups -args -long $(if $(ONLY),-only='$(ONLY)')
 
 ##@ Develop
 
