@@ -42,9 +42,9 @@ func FromSpec(spec *bootstrapv1.TalosConfigSpec) (Input, error) {
 	return input, nil
 }
 
-// Check renders a spec with made-up names and keys, and so finds what is wrong with it
+// check renders a spec with made-up names and keys, and so finds what is wrong with it
 // alone. Errors are those of Render.
-func Check(spec *bootstrapv1.TalosConfigSpec) error {
+func check(spec *bootstrapv1.TalosConfigSpec) error {
 	input, err := FromSpec(spec)
 	if err != nil {
 		return err
@@ -65,13 +65,13 @@ func Check(spec *bootstrapv1.TalosConfigSpec) error {
 // Contracts are the configuration contracts that can be rendered.
 func Contracts() []string { return []string{"v1.12", "v1.13", "v1.14"} }
 
-// FieldErrors is Check for admission: it says which field is at fault, and what
-// to state instead. generateType must have been defaulted.
+// FieldErrors renders a spec with made-up names and keys, for admission: it says which
+// field is at fault, and what to state instead. generateType must have been defaulted.
 func FieldErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path) field.ErrorList {
 	if errs := fieldErrors(spec, path); len(errs) > 0 {
 		return errs
 	}
-	err := Check(spec)
+	err := check(spec)
 	var patchError *PatchError
 	switch {
 	case err == nil:

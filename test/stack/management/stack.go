@@ -233,9 +233,11 @@ func BuildManagers(ctx context.Context, folder string, race bool) (string, error
 	if err != nil {
 		return "", err
 	}
-	args, cgo, last := []string{"build", "-buildvcs=false", "-mod=readonly", "-o", folder + "/"}, "0", filepath.Join(source, "out", "managers")
+	last := filepath.Join(source, "out", "managers")
+	args, cgo := []string{"build", "-buildvcs=false", "-mod=readonly", "-o", folder + "/"}, "0"
 	if race {
-		args, cgo, last = append(args, "-race"), "1", last+"-race"
+		args, cgo = append(args, "-race"), "1"
+		last += "-race"
 	}
 	for _, provider := range ours {
 		args = append(args, "./cmd/"+provider.Folder)

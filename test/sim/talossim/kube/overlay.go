@@ -24,8 +24,8 @@ import (
 // overlay does what Cluster API's in-memory handler does not, or not as
 // kube-apiserver does: patches, deletions, evictions, tables of nodes, watches
 // of metadata, watches that begin anew with all that there is, revisions that were raised,
-// and the Pods of a node that is deleted. Everything else goes to that handler. A status is no resource of its own: what is written to it is
-// written to the object.
+// and the Pods of a node that is deleted. Everything else goes to that handler. A
+// status is no resource of its own: what is written to it is written to the object.
 type overlay struct {
 	client   inmemoryclient.Client
 	scheme   *runtime.Scheme
