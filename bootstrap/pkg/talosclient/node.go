@@ -115,8 +115,8 @@ func (n *node) Reset(ctx context.Context, options ResetOptions) error {
 	return nil
 }
 
-// WipePartitions implements Node.
-func (n *node) WipePartitions(ctx context.Context, devices []string) error {
+// WipeDevices implements Node.
+func (n *node) WipeDevices(ctx context.Context, devices []string) error {
 	ctx, cancel := bounded(ctx)
 	defer cancel()
 	request := &storage.BlockDeviceWipeRequest{}
@@ -126,7 +126,7 @@ func (n *node) WipePartitions(ctx context.Context, devices []string) error {
 		})
 	}
 	if err := n.BlockDeviceWipe(ctx, request); err != nil {
-		return fmt.Errorf("wiping partitions: %w", refusal(err))
+		return fmt.Errorf("wiping devices: %w", refusal(err))
 	}
 	return nil
 }

@@ -121,12 +121,12 @@ type Node interface {
 	// ErrRefused when Talos answers that it does not; after every other error it
 	// may do it nevertheless.
 	Reset(ctx context.Context, options ResetOptions) error
-	// WipePartitions wipes partitions fast, and deletes them from the partition
-	// tables of their disks. devices are their paths. It is for maintenance mode,
+	// WipeDevices wipes partitions and whole disks fast, and deletes the partitions
+	// from the tables of their disks. devices are their paths. It is for maintenance mode,
 	// where Talos permits it to everybody. ErrRefused wraps Talos' refusal: it
 	// refuses a device that it uses as a volume, that is mounted, read-only, or part
 	// of another device (Talos: internal/app/storaged/server.go, BlockDeviceWipe).
-	WipePartitions(ctx context.Context, devices []string) error
+	WipeDevices(ctx context.Context, devices []string) error
 	// Restart boots the node anew and wipes nothing. A container cannot boot: it ends,
 	// and whoever runs it starts it again on its volumes.
 	Restart(ctx context.Context) error

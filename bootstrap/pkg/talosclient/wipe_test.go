@@ -58,7 +58,7 @@ func TestDisksAreWipedBesidePartitions(t *testing.T) {
 // TestPartitionsAreWipedUnderTalosChecks: those for a device in use are never skipped.
 func TestPartitionsAreWipedUnderTalosChecks(t *testing.T) {
 	g, w := NewWithT(t), &wiper{}
-	g.Expect(w.node().WipePartitions(t.Context(), []string{"/dev/vdb1", "/dev/nvme0n1p2"})).To(Succeed())
+	g.Expect(w.node().WipeDevices(t.Context(), []string{"/dev/vdb1", "/dev/nvme0n1p2"})).To(Succeed())
 	are := func(device string) OmegaMatcher {
 		return And(HaveField("Device", device), HaveField("DropPartition", true), HaveField("Method", storage.BlockDeviceWipeDescriptor_FAST),
 			HaveField("SkipVolumeCheck", false), HaveField("SkipSecondaryCheck", false))
@@ -74,7 +74,7 @@ func TestARefusalIsToldFromSilence(t *testing.T) {
 		t.Run(code.String(), func(t *testing.T) {
 			g, w := NewWithT(t), &wiper{end: status.Error(code, "Talos' words")}
 			for _, err := range []error{
-				w.node().Reset(t.Context(), ResetOptions{}), w.node().WipePartitions(t.Context(), []string{"/dev/vdb1"}), refusal(fmt.Errorf("wrapped: %w", w.end)),
+				w.node().Reset(t.Context(), ResetOptions{}), w.node().WipeDevices(t.Context(), []string{"/dev/vdb1"}), refusal(fmt.Errorf("wrapped: %w", w.end)),
 			} {
 				g.Expect(err).To(MatchError(ContainSubstring("Talos' words")))
 				g.Expect(errors.Is(err, ErrRefused)).To(Equal(refused))

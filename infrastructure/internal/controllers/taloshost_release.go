@@ -50,8 +50,8 @@ func (r *HostReconciler) reconcileRelease(ctx context.Context, s *hostScope) (ct
 		return ctrl.Result{}, r.endRelease(ctx, s)
 	case wipe.Reset:
 		return r.reset(ctx, s, answer, decision)
-	case wipe.WipePartitions:
-		return r.wipePartitions(ctx, s, answer, decision)
+	case wipe.WipeDevices:
+		return r.wipeDevices(ctx, s, answer, decision)
 	case wipe.Wait:
 	}
 
@@ -235,8 +235,8 @@ func (r *HostReconciler) refused(ctx context.Context, s *hostScope, refusal erro
 	r.Recorder.Eventf(s.host, nil, corev1.EventTypeWarning, infrav1.EventResetFailed, "Reset", "%s", message)
 }
 
-// wipePartitions wipes what a machine in maintenance mode still has.
-func (r *HostReconciler) wipePartitions(ctx context.Context, s *hostScope, answer probe.Answer, decision wipe.Decision) (ctrl.Result, error) {
+// wipeDevices wipes what a machine in maintenance mode still has.
+func (r *HostReconciler) wipeDevices(ctx context.Context, s *hostScope, answer probe.Answer, decision wipe.Decision) (ctrl.Result, error) {
 	err := r.update(ctx, s, func(host *infrav1.TalosHost) error {
 		delete(host.Annotations, infrav1.HostRetryAnnotation)
 		return nil
@@ -244,15 +244,15 @@ func (r *HostReconciler) wipePartitions(ctx context.Context, s *hostScope, answe
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	switch err := answer.Node.WipePartitions(ctx, decision.Partitions); {
+	switch err := answer.Node.WipeDevices(ctx, decision.Devices); {
 	case errors.Is(err, talosclient.ErrRefused):
 		r.refused(ctx, s, err)
 		return r.nextLook(s, decision, false), nil
 	case err != nil:
-		ctrl.LoggerFrom(ctx).Info("Wiping partitions has failed", "partitions", decision.Partitions, "reason", err.Error())
+		ctrl.LoggerFrom(ctx).Info("Wiping partitions has failed", "partitions", decision.Devices, "reason", err.Error())
 	default:
-		ctrl.LoggerFrom(ctx).Info("Wiped partitions", "partitions", decision.Partitions)
-		r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventReset, "Reset", "Wiped what the machine still had: %s", strings.Join(decision.Partitions, ", "))
+		ctrl.LoggerFrom(ctx).Info("Wiped partitions", "partitions", decision.Devices)
+		r.Recorder.Eventf(s.host, nil, corev1.EventTypeNormal, infrav1.EventReset, "Reset", "Wiped what the machine still had: %s", strings.Join(decision.Devices, ", "))
 	}
 
 	return r.Pacing.After(r.Pacing.Interval / releaseFactor), nil

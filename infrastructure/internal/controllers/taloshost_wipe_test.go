@@ -83,7 +83,7 @@ func TestAMachineThatDoesNotWipeAPartitionIsNeverAvailable(t *testing.T) {
 	w, m, metal := harness.Provisioned(t)
 	metal.Leaves(leftover)
 	metal.OnWipe = func(*talosfake.Machine, []string) error {
-		return fmt.Errorf("wiping partitions: %w: block device \"vda7\" is mounted or in use", talosclient.ErrRefused)
+		return fmt.Errorf("wiping devices: %w: block device \"vda7\" is mounted or in use", talosclient.ErrRefused)
 	}
 	w.Remove(w.Machine("a"))
 	w.Settle(m)
@@ -155,17 +155,26 @@ func TestAHostThatIsOffAfterItsResetIsNeverAvailable(t *testing.T) {
 	harness.ExpectFree(w, "h1")
 }
 
+// TestAWholeDiskIsToldToBeWipedAsADisk: where the reset fails before it comes to that
+// disk, it is wiped in maintenance mode.
 func TestAWholeDiskIsToldToBeWipedAsADisk(t *testing.T) {
-	g := NewWithT(t)
-	w, m, metal := harness.Provisioned(t)
-	metal.Update(func(s *talosfake.State) {
-		s.Hardware.Disks = append(s.Hardware.Disks, talosclient.Disk{DevPath: "/dev/vdb"})
-		s.Volumes = append(s.Volumes,
-			talosclient.Volume{ID: "u-big", Type: talosclient.VolumeDisk, Phase: "ready", Location: "/dev/vdb"},
-			talosclient.Volume{Discovered: true, Type: talosclient.VolumeDisk, Location: "/dev/vdb", Filesystem: "xfs", UUID: "fs"})
-	})
-	w.Remove(w.Machine("a"))
-	w.Settle(m)
-	g.Expect(metal.Resets()).To(Equal([]talosclient.ResetOptions{{SystemLabels: []string{"EPHEMERAL", "STATE"}, UserDisks: []string{"/dev/vdb"}}}))
-	harness.ExpectFree(w, "h1")
+	for name, isLeft := range map[string]bool{"by the reset": false, "after it": true} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			w, m, metal := harness.Provisioned(t)
+			content := talosclient.Volume{Discovered: true, Type: talosclient.VolumeDisk, Location: "/dev/vdb", Filesystem: "xfs", UUID: "fs"}
+			metal.Update(func(s *talosfake.State) {
+				s.Hardware.Disks = append(s.Hardware.Disks, talosclient.Disk{DevPath: "/dev/vdb"})
+				s.Volumes = append(s.Volumes, talosclient.Volume{ID: "u-big", Type: talosclient.VolumeDisk, Phase: "ready", Location: "/dev/vdb"}, content)
+			})
+			if isLeft {
+				metal.Leaves(content)
+			}
+			w.Remove(w.Machine("a"))
+			w.Settle(m)
+			g.Expect(metal.Resets()).To(Equal([]talosclient.ResetOptions{{SystemLabels: []string{"EPHEMERAL", "STATE"}, UserDisks: []string{"/dev/vdb"}}}))
+			g.Expect(metal.Wipes()).To(HaveLen(map[bool]int{true: 1}[isLeft]))
+			harness.ExpectFree(w, "h1")
+		})
+	}
 }

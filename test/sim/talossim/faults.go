@@ -49,6 +49,9 @@ type Faults struct {
 	Parted bool
 	// KeepsData makes it ignore what a reset asks it to wipe.
 	KeepsData bool
+	// BusyPartition makes a reset of partitions fail once it has wiped them, as when the
+	// kernel does not let one of them go.
+	BusyPartition bool
 	// OtherMachine makes it tell another identity, from its next boot on.
 	OtherMachine bool
 	// LateBootstrap makes a bootstrap meet the first data of etcd after it has stopped

@@ -53,8 +53,8 @@ type Machine struct {
 	trustd bool
 	// raised is the alarm of its etcd; nil when there is none.
 	raised *raised
-	// off reports whether the machine waits for somebody to press its button: it has shut
-	// down, or hangs. resets are the orders to wipe itself that it has taken.
+	// off reports whether the machine has shut down, and waits for somebody to press its
+	// button. resets are the orders to wipe itself that it has taken.
 	off    bool
 	resets []*machine.ResetRequest
 	// run is the present run of a hosted machine, end ends it (nil when there is
@@ -178,7 +178,7 @@ func (m *Machine) Wiped() error {
 }
 
 // PowerCycle takes the power away and gives it back. The disk stays. A machine that
-// is between two boots is left alone, but one that is off, or hangs, boots.
+// is between two boots is left alone, but one that is off boots.
 func (m *Machine) PowerCycle() {
 	m.sim.update(func() {
 		m.off = false
@@ -188,7 +188,7 @@ func (m *Machine) PowerCycle() {
 	})
 }
 
-// IsOff reports whether the machine has shut down, or hangs: it does not boot before
+// IsOff reports whether the machine has shut down: it does not boot before
 // somebody gives it a PowerCycle.
 func (m *Machine) IsOff() bool {
 	m.sim.mu.Lock()

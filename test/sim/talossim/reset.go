@@ -80,9 +80,8 @@ func (m *Machine) located(label string) error {
 }
 
 // reset wipes what it is told to, unless the fleet keeps its data, and then boots, or
-// shuts down. One that fails half-way does neither (Talos:
-// internal/app/machined/pkg/runtime/v1alpha1/v1alpha1_sequencer.go, Reset: the phase
-// "reboot" is the last).
+// shuts down. One that fails half-way has not come to the whole disks, and boots,
+// whatever was asked for (Talos: internal/app/machined/main.go, handle).
 func (m *Machine) reset(ctx context.Context, req *machine.ResetRequest) {
 	m.sim.pause(ctx, m.sim.options.Delays.Reset)
 	m.sim.update(func() {
@@ -98,7 +97,7 @@ func (m *Machine) reset(ctx context.Context, req *machine.ResetRequest) {
 			return
 		}
 		if !m.wipe(req) {
-			m.off = true
+			m.off = false
 			return
 		}
 		for _, disk := range req.GetUserDisksToWipe() {
@@ -107,11 +106,11 @@ func (m *Machine) reset(ctx context.Context, req *machine.ResetRequest) {
 	})
 }
 
-// wipe empties the volumes that are named, and reports whether that has gone well: a
-// volume with a disk to itself is wiped, and then has no partition that could be
-// deleted (Talos: internal/pkg/partition/wipe.go). The lock is held.
+// wipe empties the volumes that are named, all of them, and reports whether that has
+// gone well: a volume with a disk to itself is wiped, and then has no partition that
+// could be deleted (Talos: internal/pkg/partition/wipe.go). The lock is held.
 func (m *Machine) wipe(req *machine.ResetRequest) bool {
-	well := true
+	well := !m.faults.BusyPartition
 	volumes := m.volumes()
 	for _, named := range req.GetSystemPartitionsToWipe() {
 		at := slices.IndexFunc(volumes, func(v placed) bool { return v.id == named.GetLabel() })

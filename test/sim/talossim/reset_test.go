@@ -70,10 +70,10 @@ func TestVolumesOfAConfigurationLieWhereTheySay(t *testing.T) {
 			HaveField("Location", location), HaveField("ParentLocation", parent), HaveField("PartitionIndex", index))
 	}
 	w.Expect(w.admin(m).Volumes(t.Context())).To(ContainElements(
-		managed("STATE", "partition", "/dev/vda4", "/dev/vda", 4),
+		managed("STATE", "partition", "/dev/vda3", "/dev/vda", 3),
 		managed("u-data", "partition", "/dev/vdb2", "/dev/vdb", 2),
 		managed("r-raw", "partition", "/dev/vdb3", "/dev/vdb", 3),
-		managed("s-swap", "partition", "/dev/vda6", "/dev/vda", 6),
+		managed("s-swap", "partition", "/dev/vda5", "/dev/vda", 5),
 		managed("u-whole", "disk", "/dev/vdd", "", 0),
 		And(HaveField("Discovered", true), HaveField("ID", "u-old"), HaveField("Location", "/dev/vdb1"), HaveField("ParentLocation", "/dev/vdb")),
 	))
@@ -120,10 +120,10 @@ func TestAResetTakesWhatIsNamed(t *testing.T) {
 	w.Expect(m.Wiped()).To(MatchError(ContainSubstring("u-old")))
 
 	// Without a configuration everybody may wipe what Talos does not use.
-	w.Expect(node.WipePartitions(t.Context(), []string{"/dev/vdz1"})).To(And(MatchError(talosclient.ErrRefused), MatchError(ContainSubstring("not found"))))
-	w.Expect(node.WipePartitions(t.Context(), []string{"/dev/vdb1", "/dev/vda3"})).To(And(MatchError(talosclient.ErrRefused), MatchError(ContainSubstring(`in use by volume "META"`))))
+	w.Expect(node.WipeDevices(t.Context(), []string{"/dev/vdz1"})).To(And(MatchError(talosclient.ErrRefused), MatchError(ContainSubstring("not found"))))
+	w.Expect(node.WipeDevices(t.Context(), []string{"/dev/vdb1", "/dev/vda2"})).To(And(MatchError(talosclient.ErrRefused), MatchError(ContainSubstring(`in use by volume "META"`))))
 	w.Expect(m.Partitions()).To(HaveLen(2), "all of it is refused")
-	w.Expect(node.WipePartitions(t.Context(), []string{"/dev/vdb1", "/dev/vdb2"})).To(Succeed())
+	w.Expect(node.WipeDevices(t.Context(), []string{"/dev/vdb1", "/dev/vdb2"})).To(Succeed())
 	w.Expect(m.Wiped()).To(Succeed())
 	w.Expect(node.Volumes(t.Context())).NotTo(ContainElement(HaveField("ParentLocation", "/dev/vdb")))
 }
@@ -132,9 +132,9 @@ func TestAConfiguredMachineWipesPartitionsForAnAdministratorAlone(t *testing.T) 
 	t.Parallel()
 	w := newWorld(t, talossim.Options{Personality: talossim.Metal})
 	m := withVolumes(w)
-	w.Expect(w.secure(m, secrets.RoleReader).WipePartitions(t.Context(), []string{"/dev/vdb1"})).To(MatchError(ContainSubstring("not authorized")))
-	w.Expect(w.admin(m).WipePartitions(t.Context(), []string{"/dev/vdb2"})).To(MatchError(ContainSubstring(`in use by volume "u-data"`)))
-	w.Expect(w.admin(m).WipePartitions(t.Context(), []string{"/dev/vdb1"})).To(Succeed())
+	w.Expect(w.secure(m, secrets.RoleReader).WipeDevices(t.Context(), []string{"/dev/vdb1"})).To(MatchError(ContainSubstring("not authorized")))
+	w.Expect(w.admin(m).WipeDevices(t.Context(), []string{"/dev/vdb2"})).To(MatchError(ContainSubstring(`in use by volume "u-data"`)))
+	w.Expect(w.admin(m).WipeDevices(t.Context(), []string{"/dev/vdb1"})).To(Succeed())
 	w.Expect(m.Partitions()).NotTo(ContainElement(HaveField("Label", "u-old")))
 }
 
@@ -147,17 +147,33 @@ func TestAResetOfTheSystemDiskLeavesOthers(t *testing.T) {
 	w.Expect(m.Partitions()).To(ConsistOf(HaveField("Label", "u-old"), HaveField("Label", "u-data"), HaveField("Label", "r-raw")))
 }
 
-// TestAWholeDiskNamedAsAPartitionHangsTheMachine: its partition cannot be deleted, and
-// the machine does not reach its reboot.
-func TestAWholeDiskNamedAsAPartitionHangsTheMachine(t *testing.T) {
+// TestAWholeDiskNamedAsAPartitionEndsAReset: its partition cannot be deleted, and the
+// machine boots without having come to the whole disks.
+func TestAWholeDiskNamedAsAPartitionEndsAReset(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, talossim.Options{Personality: talossim.Metal})
 	m := withVolumes(w)
-	w.Expect(w.admin(m).Reset(t.Context(), talosclient.ResetOptions{SystemLabels: []string{"EPHEMERAL", "u-whole", "STATE"}})).To(Succeed())
-	w.Eventually(m.IsOff).Should(BeTrue())
-	m.PowerCycle()
+	w.Expect(w.admin(m).Reset(t.Context(), talosclient.ResetOptions{
+		SystemLabels: []string{"EPHEMERAL", "u-whole", "STATE"}, UserDisks: []string{"/dev/vdb"},
+	})).To(Succeed())
 	w.maintenance(m)
-	w.Expect(m.Partitions()).NotTo(ContainElement(HaveField("Disk", "/dev/vdd")))
+	w.Expect(m.Partitions()).To(And(ContainElement(HaveField("Disk", "/dev/vdb")), Not(ContainElement(HaveField("Disk", "/dev/vdd")))))
+}
+
+// TestAResetThatCannotDeleteAPartition has wiped all partitions, and leaves whole disks,
+// which can be wiped once there is no configuration.
+func TestAResetThatCannotDeleteAPartition(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, talossim.Options{Personality: talossim.Metal})
+	m := withVolumes(w)
+	m.Break(talossim.Faults{BusyPartition: true})
+	w.Expect(w.admin(m).Reset(t.Context(), talosclient.ResetOptions{
+		SystemLabels: []string{"EPHEMERAL", "r-raw", "s-swap", "u-data", "STATE"}, UserDisks: []string{"/dev/vdd"},
+	})).To(Succeed())
+	node := w.maintenance(m)
+	w.Expect(m.Partitions()).To(ConsistOf(HaveField("Label", "u-old"), HaveField("Disk", "/dev/vdd")))
+	w.Expect(node.WipeDevices(t.Context(), []string{"/dev/vdd"})).To(Succeed())
+	w.Expect(node.Volumes(t.Context())).NotTo(ContainElement(HaveField("Location", "/dev/vdd")))
 }
 
 func TestAResetWithoutARebootPowersOff(t *testing.T) {

@@ -8,11 +8,12 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/resources/block"
 )
 
-// The partitions that Talos makes on the system disk, in their order there.
+// The partitions that Talos makes on the system disk after that of sd-boot, in their
+// order there.
 const (
-	metaPartition      = 3
-	statePartition     = 4
-	ephemeralPartition = 5
+	metaPartition      = 2
+	statePartition     = 3
+	ephemeralPartition = 4
 )
 
 // setVolumes tells the volumes of a machine, and what is found on its disks. In a

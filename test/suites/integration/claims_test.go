@@ -8,6 +8,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -121,7 +122,7 @@ func addHosts(t *testing.T, machines *simfleet.Fleet, namespace string, count in
 	return hosts
 }
 
-func createCluster(t *testing.T, machines *simfleet.Fleet, namespace, name string) {
+func createCluster(t *testing.T, machines *simfleet.Fleet, namespace, name string, changes ...func(*unstructured.Unstructured)) {
 	t.Helper()
 	g := NewWithT(t)
 	endpoint, err := machines.Endpoint(t.Context(), name)
@@ -132,6 +133,9 @@ func createCluster(t *testing.T, machines *simfleet.Fleet, namespace, name strin
 		"--control-plane-machine-count", "1", "--worker-machine-count", "1")
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, object := range objects(g, manifest) {
+		for _, change := range changes {
+			change(object)
+		}
 		g.Expect(world.Client.Create(t.Context(), object)).To(Succeed(), object.GetKind())
 	}
 }

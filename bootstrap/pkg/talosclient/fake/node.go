@@ -115,8 +115,8 @@ func (n *node) Reset(_ context.Context, options talosclient.ResetOptions) error 
 	return n.machine.OnReset(n.machine, options)
 }
 
-func (n *node) WipePartitions(_ context.Context, devices []string) error {
-	if err := n.machine.fault("WipePartitions"); err != nil {
+func (n *node) WipeDevices(_ context.Context, devices []string) error {
+	if err := n.machine.fault("WipeDevices"); err != nil {
 		return err
 	}
 	n.machine.mu.Lock()

@@ -199,12 +199,11 @@ func leftovers(facts Facts) []talosclient.Volume {
 	return left
 }
 
-// wipeable are those of the leftovers that can be wiped in maintenance mode: they are
-// partitions of a disk that can be written to, and Talos does not use them. Without a
-// person who says so only those are that were volumes of the cluster, and what has a
-// label of Talos on the disk of the system of a machine that has run. Other disks may
-// be those of other machines, too, and a partition without a label of Talos may have
-// been there before the cluster.
+// wipeable are those of the leftovers that can be wiped in maintenance mode: their disk
+// can be written to, and Talos does not use them. Without a person who says so only
+// those are that were volumes of the cluster, and what has a label of Talos on the disk
+// of the system of a machine that has run. Other disks may be those of other machines,
+// too, and a partition without a label of Talos may have been there before the cluster.
 func wipeable(facts Facts, left []talosclient.Volume) []string {
 	if facts.Container || facts.Release.Policy == infrav1.ReleaseRetain {
 		return nil
@@ -220,18 +219,21 @@ func wipeable(facts Facts, left []talosclient.Volume) []string {
 	return devices
 }
 
-// canBeWiped reports whether Talos can wipe what is left in maintenance mode.
+// canBeWiped reports whether Talos can wipe what is left in maintenance mode: a
+// partition, or a whole disk without any.
 func canBeWiped(facts Facts, volume talosclient.Volume) bool {
 	isPartition := volume.Type == talosclient.VolumePartition && volume.PartitionIndex > 0
-	isUsed := slices.ContainsFunc(facts.Volumes, func(other talosclient.Volume) bool { return isManaged(other) && other.Location == volume.Location })
+	isUsed := slices.ContainsFunc(facts.Volumes, func(other talosclient.Volume) bool {
+		return (isManaged(other) && other.Location == volume.Location) || other.ParentLocation == volume.Location
+	})
 
-	return isPartition && !isUsed && isWritable(facts.Disks, volume.ParentLocation)
+	return (isPartition || isWholeDisk(volume)) && !isUsed && isWritable(facts.Disks, cmp.Or(volume.ParentLocation, volume.Location))
 }
 
 // isClaimed reports whether what is left is surely the cluster's to wipe.
 func isClaimed(facts Facts, volume talosclient.Volume) bool {
 	if isRecorded(facts.Release, volume) {
-		return hasTalosLabel(volume.ID) || isSystemVolume(volume.ID) || facts.Release.Policy == infrav1.ReleaseWipeAll
+		return isWholeDisk(volume) || hasTalosLabel(volume.ID) || isSystemVolume(volume.ID) || facts.Release.Policy == infrav1.ReleaseWipeAll
 	}
 	hasRun := !facts.Release.ResetAt.IsZero() || facts.Handover.Progress == infrav1.HandoverRan
 	system := systemDisk(facts.Volumes)

@@ -173,19 +173,19 @@ func TestWhatIsLeftInMaintenanceMode(t *testing.T) {
 	old := found("u-old", "/dev/vda7", "/dev/vda", 7, "old")
 
 	tests := map[string]struct {
-		volumes    []talosclient.Volume
-		change     func(*Facts)
-		action     Action
-		reason     string
-		partitions []string
-		message    string
+		volumes []talosclient.Volume
+		change  func(*Facts)
+		action  Action
+		reason  string
+		devices []string
+		message string
 	}{
 		"nothing of the cluster": {action: Done, reason: infrav1.NothingToReleaseReason},
 		"another stage is no proof": {
 			change: (func(f *Facts) { f.Stage = talosclient.StageBooting }), action: Wait, reason: infrav1.WaitingForResetReason,
 		},
 		"a partition of an earlier life is wiped": {
-			volumes: []talosclient.Volume{old}, action: WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vda7"},
+			volumes: []talosclient.Volume{old}, action: WipeDevices, reason: infrav1.ResettingReason, devices: []string{"/dev/vda7"},
 		},
 		"not where nobody knows which disk is the system's": {
 			change: (func(f *Facts) { f.Volumes = []talosclient.Volume{old} }), action: Wait, reason: infrav1.NotWipedReason, message: "u-old (/dev/vda7)",
@@ -204,25 +204,25 @@ func TestWhatIsLeftInMaintenanceMode(t *testing.T) {
 			volumes: []talosclient.Volume{
 				found("u-b", "/dev/vdb2", "/dev/vdb", 2, "b"), found("u-a", "/dev/vdb1", "/dev/vdb", 1, "a"), found("u-a", "/dev/vdb1", "/dev/vdb", 1, "a"),
 			},
-			change: (func(f *Facts) { f.RetryNow = true }), action: WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vdb1", "/dev/vdb2"},
+			change: (func(f *Facts) { f.RetryNow = true }), action: WipeDevices, reason: infrav1.ResettingReason, devices: []string{"/dev/vdb1", "/dev/vdb2"},
 		},
 		"on another disk, which may be that of another machine, too, it is left to a person": {
 			volumes: []talosclient.Volume{found("u-old", "/dev/vdb1", "/dev/vdb", 1, "old")}, action: Wait, reason: infrav1.NotWipedReason, message: "u-old (/dev/vdb1)",
 		},
 		"who has it wiped": {
 			volumes: []talosclient.Volume{found("u-old", "/dev/vdb1", "/dev/vdb", 1, "old")}, change: (func(f *Facts) { f.RetryNow = true }),
-			action: WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vdb1"},
+			action: WipeDevices, reason: infrav1.ResettingReason, devices: []string{"/dev/vdb1"},
 		},
 		"a raw volume is wiped, though nothing is found in it": {
-			volumes: []talosclient.Volume{found("r-raw", "/dev/vdb1", "/dev/vdb", 1, "recorded")}, action: WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vdb1"},
+			volumes: []talosclient.Volume{found("r-raw", "/dev/vdb1", "/dev/vdb", 1, "recorded")}, action: WipeDevices, reason: infrav1.ResettingReason, devices: []string{"/dev/vdb1"},
 		},
 		"partitions that the reset has not come to are wiped": {
 			volumes: []talosclient.Volume{found("EPHEMERAL", "/dev/vda6", "/dev/vda", 6, "e"), found("s-swap", "/dev/vdb2", "/dev/vdb", 2, "recorded")},
-			action:  WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vda6", "/dev/vdb2"},
+			action:  WipeDevices, reason: infrav1.ResettingReason, devices: []string{"/dev/vda6", "/dev/vdb2"},
 		},
 		"those that can be are wiped first": {
 			volumes: append([]talosclient.Volume{old}, managed("STATE", "/dev/vda5", "/dev/vda", 5, "s")...),
-			action:  WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vda7"},
+			action:  WipeDevices, reason: infrav1.ResettingReason, devices: []string{"/dev/vda7"},
 		},
 		"a volume that Talos uses is not": {
 			volumes: managed("STATE", "/dev/vda5", "/dev/vda", 5, "s"), action: Wait, reason: infrav1.NotWipedReason, message: "still has STATE (/dev/vda5)",
@@ -240,32 +240,57 @@ func TestWhatIsLeftInMaintenanceMode(t *testing.T) {
 		},
 		"but for a person who says so": {
 			volumes: []talosclient.Volume{old}, change: (func(f *Facts) { f.Release.ResetAt = metav1.Time{}; f.RetryNow = true }),
-			action: WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vda7"},
+			action: WipeDevices, reason: infrav1.ResettingReason, devices: []string{"/dev/vda7"},
 		},
 		"one that ran and was reset by hand has it wiped": {
 			volumes: []talosclient.Volume{old}, change: (func(f *Facts) { f.Release.ResetAt = metav1.Time{}; f.Handover.Progress = infrav1.HandoverRan }),
-			action: WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vda7"},
+			action: WipeDevices, reason: infrav1.ResettingReason, devices: []string{"/dev/vda7"},
 		},
 		"a partition of machine.disks is named, and left to a person": {
 			volumes: []talosclient.Volume{found("", "/dev/vdb1", "/dev/vdb", 1, "recorded")}, action: Wait, reason: infrav1.NotWipedReason, message: "still has /dev/vdb1",
 		},
 		"who may have it wiped": {
 			volumes: []talosclient.Volume{found("", "/dev/vdb1", "/dev/vdb", 1, "recorded")}, change: (func(f *Facts) { f.RetryNow = true }),
-			action: WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vdb1"},
+			action: WipeDevices, reason: infrav1.ResettingReason, devices: []string{"/dev/vdb1"},
 		},
 		"with WipeAll it goes": {
 			volumes: []talosclient.Volume{found("", "/dev/vdb1", "/dev/vdb", 1, "recorded")}, change: (func(f *Facts) { f.Release.Policy = infrav1.ReleaseWipeAll }),
-			action: WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vdb1"},
+			action: WipeDevices, reason: infrav1.ResettingReason, devices: []string{"/dev/vdb1"},
 		},
 		"a partition of etcd's own goes when it was recorded": {
-			volumes: []talosclient.Volume{found("ETCD", "/dev/vdb1", "/dev/vdb", 1, "recorded")}, action: WipePartitions, reason: infrav1.ResettingReason, partitions: []string{"/dev/vdb1"},
+			volumes: []talosclient.Volume{found("ETCD", "/dev/vdb1", "/dev/vdb", 1, "recorded")}, action: WipeDevices, reason: infrav1.ResettingReason, devices: []string{"/dev/vdb1"},
 		},
 		"another of that label is somebody else's": {
 			volumes: []talosclient.Volume{found("LOG", "/dev/vdb1", "/dev/vdb", 1, "other")}, action: Done, reason: infrav1.NothingToReleaseReason,
 		},
-		"a whole disk that still has its content is named, and never wiped here": {
+		"a whole disk that the reset has not come to is wiped": {
+			volumes: []talosclient.Volume{content("/dev/vdc", "xfs", "recorded")}, action: WipeDevices, reason: infrav1.ResettingReason, devices: []string{"/dev/vdc"},
+		},
+		"with the partitions": {
+			volumes: []talosclient.Volume{content("/dev/vdc", "xfs", "recorded"), old}, action: WipeDevices, reason: infrav1.ResettingReason, devices: []string{"/dev/vda7", "/dev/vdc"},
+		},
+		"not when it has another file system by now": {
+			volumes: []talosclient.Volume{content("/dev/vdc", "xfs", "other")}, action: Done, reason: infrav1.NothingToReleaseReason,
+		},
+		"nor when there is a partition on it, whoever says so": {
 			volumes: []talosclient.Volume{content("/dev/vdb", "xfs", "recorded")}, change: (func(f *Facts) { f.RetryNow = true }),
 			action: Wait, reason: infrav1.NotWipedReason, message: "still has /dev/vdb;",
+		},
+		"nor when Talos uses it": {
+			volumes: append([]talosclient.Volume{content("/dev/vdc", "xfs", "recorded")}, wholeDisk("u-big", "/dev/vdc", "ready")[0]), change: (func(f *Facts) { f.RetryNow = true }),
+			action: Wait, reason: infrav1.NotWipedReason, message: "still has /dev/vdc;",
+		},
+		"nor when it is the system's": {
+			volumes: []talosclient.Volume{content("/dev/vda", "xfs", "recorded")}, change: (func(f *Facts) { f.RetryNow = true }),
+			action: Wait, reason: infrav1.NotWipedReason, message: "still has /dev/vda;",
+		},
+		"nor when it is read-only": {
+			volumes: []talosclient.Volume{content("/dev/vdr", "xfs", "recorded")}, change: (func(f *Facts) { f.RetryNow = true }),
+			action: Wait, reason: infrav1.NotWipedReason, message: "still has /dev/vdr;",
+		},
+		"nor when somebody retains it": {
+			volumes: []talosclient.Volume{content("/dev/vdc", "xfs", "recorded")}, change: (func(f *Facts) { f.Release.Policy, f.RetryNow = infrav1.ReleaseRetain, true }),
+			action: Wait, reason: infrav1.NotWipedReason, message: "still has /dev/vdc;",
 		},
 		"a container's host is none of its business": {
 			volumes: []talosclient.Volume{old}, change: (func(f *Facts) { f.Container = true }), action: Done, reason: infrav1.NothingToReleaseReason,
@@ -290,7 +315,7 @@ func TestWhatIsLeftInMaintenanceMode(t *testing.T) {
 			decision := Decide(facts)
 			g.Expect(decision.Action).To(Equal(tt.action), decision.Message)
 			g.Expect(decision.Reason).To(Equal(tt.reason))
-			g.Expect(decision.Partitions).To(Equal(tt.partitions))
+			g.Expect(decision.Devices).To(Equal(tt.devices))
 			g.Expect(decision.Message).To(ContainSubstring(tt.message))
 			g.Expect(decision.Failed).To(Equal(tt.reason == infrav1.NotWipedReason))
 		})

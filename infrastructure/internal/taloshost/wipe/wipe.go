@@ -78,9 +78,9 @@ const (
 	Wait Action = "Wait"
 	// Reset tells the machine to wipe itself.
 	Reset Action = "Reset"
-	// WipePartitions has a machine in maintenance mode wipe partitions that it was
-	// not told to wipe before, or that it has not wiped.
-	WipePartitions Action = "WipePartitions"
+	// WipeDevices has a machine in maintenance mode wipe partitions and whole disks
+	// that it was not told to wipe before, or that it has not wiped.
+	WipeDevices Action = "WipeDevices"
 	// Done ends the release: the machine is proven wiped.
 	Done Action = "Done"
 )
@@ -101,8 +101,8 @@ type Decision struct {
 	// Volumes are the UUIDs of the volumes of the cluster, to be recorded with the
 	// order, for Reset.
 	Volumes []string
-	// Partitions are the partitions to wipe, for WipePartitions.
-	Partitions []string
+	// Devices are the partitions and the whole disks to wipe, for WipeDevices.
+	Devices []string
 	// Failed reports whether the machine needs attention: waiting alone does not
 	// help, and its consumer is let go.
 	Failed bool
@@ -212,13 +212,13 @@ func inMaintenance(facts Facts) Decision {
 func unwiped(facts Facts, left []talosclient.Volume) Decision {
 	if devices := wipeable(facts, left); len(devices) > 0 {
 		return Decision{
-			Action: WipePartitions, Reason: infrav1.ResettingReason, Partitions: devices,
-			Message: "The machine is back in maintenance mode, and still has partitions of the cluster or of an earlier one; it is told to wipe " + strings.Join(devices, ", "),
+			Action: WipeDevices, Reason: infrav1.ResettingReason, Devices: devices,
+			Message: "The machine is back in maintenance mode, and still has volumes of the cluster or of an earlier one; it is told to wipe " + strings.Join(devices, ", "),
 		}
 	}
 	message := "The machine is back in maintenance mode, but still has " + names(left) + "; wipe it by hand (talosctl wipe disk --insecure --drop-partition)"
 	if facts.Release.Policy != infrav1.ReleaseRetain {
-		message += ". The annotation " + infrav1.HostRetryAnnotation + " on the host has those of them wiped that are partitions and not in use"
+		message += ". The annotation " + infrav1.HostRetryAnnotation + " on the host has those of them wiped that are not in use"
 	}
 
 	return Decision{Action: Wait, Reason: infrav1.NotWipedReason, Failed: true, Message: message}

@@ -33,6 +33,9 @@ type Options struct {
 	Personality talossim.Personality
 	// Delays are how long things take.
 	Delays talossim.Delays
+	// Disks are those of each machine; empty means one for the system, none for a
+	// container.
+	Disks []talossim.Disk
 	// ProbeInterval is how often the balancers look at API servers; 0 means
 	// balancer.DefaultProbeInterval. It is for many fleets at a time.
 	ProbeInterval time.Duration
@@ -45,6 +48,7 @@ type Fleet struct {
 
 	clusters *kube.Clusters
 	metal    bool
+	disks    []talossim.Disk
 	subnet   *talossim.Subnet
 	probing  time.Duration
 
@@ -74,7 +78,7 @@ func New(ctx context.Context, options Options) (*Fleet, error) {
 	}
 	return &Fleet{
 		Sim:      talossim.New(talossim.Options{Clusters: clusters, Personality: options.Personality, Delays: options.Delays}),
-		clusters: clusters, metal: options.Personality == talossim.Metal, subnet: subnet, probing: options.ProbeInterval,
+		clusters: clusters, metal: options.Personality == talossim.Metal, disks: options.Disks, subnet: subnet, probing: options.ProbeInterval,
 		machines: map[string]*talossim.Machine{}, endpoints: map[string]fleet.Endpoint{},
 	}, nil
 }
@@ -134,7 +138,7 @@ func (f *Fleet) addOne() (fleet.Host, error) {
 		host.UUID = fmt.Sprintf("7a105517-%02x%02x-4000-8000-%012x", second, third, number)
 		host.InstallDisk = "/dev/vda"
 	}
-	machine, err := f.Sim.Add(talossim.MachineSpec{Name: host.Name, Address: host.Address, MAC: host.MACAddress, UUID: host.UUID})
+	machine, err := f.Sim.Add(talossim.MachineSpec{Name: host.Name, Address: host.Address, MAC: host.MACAddress, UUID: host.UUID, Disks: f.disks})
 	if err != nil {
 		return fleet.Host{}, err
 	}
