@@ -22,7 +22,14 @@ const (
 	TalosInstallerImage = "talos-installer-image"
 	// PreviousTalosInstallerImage is that of PreviousTalosVersion.
 	PreviousTalosInstallerImage = TalosInstallerImage + previous
+	// BrokenTalosInstallerImage is the part with the image of BrokenTalosVersion.
+	BrokenTalosInstallerImage = TalosInstallerImage + broken
+	// BrokenTalosVersion is TalosVersion, with an argument of the kernel by which it ends its
+	// start before it comes to its configuration.
+	BrokenTalosVersion = TalosVersion + broken
 
+	broken         = "-broken"
+	brokenArgument = " talos.experimental.wipe=nothing"
 	talosInstaller = "ghcr.io/siderolabs/installer:"
 	talosMetal     = "talos-metal"
 	// vmSuite is the release of Debian that virtual machines are made of, and kernelSuite that
@@ -53,7 +60,7 @@ func vmParts() []Part {
 		},
 		program("preinit", ownProgramsVersion, ".", ""),
 	}
-	return slices.Concat(all, metalParts(talos()), metalParts(previousTalos()))
+	return slices.Concat(all, metalParts(talos()), metalParts(previousTalos()), []Part{installer(talos(), broken, brokenArgument)})
 }
 
 // metalParts are what a release of Talos is on machines with disks.
@@ -79,12 +86,21 @@ func metalParts(release talosRelease) []Part {
 			Inputs:  []string{"1"},
 			Build:   func(ctx context.Context, w *Workspace) error { return buildTalosBoot(ctx, w, release) },
 		},
-		{
-			Name:    TalosInstallerImage + release.suffix,
-			Version: release.version,
-			Needs:   []string{VMDebian, metal, TalosBoot + release.suffix},
-			Inputs:  []string{"1", talosInstaller + release.version, KernelArguments, withoutArguments},
-			Build:   func(ctx context.Context, w *Workspace) error { return buildTalosInstaller(ctx, w, release) },
+		installer(release, "", ""),
+	}
+}
+
+// installer is the image that installs a release. What it installs may have further
+// arguments of the kernel; then its tag ends with a name for that.
+func installer(release talosRelease, name, arguments string) Part {
+	image, arguments := talosInstaller+release.version+name, KernelArguments+arguments
+	return Part{
+		Name:    TalosInstallerImage + release.suffix + name,
+		Version: release.version,
+		Needs:   []string{VMDebian, talosMetal + release.suffix, TalosBoot + release.suffix},
+		Inputs:  []string{"1", image, arguments, withoutArguments},
+		Build: func(ctx context.Context, w *Workspace) error {
+			return buildTalosInstaller(ctx, w, release, image, arguments)
 		},
 	}
 }

@@ -27,10 +27,10 @@ var installerPrograms = []string{ //nolint:gochecknoglobals // A constant.
 }
 
 // buildTalosInstaller makes the image that installs Talos: what Talos' own imager makes of
-// kernel and initramfs, and its installer.
-func buildTalosInstaller(ctx context.Context, w *Workspace, release talosRelease) error {
+// kernel and initramfs, and its installer. What is installed has arguments of the kernel.
+func buildTalosInstaller(ctx context.Context, w *Workspace, release talosRelease, image, arguments string) error {
 	system := filepath.Join(w.Needs.Dir(VMDebian), "root")
-	uki, err := buildUKI(ctx, w, release, system)
+	uki, err := buildUKI(ctx, w, release, arguments, system)
 	if err != nil {
 		return err
 	}
@@ -52,7 +52,7 @@ func buildTalosInstaller(ctx context.Context, w *Workspace, release talosRelease
 	tree.Copy(w.Needs.Path(talosMetal+release.suffix, "installer"), "/usr/bin/installer", images.Program)
 	tree.Copy(filepath.Join(system, "usr/lib/systemd/boot/efi/systemd-bootx64.efi"), "/usr/install/amd64/systemd-boot.efi", images.Data)
 	tree.Copy(uki, "/usr/install/amd64/vmlinuz.efi", images.Data)
-	return images.Write(tree, w.Out, talosInstaller+release.version, images.Config{
+	return images.Write(tree, w.Out, image, images.Config{
 		Entrypoint: []string{"/bin/installer"},
 		Env:        []string{defaultPath, "MTOOLS_SKIP_CHECK=1"},
 	})
@@ -60,13 +60,13 @@ func buildTalosInstaller(ctx context.Context, w *Workspace, release talosRelease
 
 // buildUKI has Talos' imager make kernel, initramfs and arguments into one program that
 // firmware starts.
-func buildUKI(ctx context.Context, w *Workspace, release talosRelease, system string) (string, error) {
+func buildUKI(ctx context.Context, w *Workspace, release talosRelease, arguments, system string) (string, error) {
 	type object = map[string]any
 	boot := TalosBoot + release.suffix
 	file := func(path string) object { return object{"path": path} }
 	profile, err := json.Marshal(object{
 		"arch": "amd64", "platform": "metal", "secureboot": false, "version": release.version,
-		"customization": object{"extraKernelArgs": strings.Fields(KernelArguments + " " + withoutArguments)},
+		"customization": object{"extraKernelArgs": strings.Fields(arguments + " " + withoutArguments)},
 		"input": object{
 			"kernel": file(w.Needs.Path(boot, KernelFile)), "initramfs": file(w.Needs.Path(boot, InitramfsFile)),
 			"sdStub": file(filepath.Join(system, "usr/lib/systemd/boot/efi/linuxx64.efi.stub")),

@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -24,8 +25,8 @@ func (m *Machine) Disk(number int) string {
 // DiskSerial is the serial number of a disk.
 func (m *Machine) DiskSerial(disk int) string { return diskSerial(m.Serial, disk) }
 
-func blank(path string) error {
-	file, err := os.Create(path)
+func blank(name string) error {
+	file, err := os.Create(name)
 	if err != nil {
 		return err
 	}
@@ -43,8 +44,8 @@ func (m *Machine) Holds(disk int, text string) (bool, error) {
 }
 
 // holds searches a file that has holes. A text without zeros lies in none of them.
-func holds(path, text string) (bool, error) {
-	file, err := os.Open(path)
+func holds(name, text string) (bool, error) {
+	file, err := os.Open(name)
 	if err != nil {
 		return false, err
 	}
@@ -122,6 +123,23 @@ func (m *Machine) Partitions(ctx context.Context, disk int) ([]string, error) {
 	}
 	slices.Sort(labels)
 	return labels, nil
+}
+
+// Systems are the releases of Talos that its boot loader has, on the disk that Talos is
+// installed on.
+func (m *Machine) Systems(ctx context.Context) ([]string, error) {
+	// The partition of the boot loader is the first one, behind a free mebibyte.
+	command := exec.CommandContext(ctx, "mdir", "-b", "-i", m.Disk(InstallDisk)+"@@1M", "::/EFI/Linux/") //nolint:gosec // a disk of ours
+	out, err := command.CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("listing the systems of machine %s: %w: %s", m.Host.Name, err, out)
+	}
+	var found []string
+	for line := range strings.Lines(string(out)) {
+		found = append(found, strings.TrimSuffix(strings.TrimPrefix(path.Base(strings.TrimSpace(line)), "Talos-"), ".efi"))
+	}
+	slices.Sort(found)
+	return found, nil
 }
 
 // Signature is what is recognized at the beginning of a disk: a file system, or a kind of

@@ -24,7 +24,7 @@ const (
 	// InstallDisk is the number of the one that Talos is to be installed on, which has to be
 	// found.
 	InstallDisk = 1
-	// DataDisk is the number of the one for volumes that are partitions.
+	// DataDisk is the number of the one for volumes that are partitions. It can be pulled.
 	DataDisk = 2
 	// WholeDisk is the number of the one that is a volume as a whole.
 	WholeDisk = 3
@@ -46,6 +46,7 @@ type Machine struct {
 	number int
 	dir    string
 	qemu   *process.Process
+	pulled [disks]bool
 }
 
 // newMachine makes a machine with blank disks, without power.

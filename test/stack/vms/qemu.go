@@ -26,9 +26,18 @@ func (m *Machine) arguments(kvm, networkFirst bool) []string {
 	}
 	// What is written outlives the machine's power, not this one's.
 	for disk := range disks {
+		bus := "pcie.0"
+		if disk == DataDisk {
+			// What is plugged in there can be pulled.
+			bus = "slot"
+			args = append(args, "-device", "pcie-root-port,id="+bus+",chassis=1")
+		}
+		if m.pulled[disk] {
+			continue
+		}
 		args = append(args,
 			"-drive", fmt.Sprintf("if=none,id=disk%d,file=%s,format=raw,cache=unsafe,discard=unmap", disk, m.Disk(disk)),
-			"-device", fmt.Sprintf("virtio-blk-pci,drive=disk%d,serial=%s,bootindex=%d", disk, m.DiskSerial(disk), disk+1))
+			"-device", fmt.Sprintf("virtio-blk-pci,id=%s,bus=%s,drive=disk%d,serial=%s,bootindex=%d", blockDevice(disk), bus, disk, m.DiskSerial(disk), disk+1))
 	}
 	for link := range m.fleet.network.bridges() {
 		// The firmware boots over the first link.
@@ -46,6 +55,8 @@ func (m *Machine) arguments(kvm, networkFirst bool) []string {
 	}
 	return args
 }
+
+func blockDevice(disk int) string { return "block" + strconv.Itoa(disk) }
 
 // accelerated reports whether the processor here runs virtual machines. A device of KVM alone
 // does not tell: there are kernels that have it for guests of their own kind only.

@@ -16,10 +16,23 @@ const monitorTimeout = 10 * time.Second
 func (m *Machine) monitor() string { return filepath.Join(m.dir, "qmp.sock") }
 
 // Panic has the machine's kernel panic, as a fault of its memory would.
-func (m *Machine) Panic(ctx context.Context) error { return m.command(ctx, "inject-nmi") }
+func (m *Machine) Panic(ctx context.Context) error { return m.command(ctx, "inject-nmi", nil) }
+
+// PullDisk takes a disk out of the machine: one that runs loses DataDisk, one without power
+// any. The image stays, and ReturnDisk puts it back for the next time that there is power.
+func (m *Machine) PullDisk(ctx context.Context, disk int) error {
+	m.pulled[disk] = true
+	if m.qemu == nil || !m.qemu.Running() {
+		return nil
+	}
+	return m.command(ctx, "device_del", map[string]string{"id": blockDevice(disk)})
+}
+
+// ReturnDisk puts a disk back.
+func (m *Machine) ReturnDisk(disk int) { m.pulled[disk] = false }
 
 // command gives QEMU a command by its machine protocol (QMP), and waits for the answer.
-func (m *Machine) command(ctx context.Context, name string) error {
+func (m *Machine) command(ctx context.Context, name string, arguments map[string]string) error {
 	connection, err := (&net.Dialer{Timeout: monitorTimeout}).DialContext(ctx, "unix", m.monitor())
 	if err != nil {
 		return fmt.Errorf("connecting to the monitor of machine %s: %w", m.Host.Name, err)
@@ -29,12 +42,16 @@ func (m *Machine) command(ctx context.Context, name string) error {
 		return err
 	}
 	in, out := json.NewDecoder(connection), json.NewEncoder(connection)
-	for _, command := range []string{"qmp_capabilities", name} {
-		if err := out.Encode(map[string]string{"execute": command}); err != nil {
-			return fmt.Errorf("giving machine %s command %s: %w", m.Host.Name, command, err)
+	type order struct {
+		Execute   string            `json:"execute"`
+		Arguments map[string]string `json:"arguments,omitempty"`
+	}
+	for _, order := range []order{{Execute: "qmp_capabilities"}, {Execute: name, Arguments: arguments}} {
+		if err := out.Encode(order); err != nil {
+			return fmt.Errorf("giving machine %s command %s: %w", m.Host.Name, order.Execute, err)
 		}
 		if err := answered(in); err != nil {
-			return fmt.Errorf("giving machine %s command %s: %w", m.Host.Name, command, err)
+			return fmt.Errorf("giving machine %s command %s: %w", m.Host.Name, order.Execute, err)
 		}
 	}
 	return nil

@@ -10,7 +10,6 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/stack/parts"
 )
 
@@ -25,10 +24,7 @@ func TestAUsedMachineGetsAnotherRelease(t *testing.T) {
 	machines.SetNetworkBoot(NetworkBoot{Part: parts.PreviousTalosBoot})
 	l := newLives(t, machines, "used", nil)
 	available := func(ctx context.Context) error { return l.expectState(ctx, infrav1.HostAvailable) }
-	shape := management.Shape{
-		Name: "former", Version: parts.PreviousKubernetesVersion,
-		Variables: map[string]string{"TALOS_VERSION": "v1.12", "TALOS_RELEASE": parts.PreviousTalosVersion},
-	}
+	shape := former("former")
 	l.step(ctx, t, "to be Available", available)
 
 	l.createCluster(ctx, t, infrav1.ReleaseWipeSystem, shape)

@@ -40,8 +40,8 @@ type Options struct {
 	Subnet netip.Prefix
 	// Dir is the folder for disks, consoles and logs.
 	Dir string
-	// Built are the parts listed by Parts, and those of PreviousParts where that release is
-	// to be had, too.
+	// Built are the parts listed by Parts, and those of PreviousParts, or
+	// parts.BrokenTalosInstallerImage, where that is to be had, too.
 	Built parts.Built
 	// Patches returns further strategic patches of a machine; nil means none.
 	Patches func(*Machine) []string
@@ -86,7 +86,7 @@ func Up(ctx context.Context, options Options) (_ *Fleet, err error) {
 	if reason := Reason(); reason != "" {
 		return nil, fmt.Errorf("starting virtual machines: %s", reason)
 	}
-	if err := debian.Install(ctx, "dnsmasq-base", "iproute2", "nftables", "fdisk"); err != nil {
+	if err := debian.Install(ctx, "dnsmasq-base", "iproute2", "nftables", "fdisk", "mtools"); err != nil {
 		return nil, err
 	}
 	f := &Fleet{options: options}
@@ -108,7 +108,7 @@ func (f *Fleet) startRegistry(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, part := range []string{parts.TalosInstallerImage, parts.PreviousTalosInstallerImage} {
+	for _, part := range []string{parts.TalosInstallerImage, parts.PreviousTalosInstallerImage, parts.BrokenTalosInstallerImage} {
 		if built.Dir(part) == "" {
 			continue
 		}

@@ -121,7 +121,7 @@ func (m *Backend) backInMaintenance(
 ) (ctrl.Result, error) {
 	if scope.Observed.Provisioned || scope.TalosMachine.Spec.HostRef.Progress == infrav1.HostRan {
 		scope.Observed.Running = condition.False(infrav1.ReturnedToMaintenanceReason,
-			"The machine is back in maintenance mode after it has run, and is not configured again by itself; delete its Machine")
+			"The machine is back in maintenance mode after it has run, and is not configured again by itself. Where it has booted from elsewhere than its disk, or that is missing, mend that; else delete its Machine")
 		return m.Pacing.Later(), nil
 	}
 	scope.Observed.Running = condition.False(infrav1.NotConfiguredReason, "The machine is still in maintenance mode")
