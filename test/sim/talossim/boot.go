@@ -262,14 +262,10 @@ func (b *boot) start(ctx context.Context) error {
 	if err := b.serveConfigured(ca); err != nil {
 		return err
 	}
-	b.sim.update(func() {
-		b.machine.disk.ephemeral = true
-		if b.sim.options.Personality == Metal {
-			b.machine.provision()
-		}
-		b.machine.trustd = b.settings.controlPlane
-	})
-	b.resources.setVolumes(ctx, b.machine)
+	if err := b.makeVolumes(ctx); err != nil {
+		return err
+	}
+	b.sim.update(func() { b.machine.trustd = b.settings.controlPlane })
 	defer b.stopped()
 
 	if b.settings.controlPlane {
@@ -283,6 +279,25 @@ func (b *boot) start(ctx context.Context) error {
 	b.setStage(ctx, runtime.MachineStageRunning)
 	b.keepJoined(ctx)
 	return nil
+}
+
+// makeVolumes makes the volumes of the machine, and tells of them once all are made.
+func (b *boot) makeVolumes(ctx context.Context) error {
+	slow := b.sim.options.Personality == Metal && b.sim.options.Delays.Volumes > 0
+	b.sim.update(func() {
+		b.machine.disk.ephemeral, b.machine.untold = true, slow
+		if b.sim.options.Personality == Metal {
+			b.machine.provision()
+		}
+	})
+	b.resources.setVolumes(ctx, b.machine)
+	if !slow {
+		return nil
+	}
+	b.sim.pause(ctx, b.sim.options.Delays.Volumes)
+	b.sim.update(func() { b.machine.untold = false })
+	b.resources.setVolumes(ctx, b.machine)
+	return ctx.Err()
 }
 
 // beside runs something until it is stopped.

@@ -49,6 +49,8 @@ type Machine struct {
 	apiUp, apiStarted bool
 	// joined reports whether the node is registered.
 	joined bool
+	// untold reports whether the machine has made volumes of which it does not tell yet.
+	untold bool
 	// trustd reports whether the machine issues certificates for workers.
 	trustd bool
 	// raised is the alarm of its etcd; nil when there is none.

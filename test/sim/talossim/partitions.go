@@ -231,6 +231,11 @@ func (m *Machine) volumes() []placed {
 	if configured {
 		all = append(all, m.disk.placed...)
 	}
+	for i := range all {
+		if all[i].id != constants.MetaPartitionLabel && all[i].id != constants.StatePartitionLabel && m.untold {
+			all[i].phase, all[i].at, all[i].filesystem = block.VolumePhaseWaiting, Partition{}, block.FilesystemTypeNone
+		}
+	}
 	return all
 }
 

@@ -2,6 +2,7 @@ package talossim_test
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
@@ -207,4 +208,23 @@ func TestADiskWithOtherContentIsNoVolume(t *testing.T) {
 	w.ready(m)
 	w.Expect(m.Partitions()).To(ContainElement(theirs))
 	w.Expect(w.admin(m).Volumes(t.Context())).To(ContainElement(And(HaveField("ID", "u-whole"), HaveField("Phase", "failed"), HaveField("Location", "/dev/vdd"))))
+}
+
+// TestVolumesAreToldOnceAllAreMade: until then they are on the disks, and cannot be wiped.
+func TestVolumesAreToldOnceAllAreMade(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, talossim.Options{Personality: talossim.Metal, Delays: talossim.Delays{Volumes: time.Hour}})
+	m := w.addWith(dataDisks()...)
+	w.Expect(w.maintenance(m).ApplyConfiguration(t.Context(), w.configuration(m, configgen.RoleControlPlane, func(overlay *configgen.HostOverlay) {
+		overlay.StrategicPatches = []string{volumeDocuments}
+	}))).To(Succeed())
+	w.Eventually(m.Partitions).Should(ContainElement(HaveField("Label", "u-data")))
+	w.Eventually(func(g Gomega) {
+		g.Expect(w.admin(m).Volumes(t.Context())).To(ContainElements(
+			And(HaveField("Discovered", false), HaveField("ID", "u-data"), HaveField("Phase", "waiting"), HaveField("Location", "")),
+			And(HaveField("Discovered", true), HaveField("ID", "u-data")),
+		))
+	}).Should(Succeed())
+	w.Expect(m.Stage()).To(Equal(talosclient.StageBooting))
+	w.Expect(w.admin(m).Reset(t.Context(), talosclient.ResetOptions{SystemLabels: []string{"u-data"}})).To(MatchError(ContainSubstring("not located")))
 }

@@ -42,6 +42,9 @@ type Delays struct {
 	// Boot is from power to the Talos API, Install the installation, Reset the
 	// wipe.
 	Boot, Install, Reset time.Duration
+	// Volumes is from the making of the volumes of a machine with disks to its telling of
+	// them: Talos tells of none before all are made.
+	Volumes time.Duration
 	// Bootstrap is from a bootstrap to the first data of etcd: Talos pulls its image
 	// before that. A further call begins it anew.
 	Bootstrap time.Duration

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
@@ -16,12 +17,17 @@ import (
 // TestMachinesWithPartitionsOfAnEarlierLifeAreReleased: Talos refuses an order to wipe a
 // volume that its configuration does not know, and takes none in maintenance mode but
 // for single devices. A partition that somebody else has made stays. Of a reset that
-// fails once partitions are wiped the whole disks are left, and wiped there, too.
+// fails once partitions are wiped the whole disks are left, and wiped there, too. The
+// machines still make their volumes when they are given back, and tell of none.
 func TestMachinesWithPartitionsOfAnEarlierLifeAreReleased(t *testing.T) {
 	t.Parallel()
 	g, ctx := NewWithT(t), t.Context()
 	const namespace = "leftovers"
-	machines := newFleet(t, simfleet.Options{Personality: talossim.Metal, Disks: []talossim.Disk{{Path: "/dev/vda", SizeBytes: 100 << 30}, {Path: "/dev/vdb", SizeBytes: 100 << 30}}})
+	const size = 100 << 30
+	machines := newFleet(t, simfleet.Options{
+		Personality: talossim.Metal, Delays: talossim.Delays{Volumes: 10 * time.Second},
+		Disks: []talossim.Disk{{Path: "/dev/vda", SizeBytes: size}, {Path: "/dev/vdb", SizeBytes: size}},
+	})
 	g.Expect(world.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
 	hosts := addHosts(t, machines, namespace, 2)
 	theirs := talossim.Partition{Disk: "/dev/vda", Index: 9, Label: "theirs", Filesystem: "ext4"}

@@ -63,6 +63,21 @@ func isWholeDisk(volume talosclient.Volume) bool {
 
 func isReady(volume talosclient.Volume) bool { return volume.Phase == block.VolumePhaseReady.String() }
 
+// makesVolumes reports whether a machine that boots has volumes of a cluster that are not
+// ready yet. Talos tells of those that it has made once it has been through all of them
+// (internal/app/machined/pkg/controllers/block/volume_manager.go): until then a partition
+// may be on a disk without anybody knowing whose it is.
+func makesVolumes(facts Facts) bool {
+	if facts.Container || facts.Stage != talosclient.StageBooting {
+		return false
+	}
+
+	return slices.ContainsFunc(facts.Volumes, func(volume talosclient.Volume) bool {
+		isOnDisk := volume.Type == talosclient.VolumePartition || volume.Type == talosclient.VolumeDisk
+		return !volume.Discovered && isOnDisk && (hasTalosLabel(volume.ID) || isSystemVolume(volume.ID)) && !isReady(volume)
+	})
+}
+
 // order is what a reset is told to wipe, and what has to be looked for after it.
 type order struct {
 	// labels are the volumes to wipe, and disks the disks.

@@ -322,6 +322,57 @@ func TestWhatIsLeftInMaintenanceMode(t *testing.T) {
 	}
 }
 
+// TestAMachineThatMakesItsVolumesIsNotTold: Talos tells of none before it has made them all,
+// and those that it is not told to wipe would be left.
+func TestAMachineThatMakesItsVolumesIsNotTold(t *testing.T) {
+	waiting := func(id, kind string) talosclient.Volume {
+		return talosclient.Volume{ID: id, Type: kind, Phase: "waiting"}
+	}
+	tests := map[string]struct {
+		volume talosclient.Volume
+		change func(*Facts)
+		action Action
+	}{
+		"a user volume": {volume: waiting("u-data", talosclient.VolumePartition), action: Wait},
+		"a whole disk":  {volume: waiting("u-whole", talosclient.VolumeDisk), action: Wait},
+		"EPHEMERAL":     {volume: waiting("EPHEMERAL", talosclient.VolumePartition), action: Wait},
+		"one that has failed, and is tried again": {
+			volume: talosclient.Volume{ID: "EPHEMERAL", Type: talosclient.VolumePartition, Phase: "failed", Location: "/dev/vda6"}, action: Wait,
+		},
+		"one that is somebody else's does not count": {volume: waiting("e-theirs", talosclient.VolumePartition), action: Reset},
+		"nor does a directory":                       {volume: waiting("u-folder", "directory"), action: Reset},
+		"after some time it is told all the same": {
+			volume: waiting("u-data", talosclient.VolumePartition), change: func(f *Facts) { f.Release.RequestedAt = ago(volumesSettle) }, action: Reset,
+		},
+		"or when a person says so": {volume: waiting("u-data", talosclient.VolumePartition), change: func(f *Facts) { f.RetryNow = true }, action: Reset},
+		"one that runs has a volume that no disk is there for": {
+			volume: waiting("u-data", talosclient.VolumePartition), change: func(f *Facts) { f.Stage = talosclient.StageRunning }, action: Reset,
+		},
+		"a container has none of its own": {
+			volume: waiting("u-data", talosclient.VolumePartition), change: func(f *Facts) { f.Container = true }, action: Reset,
+		},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			facts := Facts{
+				Release: infrav1.HostRelease{Policy: infrav1.ReleaseWipeSystem, RequestedAt: ago(volumesSettle - time.Second)},
+				Outcome: probe.Configured, Stage: talosclient.StageBooting, VolumesKnown: true, Volumes: append(volumes(system), tt.volume), Disks: disks, Now: now,
+			}
+			if tt.change != nil {
+				tt.change(&facts)
+			}
+			decision := Decide(facts)
+			g.Expect(decision.Action).To(Equal(tt.action))
+			if tt.action == Wait {
+				g.Expect(decision.Reason).To(Equal(infrav1.WaitingForResetReason))
+				g.Expect(decision.Message).To(ContainSubstring("volumes"))
+				g.Expect(decision.Next).To(Equal(time.Second))
+			}
+		})
+	}
+}
+
 func TestARefusalIsShownUntilTheMachineIsToldAgain(t *testing.T) {
 	g := NewWithT(t)
 	facts := Facts{

@@ -18,6 +18,9 @@ const (
 	// answering in the same boot before it is told again: it may never have
 	// got the order.
 	resetSettle = time.Minute
+	// volumesSettle is how long a machine that boots may take to make its volumes before
+	// it is told to wipe those that it has: one may have no disk.
+	volumesSettle = 2 * time.Minute
 	// etcdSettle is how long the etcd of a machine that has left and has data again
 	// may be silent: it may be starting, or be removed by the others.
 	etcdSettle = 5 * time.Minute
@@ -239,6 +242,12 @@ func configured(facts Facts) Decision {
 		return reset(facts)
 	case facts.Vote == Votes, facts.Vote == MayVote && facts.Now.Sub(facts.Release.RequestedAt.Time) < etcdSettle:
 		return votes(facts)
+	case resetAt.IsZero() && makesVolumes(facts) && facts.Now.Sub(facts.Release.RequestedAt.Time) < volumesSettle:
+		return Decision{
+			Action: Wait, Reason: infrav1.WaitingForResetReason,
+			Message: "The machine boots, and does not tell all its volumes yet; it is told to wipe itself once it does",
+			Next:    volumesSettle - facts.Now.Sub(facts.Release.RequestedAt.Time),
+		}
 	case resetAt.IsZero():
 		return reset(facts)
 	case facts.Fingerprint == facts.Release.ResetCertFingerprint:
