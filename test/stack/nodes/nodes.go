@@ -197,6 +197,19 @@ func (n *Nodes) AddWithStorage(ctx context.Context, count int) ([]fleet.Host, ne
 	return hosts, n.storage.Subnet, err
 }
 
+// AddWithDefaults boots machines for a cluster with all that Talos brings by default. The
+// nodes pull that from part parts.TalosDefaultImages.
+func (n *Nodes) AddWithDefaults(ctx context.Context, built parts.Built, count int) ([]fleet.Host, error) {
+	if err := n.offer(ctx, built.Dir(parts.TalosDefaultImages)); err != nil {
+		return nil, err
+	}
+	patch, err := talosnode.DefaultsPatch(machine.Look(), n.registry.Address)
+	if err != nil {
+		return nil, err
+	}
+	return n.Fleet.AddWired(ctx, count, dockerfleet.Wiring{NoPods: true, StrategicPatches: []string{patch}})
+}
+
 // SlowRegistry is the address of another registry with the same images, which takes
 // its time for one of them, the first time that it is asked for. It listens until
 // ctx ends.

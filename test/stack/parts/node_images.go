@@ -24,12 +24,20 @@ const (
 	PauseImage = kubernetesRegistry + "pause:" + TalosPauseVersion
 	// TalosNodeImages is the part with the images that Talos nodes pull.
 	TalosNodeImages = "talos-node-images"
+	// TalosDefaultImages is the part with the images that they pull besides for what Talos
+	// brings to a cluster by default: its network of Pods, kube-proxy and CoreDNS.
+	TalosDefaultImages = "talos-default-images"
 	// PreviousTalosNodeImages is the part with those that differ for
 	// PreviousKubernetesVersion.
 	PreviousTalosNodeImages = TalosNodeImages + previous
 
 	talosRepository    = "registry.local/talos:"
 	kubernetesRegistry = "registry.k8s.io/"
+
+	// flannelTag and coreDNSTag are those under which TalosVersion asks for them.
+	flannelTag   = "0.28.8"
+	coreDNSTag   = "v1.14.6"
+	flannelCloud = `	_ "github.com/flannel-io/flannel/pkg/backend/tencentvpc"` + "\n"
 
 	defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 	binDir      = "/usr/local/bin"
@@ -60,6 +68,13 @@ func nodeImages() []Part {
 			Needs:   []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "etcd", "pause", debianPart},
 			Inputs:  []string{"1", TalosEtcdVersion, TalosPauseVersion},
 			Build:   buildTalosNodeImages,
+		},
+		{
+			Name:    TalosDefaultImages,
+			Version: KubernetesVersion,
+			Needs:   []string{"flannel", "kube-proxy", "coredns", debianPart},
+			Inputs:  []string{"1", flannelTag, coreDNSTag},
+			Build:   buildTalosDefaultImages,
 		},
 		{
 			// Those of an older Kubernetes; etcd and pause are the same.
@@ -119,6 +134,30 @@ func buildTalosNodeImages(ctx context.Context, w *Workspace) error {
 	maker.kubernetes(ctx, KubernetesVersion, "")
 	maker.talos(talos())
 	return maker.err
+}
+
+func buildTalosDefaultImages(ctx context.Context, w *Workspace) error {
+	maker, system := &imageMaker{w: w}, debianRoot(w.Needs)
+	const flannelFolder = "/opt/bin"
+	maker.make("ghcr.io/siderolabs/flannel:"+flannelTag, flannelFolder+"/flanneld", func(tree *images.Tree) {
+		tree.Copy(w.Needs.Path("flannel", "flanneld"), flannelFolder+"/flanneld", images.Program)
+		tree.Dynamic(ctx, system, "/usr/bin/cp")
+		netfilter(ctx, tree, system)
+	})
+	kubernetesImage(ctx, maker, w.Needs, kubernetesRegistry+"kube-proxy:"+KubernetesVersion)
+	kubernetesImage(ctx, maker, w.Needs, kubernetesRegistry+"coredns/coredns:"+coreDNSTag)
+	return maker.err
+}
+
+// buildFlannel builds flannel without what it has for one cloud, the module of which is not
+// to be had.
+func buildFlannel(ctx context.Context, w *Workspace) error {
+	const name = "github.com/flannel-io/flannel"
+	module, err := editedModule(ctx, w, name, "main.go", flannelCloud, "")
+	if err != nil {
+		return err
+	}
+	return w.GoBuild(ctx, module, name, "flanneld")
 }
 
 // talos makes the images that a release of Talos asks for by tags of its own.

@@ -3,7 +3,6 @@ package parts
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
@@ -62,7 +61,7 @@ func talosPart(traits machine.Traits, release talosRelease) Part {
 			module := w.Module
 			if !traits.SysResource {
 				var err error
-				if module, err = clampedTalos(ctx, w); err != nil {
+				if module, err = editedModule(ctx, w, talosModule, scoreFile, scoreLine, scoreClamped); err != nil {
 					return err
 				}
 			}
@@ -71,41 +70,42 @@ func talosPart(traits machine.Traits, release talosRelease) Part {
 	}
 }
 
-// clampedTalos makes a wrapper module whose Talos asks for no negative OOM
-// score. Everything else in it is as it was.
-func clampedTalos(ctx context.Context, w *Workspace) (string, error) {
-	sources, err := w.ModuleDir(ctx, talosModule)
+// editedModule makes a wrapper module out of that of a part. In one of its modules a text
+// of one file is replaced; everything else in it is as it was.
+func editedModule(ctx context.Context, w *Workspace, name, file, old, replacement string) (string, error) {
+	sources, err := w.ModuleDir(ctx, name)
 	if err != nil {
 		return "", err
 	}
 	module := filepath.Join(w.Scratch, "module")
-	copied := filepath.Join(module, "talos")
+	copied := filepath.Join(module, "edited")
 	if err := os.CopyFS(copied, os.DirFS(sources)); err != nil {
-		return "", fmt.Errorf("copying the sources of Talos: %w", err)
+		return "", fmt.Errorf("copying the sources of %s: %w", name, err)
 	}
 	for _, file := range []string{"go.mod", "go.sum"} {
 		if err := copyFile(filepath.Join(w.Module, file), filepath.Join(module, file)); err != nil {
 			return "", err
 		}
 	}
-	if err := clampScore(filepath.Join(copied, scoreFile)); err != nil {
-		return "", err
+	if err := replaceOnce(filepath.Join(copied, file), old, replacement); err != nil {
+		return "", fmt.Errorf("editing the sources of %s: %w", name, err)
 	}
-	return module, w.Run(ctx, module, "go", "mod", "edit", "-replace="+talosModule+"=./talos")
+	return module, w.Run(ctx, module, "go", "mod", "edit", "-replace="+name+"=./edited")
 }
 
-func clampScore(file string) error {
+// replaceOnce replaces a text in a file, which has it once.
+func replaceOnce(file, old, replacement string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return fmt.Errorf("reading the sources of Talos: %w", err)
+		return err
 	}
-	if bytes.Count(text, []byte(scoreLine)) != 1 {
-		return errors.New("looking for the place where Talos sets OOM scores: it has moved")
+	if found := bytes.Count(text, []byte(old)); found != 1 {
+		return fmt.Errorf("%s has %q %d times", file, old, found)
 	}
 	if err := os.Chmod(file, 0o644); err != nil {
-		return fmt.Errorf("writing the sources of Talos: %w", err)
+		return err
 	}
-	return os.WriteFile(file, bytes.Replace(text, []byte(scoreLine), []byte(scoreClamped), 1), 0o644)
+	return os.WriteFile(file, bytes.Replace(text, []byte(old), []byte(replacement), 1), 0o644)
 }
 
 // talosImagePart is the image of a whole Talos node.
@@ -114,7 +114,7 @@ func talosImagePart(release talosRelease) Part {
 		Name:    "talos-image" + release.suffix,
 		Version: release.version,
 		Module:  release.module,
-		Needs:   []string{"machined" + release.suffix, "containerd", "runc", "cni"},
+		Needs:   []string{"machined" + release.suffix, "containerd", "runc", "cni", "flannel-cni"},
 		Inputs:  []string{"1", talosRepository + release.version},
 		Build: func(ctx context.Context, w *Workspace) error {
 			return buildTalosImage(ctx, w, release)
@@ -169,7 +169,9 @@ func talosPrograms(tree *images.Tree, needs Built, machined string) {
 		tree.Copy(needs.Path("containerd", name), "/usr/bin/"+name, images.Program)
 	}
 	tree.Copy(needs.Path("runc"), "/usr/bin/runc", images.Program)
-	tree.CopyAll(needs.Dir("cni"), "/opt/cni/bin", images.Program)
+	for _, part := range []string{"cni", "flannel-cni"} {
+		tree.CopyAll(needs.Dir(part), "/opt/cni/bin", images.Program)
+	}
 }
 
 func talosFiles(tree *images.Tree, sources, machinery string) {

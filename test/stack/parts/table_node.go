@@ -23,6 +23,8 @@ const (
 	containerdVersion  = "v2.2.7"
 	runcVersion        = "v1.4.3"
 	cniVersion         = "v1.9.1"
+	flannelVersion     = "v0.28.9"
+	flannelCNIVersion  = "v0.9.1"
 	coreDNSVersion     = "v1.14.3"
 	crictlVersion      = "v1.36.0"
 	localPathVersion   = "v0.0.30"
@@ -89,6 +91,20 @@ func nodePrograms() []Part {
 				{Package: cniPackage + "/ipam/host-local", Binary: "host-local"},
 				{Package: cniPackage + "/meta/portmap", Binary: "portmap"},
 			},
+		},
+		{
+			// The plugin has moved to a module of its own since, which is not to be had.
+			Name:     "flannel-cni",
+			Version:  flannelCNIVersion,
+			Module:   "flannel-cni",
+			Commands: []Command{{Package: cniPackage + "/meta/flannel", Binary: "flannel"}},
+		},
+		{
+			Name:    "flannel",
+			Version: flannelVersion,
+			Module:  "flannel",
+			Inputs:  []string{flannelCloud},
+			Build:   buildFlannel,
 		},
 		program("coredns", coreDNSVersion, "github.com/coredns/coredns", ""),
 		program("registry", distributionRel, "github.com/distribution/distribution/v3/cmd/registry",

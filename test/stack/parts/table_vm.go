@@ -82,7 +82,7 @@ func metalParts(release talosRelease) []Part {
 			Name:    TalosBoot + release.suffix,
 			Version: release.version,
 			Module:  release.module,
-			Needs:   []string{VMDebian, metal, "preinit", "machined" + release.suffix, "containerd", "runc", "cni"},
+			Needs:   []string{VMDebian, metal, "preinit", "machined" + release.suffix, "containerd", "runc", "cni", "flannel-cni"},
 			Inputs:  []string{"1"},
 			Build:   func(ctx context.Context, w *Workspace) error { return buildTalosBoot(ctx, w, release) },
 		},

@@ -99,7 +99,7 @@ spec:
 var _ = Describe("Add-ons", func() {
 	It("bring the network before nodes are ready, and what depends on it after; are upgraded, corrected, rolled back and uninstalled", Label("addons"), func(ctx SpecContext) {
 		const name = "addons"
-		offerPodNetwork(ctx)
+		offerProgram(ctx, "podnetwork", networkImage)
 		hosts, err := world.nodes.Fleet.AddWired(ctx, 2, dockerfleet.Wiring{NoPods: true})
 		Expect(err).NotTo(HaveOccurred())
 		makeKnown(ctx, name, hosts)
@@ -192,15 +192,15 @@ var _ = Describe("Add-ons", func() {
 	}, SpecTimeout(2*longTimeout))
 })
 
-// offerPodNetwork builds the image of the network add-on.
-func offerPodNetwork(ctx context.Context) {
+// offerProgram builds a program below cmd, and puts its image where the nodes pull from.
+func offerProgram(ctx context.Context, name, image string) {
 	GinkgoHelper()
-	binary := filepath.Join(world.dir, "podnetwork")
-	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", binary, "../cmd/podnetwork") //nolint:gosec // our own program
+	binary := filepath.Join(world.dir, name)
+	build := exec.CommandContext(ctx, "go", "build", "-trimpath", "-o", binary, "../cmd/"+name) //nolint:gosec // our own program
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	output, err := build.CombinedOutput()
 	Expect(err).NotTo(HaveOccurred(), string(output))
-	Expect(world.nodes.OfferProgram(ctx, binary, networkImage)).To(Succeed())
+	Expect(world.nodes.OfferProgram(ctx, binary, image)).To(Succeed())
 }
 
 // addons are those of a namespace, each for the clusters with a label of its name.

@@ -118,10 +118,13 @@ type Link struct {
 	Subnet  netip.Prefix
 }
 
-// Wiring is what networks machines have besides the one of the fleet.
+// Wiring is what machines have that is not as the fleet has it: above all, networks.
 type Wiring struct {
 	// Second is a second link; there is none where its network is empty.
 	Second Link
+	// StrategicPatches are what the surroundings need, instead of those of the fleet; nil
+	// means those.
+	StrategicPatches []string
 	// NoPods leaves the network of Pods to what the cluster brings: without that its
 	// nodes are not ready.
 	NoPods bool
@@ -144,6 +147,9 @@ func (f *Fleet) AddWired(ctx context.Context, count int, wiring Wiring) ([]fleet
 		}
 		m := newMachine(f, number)
 		m.wiring = wiring
+		if wiring.StrategicPatches != nil {
+			m.host.StrategicPatches = wiring.StrategicPatches
+		}
 		if err := m.create(ctx); err != nil {
 			return nil, err
 		}

@@ -15,13 +15,13 @@ import (
 
 // patch is a part of a machine configuration.
 type patch struct {
-	Machine machinePatch `json:"machine"`
-	Cluster clusterPatch `json:"cluster"`
+	Machine machinePatch  `json:"machine"`
+	Cluster *clusterPatch `json:"cluster,omitempty"`
 }
 
 type machinePatch struct {
 	Registries *registriesPatch `json:"registries,omitempty"`
-	Time       disabled         `json:"time"`
+	Time       *disabled        `json:"time,omitempty"`
 	Kubelet    kubeletPatch     `json:"kubelet"`
 	Files      []file           `json:"files,omitempty"`
 }
@@ -102,10 +102,13 @@ const (
 // the machine, or images that are not in the registry.
 func Patch(traits machine.Traits, registry string) (string, error) {
 	p := newPatch(traits, registry)
-	if !traits.SysResource {
-		p.Machine.Files = []file{{Path: criFile, Op: "create", Content: restrictScores}}
-	}
+	p.withoutDefaults()
 	return p.text()
+}
+
+// DefaultsPatch is Patch for a cluster with all that Talos brings by default.
+func DefaultsPatch(traits machine.Traits, registry string) (string, error) {
+	return newPatch(traits, registry).text()
 }
 
 // PodPatch is Patch for machines in Pods. Nobody puts the configuration of a
@@ -113,6 +116,7 @@ func Patch(traits machine.Traits, registry string) (string, error) {
 // network.
 func PodPatch(traits machine.Traits, registry string, network netip.Prefix) (string, error) {
 	p := newPatch(traits, registry)
+	p.withoutDefaults()
 	settings := findNetwork
 	if !traits.SysResource {
 		settings = restrictScores + settings
@@ -152,7 +156,6 @@ func bridge(network netip.Prefix) (string, error) {
 func newPatch(traits machine.Traits, registry string) patch {
 	p := patch{
 		Machine: machinePatch{
-			Time: disabled{true},
 			Kubelet: kubeletPatch{ExtraConfig: map[string]any{
 				"httpCheckFrequency": "1s",
 				// The disk is that of this machine, and much else is on it: shares of
@@ -163,9 +166,10 @@ func newPatch(traits machine.Traits, registry string) patch {
 				},
 			}},
 		},
-		Cluster: clusterPatch{Proxy: disabled{true}, CoreDNS: disabled{true}, AllowSchedulingOnControlPlanes: true},
 	}
-	p.Cluster.Network.CNI.Name = "none"
+	if !traits.SysResource {
+		p.Machine.Files = []file{{Path: criFile, Op: "create", Content: restrictScores}}
+	}
 	if registry != "" {
 		p.Machine.Registries = &registriesPatch{Mirrors: map[string]mirror{}}
 		for _, name := range registries {
@@ -181,6 +185,13 @@ func newPatch(traits machine.Traits, registry string) patch {
 			mount{Destination: path, Source: path, Type: "bind", Options: []string{"rbind", "rw"}})
 	}
 	return p
+}
+
+// withoutDefaults turns off what Talos brings by default and what wants other machines.
+func (p *patch) withoutDefaults() {
+	p.Machine.Time = &disabled{true}
+	p.Cluster = &clusterPatch{Proxy: disabled{true}, CoreDNS: disabled{true}, AllowSchedulingOnControlPlanes: true}
+	p.Cluster.Network.CNI.Name = "none"
 }
 
 func (p patch) text() (string, error) {

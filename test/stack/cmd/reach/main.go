@@ -1,0 +1,53 @@
+// Command reach is what two Pods of a test run: without arguments it answers every request
+// with the name of its Pod; with a URL it asks there until it is answered, and prints that.
+package main
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"time"
+)
+
+const (
+	address = ":8080"
+	timeout = 2 * time.Second
+)
+
+func main() {
+	if len(os.Args) == 1 {
+		fmt.Fprintln(os.Stderr, serve())
+		os.Exit(1)
+	}
+	for {
+		answer, err := ask(os.Args[1])
+		if err == nil {
+			fmt.Print(answer)
+			return
+		}
+		fmt.Fprintln(os.Stderr, err)
+		time.Sleep(timeout)
+	}
+}
+
+func serve() error {
+	name, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	server := &http.Server{Addr: address, ReadHeaderTimeout: timeout, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, name)
+	})}
+	return server.ListenAndServe()
+}
+
+func ask(url string) (string, error) {
+	answer, err := (&http.Client{Timeout: timeout}).Get(url)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = answer.Body.Close() }()
+	text, err := io.ReadAll(answer.Body)
+	return string(text), err
+}
