@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/capi-talos/capi-talos/test/stack/internal/debian"
 	"github.com/capi-talos/capi-talos/test/stack/internal/images"
 )
 
@@ -152,6 +153,9 @@ func buildTalosDefaultImages(ctx context.Context, w *Workspace) error {
 // buildFlannel builds flannel without what it has for one cloud, the module of which is not
 // to be had.
 func buildFlannel(ctx context.Context, w *Workspace) error {
+	if err := debian.Install(ctx, compiler()...); err != nil {
+		return err
+	}
 	const name = "github.com/flannel-io/flannel"
 	module, err := editedModule(ctx, w, name, "main.go", flannelCloud, "")
 	if err != nil {

@@ -24,7 +24,7 @@ const (
 	runcVersion        = "v1.4.3"
 	cniVersion         = "v1.9.1"
 	flannelVersion     = "v0.28.9"
-	flannelCNIVersion  = "v0.9.1"
+	flannelCNIVersion  = "v1.0.0-rc1"
 	coreDNSVersion     = "v1.14.3"
 	crictlVersion      = "v1.36.0"
 	localPathVersion   = "v0.0.30"
@@ -74,7 +74,7 @@ func nodePrograms() []Part {
 			LDFlags: "-X main.version=" + runcVersion[1:] + " -linkmode external -extldflags -static",
 			Env:     []string{"CGO_ENABLED=1"},
 			Build: func(ctx context.Context, w *Workspace) error {
-				if err := debian.Install(ctx, "gcc", "libc6-dev", "libseccomp-dev", "pkg-config"); err != nil {
+				if err := debian.Install(ctx, append(compiler(), "libseccomp-dev", "pkg-config")...); err != nil {
 					return err
 				}
 				return w.GoBuild(ctx, w.Module, "github.com/opencontainers/runc", "runc")
@@ -100,9 +100,13 @@ func nodePrograms() []Part {
 			Commands: []Command{{Package: cniPackage + "/meta/flannel", Binary: "flannel"}},
 		},
 		{
+			// One of its ways to carry packets is written in C.
 			Name:    "flannel",
 			Version: flannelVersion,
 			Module:  "flannel",
+			Tags:    []string{"netgo", "osusergo"},
+			LDFlags: "-linkmode external -extldflags -static",
+			Env:     []string{"CGO_ENABLED=1"},
 			Inputs:  []string{flannelCloud},
 			Build:   buildFlannel,
 		},
@@ -126,6 +130,9 @@ func nodePrograms() []Part {
 		},
 	}
 }
+
+// compiler are the packages that programs with parts in C need.
+func compiler() []string { return []string{"gcc", "libc6-dev"} }
 
 // program is a part of one program whose wrapper module has the same name.
 func program(name, version, pkg, flags string) Part {
