@@ -29,7 +29,7 @@ func (m *Machine) arguments(kvm, networkFirst bool) []string {
 		bus := "pcie.0"
 		if disk == DataDisk {
 			// What is plugged in there can be pulled.
-			bus = "slot"
+			bus = "pullable"
 			args = append(args, "-device", "pcie-root-port,id="+bus+",chassis=1")
 		}
 		if m.pulled[disk] {
