@@ -5,8 +5,6 @@ import (
 	"fmt"
 
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
-	"google.golang.org/grpc/codes"
-	grpcstatus "google.golang.org/grpc/status"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	"github.com/capi-talos/capi-talos/test/sim/fleet"
@@ -29,11 +27,18 @@ func (p *play) bootstrap(ctx context.Context, host fleet.Host) error {
 	if err := p.awaitService(ctx, scenario, host, "Running"); err != nil {
 		return err
 	}
-	err := p.await(ctx, "bootstrapping again", func() error {
-		if err := p.call(ctx, host, bootstrap); grpcstatus.Code(err) != codes.AlreadyExists {
-			return fmt.Errorf("it is not refused: %w", err)
+	// Until there is data, a further call would begin it anew.
+	err := p.await(ctx, "waiting for the first data of etcd", func() error {
+		node, err := p.pool.Secure(ctx, host.Address, p.credentials)
+		if err != nil {
+			return err
 		}
-		return nil
+		defer func() { _ = node.Close() }()
+		exists, err := node.EtcdDataExists(ctx)
+		if err == nil && !exists {
+			err = fmt.Errorf("etcd of %s has no data", host.Name)
+		}
+		return err
 	})
 	if err != nil {
 		return err
