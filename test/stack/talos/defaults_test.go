@@ -19,8 +19,8 @@ import (
 // reachImage is that of cmd/reach.
 const reachImage = "ghcr.io/capi-talos/reach:v1"
 
-// What the flavor for metal renders, untouched but for where images come from: other specs
-// have the network of Pods of the test bed, and neither Services nor names.
+// What the flavor for metal renders, untouched but for where images come from and what the
+// kubelet needs on this machine: other specs have the network of Pods of the test bed, and neither Services nor names.
 var _ = Describe("A cluster with what Talos brings by default", func() {
 	It("has Pods that reach each other by the name of a Service, from one node to another", Label("defaults"), func(ctx SpecContext) {
 		const name, count = "defaults", 2

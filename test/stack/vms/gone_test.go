@@ -29,7 +29,7 @@ func TestDisksDisappear(t *testing.T) {
 	defer cancel()
 	l := newLives(t, machines, name, nil)
 	l.createCluster(ctx, t, infrav1.ReleaseWipeSystem, management.Shape{Name: name})
-	l.step(ctx, t, "to run", func(ctx context.Context) error { return l.expectRunning(ctx, infrav1.RunningCondition) })
+	l.step(ctx, t, "to run", func(ctx context.Context) error { return l.expectTrue(ctx, infrav1.RunningCondition) })
 	before, err := l.talosMachine(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
 	bundle, err := secrets.GetBundle(ctx, l.client, client.ObjectKey{Namespace: name, Name: name})
@@ -38,15 +38,15 @@ func TestDisksDisappear(t *testing.T) {
 
 	g.Expect(l.machine.PullDisk(ctx, DataDisk)).To(Succeed())
 	l.step(ctx, t, "to miss the disk of its volumes", func(ctx context.Context) error { return l.expectDisk(ctx, bundle, DataDisk, false) })
-	g.Expect(l.expectRunning(ctx, infrav1.RunningCondition)).To(Succeed())
+	g.Expect(l.expectTrue(ctx, infrav1.RunningCondition)).To(Succeed())
 	l.cutPower(ctx, t)
 	l.step(ctx, t, "to run without the disk of its volumes", func(ctx context.Context) error {
-		return errors.Join(l.expectRunning(ctx, infrav1.RunningCondition), l.expectDisk(ctx, bundle, DataDisk, false), l.expectVolume(ctx, bundle, false))
+		return errors.Join(l.expectTrue(ctx, infrav1.RunningCondition), l.expectDisk(ctx, bundle, DataDisk, false), l.expectVolume(ctx, bundle, false))
 	})
 	l.machine.ReturnDisk(DataDisk)
 	l.cutPower(ctx, t)
 	l.step(ctx, t, "to run with the disk of its volumes", func(ctx context.Context) error {
-		return errors.Join(l.expectRunning(ctx, infrav1.RunningCondition), l.expectVolume(ctx, bundle, true))
+		return errors.Join(l.expectTrue(ctx, infrav1.RunningCondition), l.expectVolume(ctx, bundle, true))
 	})
 
 	g.Expect(l.machine.PowerOff()).To(Succeed())
@@ -65,7 +65,7 @@ func TestDisksDisappear(t *testing.T) {
 	l.machine.ReturnDisk(InstallDisk)
 	g.Expect(l.machine.PowerOn()).To(Succeed())
 	l.step(ctx, t, "to run again", func(ctx context.Context) error {
-		return errors.Join(l.expectRunning(ctx, infrav1.ReadyCondition), l.expectVolume(ctx, bundle, true))
+		return errors.Join(l.expectTrue(ctx, infrav1.ReadyCondition), l.expectVolume(ctx, bundle, true))
 	})
 	after, err := l.talosMachine(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -79,8 +79,8 @@ func (l *lives) cutPower(ctx context.Context, t *testing.T) {
 	NewWithT(t).Expect(l.fleet.Restart(ctx, l.machine.Host)).To(Succeed())
 }
 
-// expectRunning wants a condition of the TalosMachine to be true.
-func (l *lives) expectRunning(ctx context.Context, condition string) error {
+// expectTrue wants a condition of the TalosMachine to be true.
+func (l *lives) expectTrue(ctx context.Context, condition string) error {
 	machine, err := l.talosMachine(ctx)
 	if err == nil && !conditions.IsTrue(machine, condition) {
 		err = fmt.Errorf("TalosMachine %s: %s", machine.Name, conditions.GetMessage(machine, condition))

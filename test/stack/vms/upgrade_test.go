@@ -2,8 +2,6 @@ package vms
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
 	"testing"
@@ -12,7 +10,9 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
 	talos "github.com/siderolabs/talos/pkg/machinery/client"
+	clientconfig "github.com/siderolabs/talos/pkg/machinery/client/config"
 	"google.golang.org/protobuf/types/known/emptypb"
+	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -107,7 +107,7 @@ func rollBack(ctx context.Context, node *talos.Client) (string, error) {
 func (l *lives) change(ctx context.Context, t *testing.T, bundle *secrets.Bundle, wanted release) []string {
 	t.Helper()
 	g := NewWithT(t)
-	node, err := dial(ctx, bundle, l.machine.Host.Address)
+	node, err := l.dial(ctx, l.namespace)
 	g.Expect(err).NotTo(HaveOccurred())
 	defer func() { _ = node.Close() }()
 	boot, err := bootOf(ctx, node)
@@ -176,21 +176,18 @@ func (l *lives) watchStages(ctx context.Context, bundle *secrets.Bundle) <-chan 
 	return stages
 }
 
-// dial connects to the Talos API of a machine, with all that it has.
-func dial(ctx context.Context, bundle *secrets.Bundle, address string) (*talos.Client, error) {
-	credentials, err := bundle.ClientCredentials(secrets.RoleAdmin, time.Now(), 2*stepTimeout)
+// dial connects to the Talos API of the machine with the talosconfig of its cluster, for what
+// our own client does not offer.
+func (l *lives) dial(ctx context.Context, cluster string) (*talos.Client, error) {
+	secret := &corev1.Secret{}
+	if err := l.client.Get(ctx, client.ObjectKey{Namespace: l.namespace, Name: cluster + "-talosconfig"}, secret); err != nil {
+		return nil, err
+	}
+	access, err := clientconfig.FromBytes(secret.Data["talosconfig"])
 	if err != nil {
 		return nil, err
 	}
-	pair, err := tls.X509KeyPair(credentials.Cert, credentials.Key)
-	if err != nil {
-		return nil, err
-	}
-	roots := x509.NewCertPool()
-	roots.AppendCertsFromPEM(credentials.CA)
-	return talos.New(ctx, talos.WithEndpoints(address), talos.WithTLSConfig(&tls.Config{
-		Certificates: []tls.Certificate{pair}, RootCAs: roots, MinVersion: tls.VersionTLS13,
-	}))
+	return talos.New(ctx, talos.WithConfig(access), talos.WithEndpoints(l.machine.Host.Address))
 }
 
 // bootOf is when the machine has booted.

@@ -9,6 +9,8 @@ import (
 	"net/http"
 	"os"
 	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
 )
 
 const (
@@ -21,15 +23,15 @@ func main() {
 		fmt.Fprintln(os.Stderr, serve())
 		os.Exit(1)
 	}
-	for {
-		answer, err := ask(os.Args[1])
-		if err == nil {
-			fmt.Print(answer)
-			return
+	_ = wait.PollUntilContextCancel(context.Background(), timeout, true, func(ctx context.Context) (bool, error) {
+		answer, err := ask(ctx, os.Args[1])
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return false, nil
 		}
-		fmt.Fprintln(os.Stderr, err)
-		time.Sleep(timeout)
-	}
+		fmt.Print(answer)
+		return true, nil
+	})
 }
 
 func serve() error {
@@ -43,8 +45,8 @@ func serve() error {
 	return server.ListenAndServe()
 }
 
-func ask(url string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), timeout)
+func ask(ctx context.Context, url string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody) //nolint:gosec // the test says where
 	if err != nil {
