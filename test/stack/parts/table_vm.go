@@ -22,6 +22,11 @@ const (
 	TalosInstallerImage = "talos-installer-image"
 	// PreviousTalosInstallerImage is that of PreviousTalosVersion.
 	PreviousTalosInstallerImage = TalosInstallerImage + previous
+	// TalosNocloudImage is the part with a disk of Talos for platform nocloud, whose machines
+	// are told over HTTP what their configuration is: DiskFile.
+	TalosNocloudImage = "talos-nocloud-image"
+	// DiskFile is a disk without its end.
+	DiskFile = "disk.raw"
 	// BrokenTalosInstallerImage is the part with the image of BrokenTalosVersion.
 	BrokenTalosInstallerImage = TalosInstallerImage + broken
 	// BrokenTalosVersion is TalosVersion, with an argument of the kernel by which it ends its
@@ -60,7 +65,7 @@ func vmParts() []Part {
 		},
 		program("preinit", ownProgramsVersion, ".", ""),
 	}
-	return slices.Concat(all, metalParts(talos()), metalParts(previousTalos()), []Part{installer(talos(), broken, brokenArgument)})
+	return slices.Concat(all, metalParts(talos()), metalParts(previousTalos()), []Part{installer(talos(), broken, brokenArgument), nocloudDisk(talos())})
 }
 
 // metalParts are what a release of Talos is on machines with disks.
@@ -102,5 +107,15 @@ func installer(release talosRelease, name, arguments string) Part {
 		Build: func(ctx context.Context, w *Workspace) error {
 			return buildTalosInstaller(ctx, w, release, image, arguments)
 		},
+	}
+}
+
+func nocloudDisk(release talosRelease) Part {
+	return Part{
+		Name:    TalosNocloudImage + release.suffix,
+		Version: release.version,
+		Needs:   []string{VMDebian, talosMetal + release.suffix, TalosBoot + release.suffix},
+		Inputs:  []string{"1", KernelArguments, withoutArguments},
+		Build:   func(ctx context.Context, w *Workspace) error { return buildTalosDisk(ctx, w, release, "nocloud") },
 	}
 }

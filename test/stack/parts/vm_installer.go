@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/capi-talos/capi-talos/test/stack/internal/debian"
 	"github.com/capi-talos/capi-talos/test/stack/internal/images"
 )
 
@@ -30,7 +31,7 @@ var installerPrograms = []string{ //nolint:gochecknoglobals // A constant.
 // kernel and initramfs, and its installer. What is installed has arguments of the kernel.
 func buildTalosInstaller(ctx context.Context, w *Workspace, release talosRelease, image, arguments string) error {
 	system := filepath.Join(w.Needs.Dir(VMDebian), "root")
-	uki, err := buildUKI(ctx, w, release, arguments, system)
+	uki, err := buildUKI(ctx, w, release, arguments)
 	if err != nil {
 		return err
 	}
@@ -60,19 +61,45 @@ func buildTalosInstaller(ctx context.Context, w *Workspace, release talosRelease
 
 // buildUKI has Talos' imager make kernel, initramfs and arguments into one program that
 // firmware starts.
-func buildUKI(ctx context.Context, w *Workspace, release talosRelease, arguments, system string) (string, error) {
+func buildUKI(ctx context.Context, w *Workspace, release talosRelease, arguments string) (string, error) {
+	return runImager(ctx, w, release, "metal", arguments, map[string]any{"kind": "uki", "outFormat": "raw"}, "*uki*.efi")
+}
+
+// buildTalosDisk has Talos' imager make a disk of a platform whose machines run from it, and
+// install nothing.
+func buildTalosDisk(ctx context.Context, w *Workspace, release talosRelease, platform string) error {
+	const megabyte = 1 << 20
+	// What it runs to make file systems.
+	if err := debian.Install(ctx, "dosfstools", "mtools", "xfsprogs"); err != nil {
+		return err
+	}
+	image, err := runImager(ctx, w, release, platform, KernelArguments, map[string]any{
+		"kind": "image", "outFormat": "raw",
+		"imageOptions": map[string]any{"diskSize": 1500 * megabyte, "diskFormat": "raw", "bootloader": "sd-boot"},
+	}, "*.raw")
+	if err != nil {
+		return err
+	}
+	return os.Rename(image, filepath.Join(w.Out, DiskFile))
+}
+
+// runImager has Talos' imager make something of kernel, initramfs and arguments, and finds it
+// by a pattern of its name.
+func runImager(
+	ctx context.Context, w *Workspace, release talosRelease, platform, arguments string, output map[string]any, pattern string,
+) (string, error) {
 	type object = map[string]any
-	boot := TalosBoot + release.suffix
+	boot, system := TalosBoot+release.suffix, filepath.Join(w.Needs.Dir(VMDebian), "root")
 	file := func(path string) object { return object{"path": path} }
 	profile, err := json.Marshal(object{
-		"arch": "amd64", "platform": "metal", "secureboot": false, "version": release.version,
+		"arch": "amd64", "platform": platform, "secureboot": false, "version": release.version,
 		"customization": object{"extraKernelArgs": strings.Fields(arguments + " " + withoutArguments)},
 		"input": object{
 			"kernel": file(w.Needs.Path(boot, KernelFile)), "initramfs": file(w.Needs.Path(boot, InitramfsFile)),
 			"sdStub": file(filepath.Join(system, "usr/lib/systemd/boot/efi/linuxx64.efi.stub")),
 			"sdBoot": file(filepath.Join(system, "usr/lib/systemd/boot/efi/systemd-bootx64.efi")),
 		},
-		"output": object{"kind": "uki", "outFormat": "raw"},
+		"output": output,
 	})
 	if err != nil {
 		return "", fmt.Errorf("writing the profile of the imager: %w", err)
@@ -82,14 +109,14 @@ func buildUKI(ctx context.Context, w *Workspace, release talosRelease, arguments
 		return "", fmt.Errorf("writing the profile of the imager: %w", err)
 	}
 	// The installer is the imager when it is called so.
-	imager, out := filepath.Join(w.Scratch, "imager"), filepath.Join(w.Scratch, "uki")
+	imager, out := filepath.Join(w.Scratch, "imager"), filepath.Join(w.Scratch, "made")
 	if err := os.Symlink(w.Needs.Path(talosMetal+release.suffix, "installer"), imager); err != nil {
 		return "", fmt.Errorf("naming the imager: %w", err)
 	}
 	if err := w.Run(ctx, w.Scratch, "sh", "-ec", `TMPDIR=. "$0" --output "$1" - < "$2"`, imager, out, path); err != nil {
 		return "", err
 	}
-	found, err := filepath.Glob(filepath.Join(out, "*uki*.efi"))
+	found, err := filepath.Glob(filepath.Join(out, pattern))
 	if err != nil || len(found) != 1 {
 		return "", fmt.Errorf("looking for what the imager has made: there are %d files: %w", len(found), err)
 	}

@@ -29,7 +29,7 @@ func TestStaticAddressesAndAVLAN(t *testing.T) {
 	)
 	g := NewWithT(t)
 	machines := raise(t, nil)
-	ctx, cancel := context.WithTimeout(t.Context(), stepTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), StepTimeout)
 	defer cancel()
 	tagged := netip.MustParsePrefix("10.79.0.0/24")
 	g.Expect(machines.network.addVLAN(ctx, vlan, netip.PrefixFrom(netip.MustParseAddr(balancer.Address(tagged, 1)), tagged.Bits()))).To(Succeed())

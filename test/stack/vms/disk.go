@@ -33,6 +33,14 @@ func blank(name string) error {
 	return errors.Join(file.Truncate(diskBytes), file.Close())
 }
 
+// image puts a copy of an image on the first disk, which is larger.
+func (m *Machine) image(ctx context.Context, name string) error {
+	if err := run(ctx, "cp", "--sparse=always", name, m.Disk(0)); err != nil {
+		return err
+	}
+	return os.Truncate(m.Disk(0), diskBytes)
+}
+
 // Holds reports whether a text is anywhere on a disk. What was never written to, or was given
 // back, is skipped.
 func (m *Machine) Holds(disk int, text string) (bool, error) {

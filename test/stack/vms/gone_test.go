@@ -25,7 +25,7 @@ func TestDisksDisappear(t *testing.T) {
 	const name = "gone"
 	g := NewWithT(t)
 	machines := raise(t, volumes)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*stepTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*StepTimeout)
 	defer cancel()
 	l := newLives(t, machines, name, nil)
 	l.createCluster(ctx, t, infrav1.ReleaseWipeSystem, management.Shape{Name: name})

@@ -72,8 +72,9 @@ func (l *lives) deleteCluster(ctx context.Context, t *testing.T, name string) {
 	NewWithT(t).Expect(l.client.Delete(ctx, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: l.namespace, Name: name}})).To(Succeed())
 }
 
-func (l *lives) expectNoCluster(ctx context.Context, name string) error {
-	err := l.client.Get(ctx, client.ObjectKey{Namespace: l.namespace, Name: name}, &clusterv1.Cluster{})
+// expectNoCluster wants a Cluster to be gone.
+func expectNoCluster(ctx context.Context, management client.Client, namespace, name string) error {
+	err := management.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, &clusterv1.Cluster{})
 	if apierrors.IsNotFound(err) {
 		return nil
 	}

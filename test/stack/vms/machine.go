@@ -38,13 +38,15 @@ const (
 type Machine struct {
 	// Host is what the fleet tells of it.
 	Host fleet.Host
-	// Serial is the serial number that its firmware tells, and the beginning of those of its
-	// disks.
+	// Serial is the serial number that its firmware tells, unless a cloud says something by
+	// that, and the beginning of those of its disks.
 	Serial string
 
 	fleet  *Fleet
 	number int
 	dir    string
+	// system is the serial number that its firmware tells instead; empty means Serial.
+	system string
 	qemu   *process.Process
 	pulled [disks]bool
 }

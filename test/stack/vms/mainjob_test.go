@@ -13,7 +13,6 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -22,10 +21,6 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/stack/demo"
 )
-
-// stepTimeout is how long a step may take where machines are emulated; one of them has three
-// boots.
-const stepTimeout = 45 * time.Minute
 
 // job is the main job on disks.
 type job struct {
@@ -52,7 +47,7 @@ func TestTheMainJobOnDisks(t *testing.T) {
 	scenario := &demo.Scenario{
 		Management: demo.ManagementOf(stack),
 		Fleet:      j.machines, Cluster: j.cluster, ControlPlanes: []int{1}, Workers: []int{1}, Dir: filepath.Join(dir, "manifests"), Output: t.Output(),
-		StepTimeout: stepTimeout, Around: j.around,
+		StepTimeout: StepTimeout, Around: j.around,
 	}
 	results, err := scenario.Run(ctx)
 	demo.Table(t.Output(), results)
@@ -209,15 +204,7 @@ func (j *job) bootAgain(ctx context.Context, end func(context.Context, *Machine)
 
 // boots are the boot IDs of the Nodes.
 func (j *job) boots(ctx context.Context) (map[string]string, error) {
-	secret := &corev1.Secret{}
-	if err := j.management.Get(ctx, client.ObjectKey{Namespace: j.cluster, Name: j.cluster + "-kubeconfig"}, secret); err != nil {
-		return nil, err
-	}
-	config, err := clientcmd.RESTConfigFromKubeConfig(secret.Data["value"])
-	if err != nil {
-		return nil, err
-	}
-	workload, err := client.New(config, client.Options{})
+	workload, err := workloadClient(ctx, j.management, j.cluster)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package vms
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"runtime"
@@ -22,7 +23,7 @@ func (m *Machine) arguments(kvm, networkFirst bool) []string {
 		"-display", "none", "-nodefaults", "-chardev", "file,id=console,append=on,path=" + m.Console(), "-serial", "chardev:console",
 		"-qmp", "unix:" + m.monitor() + ",server,nowait", "-device", "virtio-rng-pci",
 		"-drive", "if=pflash,format=raw,readonly=on,file=" + m.firmware("CODE"), "-drive", "if=pflash,format=raw,file=" + m.vars(),
-		"-smbios", fmt.Sprintf("type=1,uuid=%s,serial=%s,manufacturer=capi-talos,product=vm", m.Host.UUID, m.Serial),
+		"-smbios", fmt.Sprintf("type=1,uuid=%s,serial=%s,manufacturer=capi-talos,product=vm", m.Host.UUID, cmp.Or(m.system, m.Serial)),
 	}
 	// What is written outlives the machine's power, not this one's.
 	for disk := range disks {

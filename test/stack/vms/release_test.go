@@ -57,7 +57,7 @@ func TestWhatAReleaseTakes(t *testing.T) {
 func (l *lives) live(t *testing.T, one life) {
 	t.Helper()
 	g := NewWithT(t)
-	ctx, cancel := context.WithTimeout(t.Context(), stepTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), StepTimeout)
 	defer cancel()
 	l.leave(ctx, t, one.leftovers)
 	l.step(ctx, t, "to be Available", func(ctx context.Context) error { return l.expectState(ctx, infrav1.HostAvailable) })
@@ -96,7 +96,7 @@ func (l *lives) live(t *testing.T, one life) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(signature == "").To(Equal(one.policy == infrav1.ReleaseWipeAll), "the system disk has %q", signature)
 	g.Expect(l.machine.Written(0)).To(BeZero())
-	l.step(ctx, t, "to see its Cluster go", func(ctx context.Context) error { return l.expectNoCluster(ctx, one.name) })
+	l.step(ctx, t, "to see its Cluster go", func(ctx context.Context) error { return expectNoCluster(ctx, l.client, l.namespace, one.name) })
 }
 
 // leave adds partitions to the disks of the machine, which has no power meanwhile.

@@ -46,7 +46,7 @@ func TestAnUpgradeAndAFallback(t *testing.T) {
 	const personality = "metal-upgrade"
 	g := NewWithT(t)
 	machines := raise(t, volumes, append(PreviousParts(), parts.BrokenTalosInstallerImage)...)
-	ctx, cancel := context.WithTimeout(t.Context(), 2*stepTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*StepTimeout)
 	defer cancel()
 	machines.SetNetworkBoot(NetworkBoot{Part: parts.PreviousTalosBoot})
 	const name = "upgrade"

@@ -19,7 +19,7 @@ import (
 func TestAUsedMachineGetsAnotherRelease(t *testing.T) {
 	g := NewWithT(t)
 	machines := raise(t, nil, PreviousParts()...)
-	ctx, cancel := context.WithTimeout(t.Context(), stepTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), StepTimeout)
 	defer cancel()
 	machines.SetNetworkBoot(NetworkBoot{Part: parts.PreviousTalosBoot})
 	l := newLives(t, machines, "used", nil)

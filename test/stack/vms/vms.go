@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"time"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	"github.com/capi-talos/capi-talos/test/sim/fleet"
@@ -29,6 +30,9 @@ const (
 	maxMachines = 40
 	// registryPort is where the registry listens on this machine's address in the network.
 	registryPort = "5000"
+	// StepTimeout is how long a step of a scenario may take where machines are emulated; one
+	// of them has three boots.
+	StepTimeout = 45 * time.Minute
 )
 
 // Options are what a Fleet is made of.

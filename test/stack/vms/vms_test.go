@@ -9,6 +9,8 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
@@ -66,6 +68,19 @@ func manage(t *testing.T) (*management.Stack, client.Client) {
 	found, err := client.New(stack.Config, client.Options{Scheme: scheme})
 	g.Expect(err).NotTo(HaveOccurred())
 	return stack, found
+}
+
+// workloadClient is a client of a Cluster that is named like its namespace.
+func workloadClient(ctx context.Context, management client.Client, cluster string) (client.Client, error) {
+	secret := &corev1.Secret{}
+	if err := management.Get(ctx, client.ObjectKey{Namespace: cluster, Name: cluster + "-kubeconfig"}, secret); err != nil {
+		return nil, err
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig(secret.Data["value"])
+	if err != nil {
+		return nil, err
+	}
+	return client.New(config, client.Options{})
 }
 
 // call calls the Talos API of a machine of a cluster, at an address.

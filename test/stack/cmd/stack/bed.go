@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"errors"
+	"slices"
+	"time"
 
 	"github.com/capi-talos/capi-talos/test/sim/fleet"
 	"github.com/capi-talos/capi-talos/test/sim/fleet/simfleet"
@@ -19,6 +21,10 @@ type bed struct {
 	storeHost string
 	// inPods reports whether machines are Pods; the fleet has none then.
 	inPods bool
+	// controlPlanes and workers are the numbers of machines, one after the other, and
+	// stepTimeout bounds a step; what is empty is as in demo.Scenario.
+	controlPlanes, workers []int
+	stepTimeout            time.Duration
 	// stop takes both down. The logs stay in the demo's folder.
 	stop func(context.Context) error
 }
@@ -27,6 +33,8 @@ const (
 	// inPods is the mode in which machines are Pods of the management cluster,
 	// onMetal the one in which they are machines that booted by themselves.
 	inPods, onMetal = "container", "metal"
+	// loopback is where managers that are processes reach a store.
+	loopback = "127.0.0.1"
 )
 
 // bedKind is a kind of bed.
@@ -40,7 +48,7 @@ type bedKind struct {
 }
 
 // bedKinds are all kinds, the preferred one first.
-func bedKinds() []bedKind { return append([]bedKind{podBed()}, metalBeds()...) }
+func bedKinds() []bedKind { return slices.Concat([]bedKind{podBed()}, metalBeds(), []bedKind{vmBed()}) }
 
 // metalBeds are those with machines that booted by themselves.
 func metalBeds() []bedKind {
@@ -50,11 +58,16 @@ func metalBeds() []bedKind {
 	}
 }
 
-// raiseSim needs neither Docker nor root.
-func raiseSim(ctx context.Context, set settings) (*bed, error) {
-	stack, err := management.Up(ctx, management.StackOptions{
+// startManagement starts a management cluster of plain processes.
+func startManagement(ctx context.Context, set settings) (*management.Stack, error) {
+	return management.Up(ctx, management.StackOptions{
 		Dir: set.dir, Repository: set.repository, Output: set.output, ManagerArgs: map[string][]string{"backup": {"--allow-local-endpoints"}},
 	})
+}
+
+// raiseSim needs neither Docker nor root.
+func raiseSim(ctx context.Context, set settings) (*bed, error) {
+	stack, err := startManagement(ctx, set)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +78,7 @@ func raiseSim(ctx context.Context, set settings) (*bed, error) {
 	return &bed{
 		management: demo.ManagementOf(stack),
 		fleet:      machines,
-		storeHost:  "127.0.0.1",
+		storeHost:  loopback,
 		stop: func(ctx context.Context) error {
 			return errors.Join(machines.Close(ctx), stack.Stop(ctx))
 		},

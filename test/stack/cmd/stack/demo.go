@@ -115,6 +115,7 @@ func leave(ctx context.Context, dir string, err error) error {
 func play(ctx context.Context, set settings, bed *bed, ready demo.Result) error {
 	scenario := &demo.Scenario{
 		Management: bed.management, Fleet: bed.fleet, InPods: bed.inPods, Cluster: cluster, StoreHost: bed.storeHost,
+		ControlPlanes: bed.controlPlanes, Workers: bed.workers, StepTimeout: bed.stepTimeout,
 		Dir: filepath.Join(set.dir, "manifests"), Output: set.output, Keep: set.keep,
 	}
 	results, err := scenario.Run(ctx)
