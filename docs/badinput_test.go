@@ -13,9 +13,21 @@ import (
 // declaredTests are the names of all tests of the repository.
 func declaredTests(t *testing.T) []string {
 	t.Helper()
+	return inTests(t, `func (Test[A-Z]\w*)\(`)
+}
+
+// declaredSpecs are the names of all specs of Ginkgo.
+func declaredSpecs(t *testing.T) []string {
+	t.Helper()
+	return inTests(t, `\bIt\("([^"]+)"`)
+}
+
+// inTests are what an expression finds in the sources of all tests.
+func inTests(t *testing.T, expression string) []string {
+	t.Helper()
 	g := NewWithT(t)
 	var names []string
-	declared := regexp.MustCompile(`func (Test[A-Z]\w*)\(`)
+	declared := regexp.MustCompile(expression)
 	tree := os.DirFS("..")
 	g.Expect(fs.WalkDir(tree, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || !strings.HasSuffix(path, "_test.go") || strings.HasPrefix(path, "docs/") || strings.HasPrefix(path, "out/") {
@@ -48,6 +60,24 @@ func TestPagesNameTestsThatExist(t *testing.T) {
 		NewWithT(t).Expect(named).NotTo(BeEmpty())
 		for _, name := range named {
 			NewWithT(t).Expect(declared).To(ContainElement(name), "%s names a test that is not there", page)
+		}
+	}
+}
+
+// TestPagesNameSpecsThatExist: a suite of specs is one test, so a page says which of them it
+// means.
+func TestPagesNameSpecsThatExist(t *testing.T) {
+	declared := declaredSpecs(t)
+	suites := regexp.MustCompile("`(?:TestTalos|TestE2E)`((?:,? \"[^\"]+\")*)")
+	for _, page := range []string{"addons-compared.md", "bad-input.md", "control-plane-tests.md", "tenants.md"} {
+		text, err := os.ReadFile(page)
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		for _, mention := range suites.FindAllStringSubmatch(string(text), -1) {
+			named := regexp.MustCompile(`"([^"]+)"`).FindAllStringSubmatch(mention[1], -1)
+			NewWithT(t).Expect(named).NotTo(BeEmpty(), "%s names no spec beside %s", page, mention[0])
+			for _, name := range named {
+				NewWithT(t).Expect(declared).To(ContainElement(name[1]), "%s names a spec that is not there", page)
+			}
 		}
 	}
 }
