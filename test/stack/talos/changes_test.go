@@ -17,6 +17,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrlclient "sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
@@ -106,6 +107,24 @@ var _ = Describe("A cluster of three control plane machines", Ordered, func() {
 		awaitOthers(ctx, name, before)
 		Expect(freeHosts(ctx, name)).To(Equal(spare))
 		patch(ctx, name, "taloshost", spare[0], `{"spec":{"unschedulable":false}}`)
+	}, SpecTimeout(longTimeout))
+
+	It("has a worker and a control plane machine wiped and configured anew, which stay the same Machines", Label("again"), func(ctx SpecContext) {
+		for _, machine := range []*clusterv1.Machine{machinesOf(ctx, name, workers)[0], machinesOf(ctx, name, controlPlanes)[0]} {
+			before := nodeOf(ctx, Default, name, machine)
+			wished := &infrav1.TalosMachine{}
+			kubectl(ctx, name, "annotate", "talosmachine", machine.Spec.InfrastructureRef.Name, infrav1.ReprovisionAnnotation+"=")
+			Eventually(ctx, func(g Gomega) {
+				g.Expect(world.client.Get(ctx, ctrlclient.ObjectKey{Namespace: name, Name: machine.Spec.InfrastructureRef.Name}, wished)).To(Succeed())
+				g.Expect(wished.Annotations).NotTo(HaveKey(infrav1.ReprovisionAnnotation))
+				g.Expect(conditions.IsTrue(wished, infrav1.ReadyCondition)).To(BeTrue(), conditions.GetMessage(wished, infrav1.ReadyCondition))
+				// Talos keeps that ID on the partition of its configuration.
+				g.Expect(nodeOf(ctx, g, name, machine).Status.NodeInfo.MachineID).NotTo(Equal(before.Status.NodeInfo.MachineID))
+			}).WithTimeout(longTimeout).WithPolling(time.Second).Should(Succeed())
+			Expect(uids(machinesOf(ctx, name))).To(ContainElement(string(machine.UID)))
+		}
+		awaitControlPlane(ctx, name, 3)
+		awaitWorkers(ctx, name, 2)
 	}, SpecTimeout(longTimeout))
 
 	It("is moved to another management cluster and back, and nobody notices", Label("move"), func(ctx SpecContext) {

@@ -279,12 +279,18 @@ func freeHosts(ctx context.Context, namespace string) []string {
 // expectKubelets compares what the kubelets of Machines tell of their version.
 func expectKubelets(ctx context.Context, name, version string, machines ...*clusterv1.Machine) {
 	GinkgoHelper()
-	workload := workloadClient(ctx, name)
 	for _, machine := range machines {
-		node := &corev1.Node{}
-		Expect(workload.Get(ctx, ctrlclient.ObjectKey{Name: machine.Status.NodeRef.Name}, node)).To(Succeed())
+		node := nodeOf(ctx, Default, name, machine)
 		Expect(node.Status.NodeInfo.KubeletVersion).To(Equal(version), node.Name)
 	}
+}
+
+// nodeOf is the Node of a Machine.
+func nodeOf(ctx context.Context, g Gomega, name string, machine *clusterv1.Machine) *corev1.Node {
+	GinkgoHelper()
+	node := &corev1.Node{}
+	g.Expect(workloadClient(ctx, name).Get(ctx, ctrlclient.ObjectKey{Name: machine.Status.NodeRef.Name}, node)).To(Succeed())
+	return node
 }
 
 // setField sets a field of a manifest.
