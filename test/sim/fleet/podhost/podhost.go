@@ -187,14 +187,15 @@ func (h *Host) addNodes(ctx context.Context) error {
 			return err
 		}
 	}
-	return h.AddStorageClass(ctx, StorageClass, true)
+	return h.AddStorageClass(ctx, StorageClass, storagev1.VolumeBindingImmediate, true)
 }
 
-// AddStorageClass makes a storage class whose volumes can be had.
-func (h *Host) AddStorageClass(ctx context.Context, name string, byDefault bool) error {
+// AddStorageClass makes a storage class whose volumes can be had, at once or for a Pod that
+// has a node.
+func (h *Host) AddStorageClass(ctx context.Context, name string, binding storagev1.VolumeBindingMode, byDefault bool) error {
 	class := &storagev1.StorageClass{
 		ObjectMeta:  metav1.ObjectMeta{Name: name, Annotations: map[string]string{"storageclass.kubernetes.io/is-default-class": strconv.FormatBool(byDefault)}},
-		Provisioner: Provisioner, ReclaimPolicy: ptr.To(corev1.PersistentVolumeReclaimDelete), VolumeBindingMode: ptr.To(storagev1.VolumeBindingImmediate),
+		Provisioner: Provisioner, ReclaimPolicy: ptr.To(corev1.PersistentVolumeReclaimDelete), VolumeBindingMode: &binding,
 	}
 	if err := h.client.Create(ctx, class); err != nil {
 		return fmt.Errorf("making storage class %s: %w", name, err)

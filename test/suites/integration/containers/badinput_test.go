@@ -5,6 +5,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -93,8 +94,12 @@ func TestBadInputPodsThatCannotRun(t *testing.T) {
 			addWorkers(t, name, "-stored", onVolumes("-stored"), container("-stored", "fast", "storage", "volumeClaim", "storageClassName"))
 			worker := only(t, name, name+"-stored")
 			expectTold(t, worker, infrav1.AllocatedCondition, infrav1.VolumeNotBoundReason, "StorageClass fast", "create it")
-			g.Expect(world.Pods.AddStorageClass(t.Context(), "fast", false)).To(Succeed())
-			awaitRunning(t, worker)
+			g.Expect(world.Pods.AddStorageClass(t.Context(), "fast", storagev1.VolumeBindingWaitForFirstConsumer, false)).To(Succeed())
+			pod := awaitRunning(t, worker)
+			claim := &corev1.PersistentVolumeClaim{}
+			g.Expect(world.Client.Get(t.Context(), client.ObjectKey{Namespace: name, Name: worker.Spec.InfrastructureRef.Name + infrav1.DataClaimSuffix}, claim)).To(Succeed())
+			// Its volume was made for the node of the Pod, and not before.
+			g.Expect(claim.Annotations).To(HaveKeyWithValue("volume.kubernetes.io/selected-node", pod.Spec.NodeName))
 		})
 	})
 
