@@ -42,7 +42,7 @@ func (p *play) installed(ctx context.Context) error {
 	if err := p.bootstrap(ctx, p.hosts[0]); err != nil {
 		return err
 	}
-	return p.tells(ctx, "installed", p.configured)
+	return p.runs(ctx, "installed")
 }
 
 func (p *play) rebooted(ctx context.Context) error {
@@ -70,7 +70,58 @@ func (p *play) rebooted(ctx context.Context) error {
 	if err := p.ready(ctx, p.hosts[0]); err != nil {
 		return err
 	}
+	return p.runs(ctx, scenario)
+}
+
+// runs writes down what the machine tells of itself and of etcd, once all of it runs.
+func (p *play) runs(ctx context.Context, scenario string) error {
+	if err := p.await(ctx, "waiting for all of it to run", func() error { return p.isUp(ctx) }); err != nil {
+		return err
+	}
+	node, err := p.configured(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = node.Close() }()
+	status, err := node.EtcdStatus(ctx)
+	if err != nil {
+		return err
+	}
+	data, err := node.EtcdDataExists(ctx)
+	if err != nil {
+		return err
+	}
+	spec, err := node.EtcdSpec(ctx)
+	if err != nil {
+		return err
+	}
+	p.say(scenario, "etcd", fmt.Sprintf("leads: %t, learns: %t, errors: %q, has data: %t", status.Leader == status.MemberID, status.Learner, status.Errors, data))
+	p.say(scenario, "etcd is at the address of the machine", fmt.Sprint(slices.Equal(spec.AdvertisedAddresses, []string{p.hosts[0].Address})))
 	return p.tells(ctx, scenario, p.configured)
+}
+
+// isUp fails while the machine is not ready, or its etcd is not healthy.
+func (p *play) isUp(ctx context.Context) error {
+	node, err := p.configured(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = node.Close() }()
+	status, err := node.MachineStatus(ctx)
+	if err != nil {
+		return err
+	}
+	if status.Stage != talosclient.StageRunning || !status.Ready {
+		return fmt.Errorf("machine %s is %s, and waits for %q", p.hosts[0].Name, status.Stage, status.Unmet)
+	}
+	services, err := node.Services(ctx)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(services, func(service talosclient.Service) bool { return service.ID == "etcd" && service.HealthKnown && service.Healthy }) {
+		return fmt.Errorf("machine %s does not say that its etcd is healthy", p.hosts[0].Name)
+	}
+	return nil
 }
 
 func (p *play) wiped(ctx context.Context) error {
