@@ -23,6 +23,7 @@ func TestManagersRunTwice(t *testing.T) {
 	}
 	machines := newFleet(t, simfleet.Options{})
 	scenario := newScenario(t, machines, "twice")
+	scenario.Workers = []int{1, 2}
 	scenario.Around = func(ctx context.Context, step string, do func(context.Context) error) error {
 		if step == "delete cluster" {
 			expectNoOffence(t)
