@@ -1,6 +1,7 @@
 package container_test
 
 import (
+	"bytes"
 	"encoding/base64"
 	"fmt"
 	"math/rand/v2"
@@ -87,6 +88,40 @@ func TestBadInputConfigurationTooLongForAPod(t *testing.T) {
 	w.ExpectTold("a", infrav1.AllocatedCondition, infrav1.OverlayFailedReason, "gzipped", "no more than", "ClusterResourceSet")
 	g.Expect(w.PodRuntime.Created["a"]).To(BeEmpty())
 	g.Expect(w.Exists(&corev1.Secret{}, "a-userdata")).To(BeFalse())
+}
+
+// TestBadInputNetworksOfTheClusterHoldThePeerAddress: Talos never gives such an address
+// to etcd. No Pod is made whose etcd would wait for ever.
+func TestBadInputNetworksOfTheClusterHoldThePeerAddress(t *testing.T) {
+	const theirs = "172.20.0.0/16"
+	for name, network := range map[string]string{"the network of services": "10.96.0.0/12", "the network of pods": "10.244.0.0/16"} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			w := harness.NewWithPods(t, harness.NewPodControlPlane(t, "a")...)
+			replace := func(network, by string) {
+				harness.Change(w, harness.Get(w, &corev1.Secret{}, "a"), func(s *corev1.Secret) {
+					g.Expect(string(s.Data["value"])).To(ContainSubstring(network))
+					s.Data["value"] = bytes.ReplaceAll(s.Data["value"], []byte(network), []byte(by))
+				})
+			}
+			replace(network, theirs)
+			m := w.Manager()
+			w.Settle(m)
+			peer := harness.Get(w, &corev1.Service{}, "a-etcd").Spec.ClusterIP
+			for _, kind := range []string{infrav1.AllocatedCondition, infrav1.ConfigurationAppliedCondition, infrav1.ReadyCondition} {
+				w.ExpectTold("a", kind, infrav1.OverlayFailedReason,
+					"the etcd address "+peer+" lies in "+theirs, "choose pod and service networks unlike those of the management cluster")
+			}
+			g.Expect(w.Recorded()).To(ContainElement(HavePrefix("Warning NeedsAttention OverlayFailed: ")))
+			g.Expect(w.PodRuntime.Created).To(BeEmpty())
+			g.Expect(w.Exists(&corev1.Secret{}, "a-userdata")).To(BeFalse())
+
+			replace(theirs, network)
+			w.Settle(m)
+			harness.ExpectRuns(w, "a")
+			g.Expect(w.Machine("a").Spec.Pod.EtcdAddress).To(Equal(peer))
+		})
+	}
 }
 
 // TestTheManagerDiesAnywhereWithPods kills the manager at each of its effects, one

@@ -145,7 +145,13 @@ func (m *Backend) prepare(ctx context.Context, scope *backends.Scope, b podBuild
 	}
 
 	// A kubelet that finds the Secret at once need not try again.
-	return m.reconcileUserData(ctx, scope, b, nil)
+	done, result, err := m.reconcileUserData(ctx, scope, b, nil)
+	if found := scope.Observed.Configuration; !done && found.Status == metav1.ConditionFalse {
+		// There is no Pod because of that.
+		scope.Observed.Claim = found
+	}
+
+	return done, result, err
 }
 
 // recordIntent records the provider ID, and that there may be a Pod.
