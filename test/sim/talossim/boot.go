@@ -2,6 +2,7 @@ package talossim
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
@@ -50,7 +51,7 @@ func newBoot(m *Machine) *boot {
 	b := &boot{machine: m, sim: m.sim, orders: make(chan order, 1)}
 	m.sim.update(func() {
 		b.gate, b.release = newGate(m.faults), m.release()
-		m.present = b
+		m.present, m.spec.Address, m.next = b, cmp.Or(m.next, m.spec.Address), ""
 	})
 	return b
 }

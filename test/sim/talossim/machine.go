@@ -28,6 +28,8 @@ type Machine struct {
 	// boots counts the times of power-on.
 	boots  int
 	faults Faults
+	// next is the address from the next boot on; empty means the present one.
+	next string
 	// present is the present boot; nil between two boots.
 	present *boot
 	// etcd tells how far etcd is in the present boot.
@@ -188,6 +190,14 @@ func (m *Machine) PowerCycle() {
 			m.present.give(order{now: true})
 		}
 	})
+}
+
+// Renumber boots the machine at another address, which no other machine has, as when its
+// lease is another one. The disk stays. It is not for members of etcd: their peers are not
+// told.
+func (m *Machine) Renumber(address string) {
+	m.sim.update(func() { m.next = address })
+	m.PowerCycle()
 }
 
 // IsOff reports whether the machine has shut down: it does not boot before

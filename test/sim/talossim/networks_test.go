@@ -45,3 +45,27 @@ func TestEtcdIsInAnotherNetwork(t *testing.T) {
 		})
 	}
 }
+
+// TestAMachineThatIsRenumberedAnswersAtItsOtherAddressAlone: it is the same machine, with
+// what it had.
+func TestAMachineThatIsRenumberedAnswersAtItsOtherAddressAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, talossim.Options{Personality: talossim.Metal})
+	w.bootstrapped()
+	worker := w.add()
+	w.configure(worker, configgen.RoleWorker)
+	w.ready(worker)
+	before, configuration := worker.Spec(), worker.Configuration()
+	after := w.subnet.Address(99)
+	worker.Renumber(after)
+	w.Eventually(worker.Spec).Should(HaveField("Address", after))
+	w.ready(worker)
+	w.Expect(w.admin(worker).Addresses(t.Context())).To(Equal(talosclient.Addresses{Node: []string{after}}))
+	w.Expect(w.admin(worker).Hardware(t.Context())).To(HaveField("SystemUUID", before.UUID))
+	w.Expect(worker.Configuration()).To(Equal(configuration))
+	_, err := w.pool.Maintenance(t.Context(), before.Address, "")
+	w.Expect(err).To(MatchError(ContainSubstring("connection refused")))
+	worker.PowerCycle()
+	w.ready(worker)
+	w.Expect(worker.Spec().Address).To(Equal(after), "it stays there")
+}

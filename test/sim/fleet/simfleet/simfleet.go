@@ -56,8 +56,10 @@ type Fleet struct {
 	// balancers must go on meanwhile.
 	adding sync.Mutex
 
-	mu        sync.Mutex
-	hosts     []fleet.Host
+	mu    sync.Mutex
+	hosts []fleet.Host
+	// addresses is how many addresses of machines were given away.
+	addresses int
 	machines  map[string]*talossim.Machine
 	endpoints map[string]fleet.Endpoint
 	balancers []*balancer.Balancer
@@ -124,13 +126,14 @@ func (f *Fleet) Add(ctx context.Context, count int) ([]fleet.Host, error) {
 func (f *Fleet) addOne() (fleet.Host, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	number := len(f.hosts) + 1
-	if number > maxHosts {
-		return fleet.Host{}, fmt.Errorf("adding machines: a fleet has at most %d", maxHosts)
+	address, err := f.nextAddress()
+	if err != nil {
+		return fleet.Host{}, err
 	}
+	number := len(f.hosts) + 1
 	second, third := f.subnet.Bytes()
 	host := fleet.Host{
-		Name: fmt.Sprintf("host-%d", number), Address: f.subnet.Address(number),
+		Name: fmt.Sprintf("host-%d", number), Address: address,
 		// No two fleets have a machine in common.
 		MACAddress: fmt.Sprintf("52:54:%02x:%02x:%02x:%02x", second, third, number>>8, number&0xff),
 	}
@@ -145,6 +148,33 @@ func (f *Fleet) addOne() (fleet.Host, error) {
 	f.hosts = append(f.hosts, host)
 	f.machines[host.Name] = machine
 	return host, nil
+}
+
+// nextAddress is one that no machine has had. The lock is held.
+func (f *Fleet) nextAddress() (string, error) {
+	if f.addresses == maxHosts {
+		return "", fmt.Errorf("adding machines: a fleet has at most %d addresses", maxHosts)
+	}
+	f.addresses++
+	return f.subnet.Address(f.addresses), nil
+}
+
+// Renumber boots the machine of a host at another address, and returns the host as it is
+// from then on.
+func (f *Fleet) Renumber(host fleet.Host) (fleet.Host, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	at := slices.IndexFunc(f.hosts, func(known fleet.Host) bool { return known.Name == host.Name })
+	if at < 0 {
+		return fleet.Host{}, fmt.Errorf("machine %s is not of this fleet", host.Name)
+	}
+	address, err := f.nextAddress()
+	if err != nil {
+		return fleet.Host{}, err
+	}
+	f.hosts[at].Address = address
+	f.machines[host.Name].Renumber(address)
+	return f.hosts[at], nil
 }
 
 // awaitMaintenance waits until all machines answer.
