@@ -99,11 +99,9 @@ type rolloutStory struct {
 func watchRollout(t *testing.T, namespace string) func() rolloutStory {
 	t.Helper()
 	g := NewWithT(t)
-	watching, err := client.NewWithWatch(world.Stack.Config, client.Options{Scheme: world.Client.Scheme()})
+	controlPlanes, err := world.Client.Watch(t.Context(), &controlplanev1.TalosControlPlaneList{}, client.InNamespace(namespace))
 	g.Expect(err).NotTo(HaveOccurred())
-	controlPlanes, err := watching.Watch(t.Context(), &controlplanev1.TalosControlPlaneList{}, client.InNamespace(namespace))
-	g.Expect(err).NotTo(HaveOccurred())
-	machines, err := watching.Watch(t.Context(), &clusterv1.MachineList{}, client.InNamespace(namespace))
+	machines, err := world.Client.Watch(t.Context(), &clusterv1.MachineList{}, client.InNamespace(namespace))
 	g.Expect(err).NotTo(HaveOccurred())
 	story := rolloutStory{upToDate: map[string][]metav1.ConditionStatus{}}
 	var ended sync.WaitGroup

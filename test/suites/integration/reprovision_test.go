@@ -20,7 +20,8 @@ import (
 
 // TestWorkersAreReprovisioned (D15): both workers are asked for at once. One after
 // the other is wiped, boots anew, and comes back as the same Machine, TalosMachine
-// and Node.
+// and Node. Then one of them does not answer, and keeps the other one waiting until a
+// person says otherwise.
 func TestWorkersAreReprovisioned(t *testing.T) {
 	t.Parallel()
 	const name = "again"
@@ -35,26 +36,13 @@ func TestWorkersAreReprovisioned(t *testing.T) {
 	}
 
 	wiped := watchWipes(t, machines, hosts)
+	ending := watchReprovisions(t, name)
 	for _, worker := range workers {
-		_, err := world.Stack.Kubectl(ctx, "--namespace", name, "annotate", "talosmachine", worker.Spec.InfrastructureRef.Name, infrav1.ReprovisionAnnotation+"=")
-		g.Expect(err).NotTo(HaveOccurred())
+		wish(t, worker, "")
 	}
-	most := 0
-	g.Eventually(func(g Gomega) {
-		now := underWay(ctx, g, name)
-		most = max(most, now)
-		for _, worker := range workers {
-			machine := &infrav1.TalosMachine{}
-			g.Expect(world.Client.Get(ctx, client.ObjectKey{Namespace: name, Name: worker.Spec.InfrastructureRef.Name}, machine)).To(Succeed())
-			g.Expect(machine.Status.Initialization.Provisioned).To(HaveValue(BeTrue()))
-			g.Expect(machine.Annotations).NotTo(HaveKey(infrav1.ReprovisionAnnotation))
-			g.Expect(told(machine, infrav1.ReprovisioningCondition).Status).To(Equal(metav1.ConditionFalse))
-			g.Expect(told(machine, infrav1.ReadyCondition).Status).To(Equal(metav1.ConditionTrue))
-		}
-		g.Expect(now).To(BeZero())
-	}).WithTimeout(timeout).Should(Succeed())
+	awaitReprovisioned(t, workers...)
 
-	g.Expect(most).To(Equal(1), "one at a time")
+	g.Expect(ending()).To(Equal(reprovisions{begun: 2, most: 1}), "one at a time")
 	for _, before := range workers {
 		host := hostOf(ctx, g, hosts, before)
 		_, was := wiped.Load(host.Name)
@@ -70,6 +58,7 @@ func TestWorkersAreReprovisioned(t *testing.T) {
 			g.Expect(told(machine, clusterv1.MachineInfrastructureReadyCondition).Status).To(Equal(metav1.ConditionTrue))
 		}).WithTimeout(timeout).Should(Succeed())
 	}
+	expectReprovisionedDespite(t, machines, hosts, workers[0], workers[1])
 	awaitAvailable(t, name)
 	g.Expect(machines.Bootstraps()).To(Equal(1))
 
@@ -77,6 +66,32 @@ func TestWorkersAreReprovisioned(t *testing.T) {
 	expectStates(t, name, infrav1.HostAvailable, len(hosts))
 	expectWiped(t, machines, hosts...)
 	expectRemembered(ctx, g, name, workers)
+}
+
+// expectReprovisionedDespite has a worker wait for a silent one, until a person lets it be
+// re-provisioned all the same. The silent one is wiped once it answers.
+func expectReprovisionedDespite(t *testing.T, machines *simfleet.Fleet, hosts []fleet.Host, silent, other clusterv1.Machine) {
+	t.Helper()
+	g, ctx := NewWithT(t), t.Context()
+	away, here := machines.Machine(hostOf(ctx, g, hosts, silent)), machines.Machine(hostOf(ctx, g, hosts, other))
+	wiped, wipedToo := len(away.Resets()), len(here.Resets())
+	away.Break(talossim.Faults{Silent: true})
+	ending := watchReprovisions(t, silent.Namespace)
+	wish(t, silent, "")
+	expectReprovisioning(t, silent, infrav1.WipingReason)
+	wish(t, other, "")
+	refusal := expectReprovisioning(t, other, infrav1.ReprovisioningBlockedReason)
+	g.Expect(refusal.Message).To(And(ContainSubstring(hostOf(ctx, g, hosts, silent).Name), ContainSubstring(infrav1.ReprovisionDespiteOthers)))
+	g.Expect(here.Resets()).To(HaveLen(wipedToo))
+
+	wish(t, other, infrav1.ReprovisionDespiteOthers)
+	awaitReprovisioned(t, other)
+	g.Expect(here.Resets()).To(HaveLen(wipedToo + 1))
+	g.Expect(away.Resets()).To(HaveLen(wiped))
+	away.Break(talossim.Faults{})
+	awaitReprovisioned(t, silent)
+	g.Expect(away.Resets()).To(HaveLen(wiped + 1))
+	g.Expect(ending()).To(Equal(reprovisions{begun: 2, most: 2}))
 }
 
 // TestAControlPlaneMachineIsReprovisioned: not while etcd needs its vote, because
@@ -98,23 +113,12 @@ func TestAControlPlaneMachineIsReprovisioned(t *testing.T) {
 	g.Eventually(voters).WithTimeout(timeout).Should(Equal(etcdmodel.Count{Voters: 3, Answering: 2}))
 
 	wiped := watchWipes(t, machines, hosts)
-	wish := client.ObjectKey{Namespace: name, Name: controlPlanes[0].Spec.InfrastructureRef.Name}
-	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "annotate", "talosmachine", wish.Name, infrav1.ReprovisionAnnotation+"=")
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Eventually(func(g Gomega) {
-		machine := &infrav1.TalosMachine{}
-		g.Expect(world.Client.Get(ctx, wish, machine)).To(Succeed())
-		g.Expect(told(machine, infrav1.ReprovisioningCondition)).To(HaveField("Reason", infrav1.EtcdQuorumAtRiskReason))
-	}).WithTimeout(timeout).Should(Succeed())
+	wish(t, controlPlanes[0], "")
+	expectReprovisioning(t, controlPlanes[0], infrav1.EtcdQuorumAtRiskReason)
 	g.Expect(machines.Machine(asked).Boots()).To(Equal(boots))
 
 	machines.Machine(down).Break(talossim.Faults{})
-	g.Eventually(func(g Gomega) {
-		machine := &infrav1.TalosMachine{}
-		g.Expect(world.Client.Get(ctx, wish, machine)).To(Succeed())
-		g.Expect(machine.Annotations).NotTo(HaveKey(infrav1.ReprovisionAnnotation))
-		g.Expect(told(machine, infrav1.ReprovisioningCondition)).To(HaveField("Reason", infrav1.NotReprovisioningReason))
-	}).WithTimeout(timeout).Should(Succeed())
+	awaitReprovisioned(t, controlPlanes[0])
 	g.Eventually(voters).WithTimeout(timeout).Should(Equal(etcdmodel.Count{Voters: 3, Answering: 3}))
 	awaitControlPlane(t, name, 3)
 	_, was := wiped.Load(asked.Name)
@@ -155,22 +159,87 @@ func watchWipes(t *testing.T, machines fleet.Fleet, hosts []fleet.Host) *sync.Ma
 	return found
 }
 
-// underWay counts the machines that are being re-provisioned.
-func underWay(ctx context.Context, g Gomega, namespace string) int {
-	list, count := &infrav1.TalosHostList{}, 0
-	g.Expect(world.Client.List(ctx, list, client.InNamespace(namespace))).To(Succeed())
-	for _, host := range list.Items {
-		if host.Spec.Reprovision.ClusterName != "" {
-			count++
+// wish asks for the machine of a Machine to be re-provisioned.
+func wish(t *testing.T, machine clusterv1.Machine, value string) {
+	t.Helper()
+	_, err := world.Stack.Kubectl(t.Context(), "--namespace", machine.Namespace, "annotate", "--overwrite", "talosmachine",
+		machine.Spec.InfrastructureRef.Name, infrav1.ReprovisionAnnotation+"="+value)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+}
+
+// expectReprovisioning waits for a reason of the condition about it, which it returns.
+func expectReprovisioning(t *testing.T, machine clusterv1.Machine, reason string) metav1.Condition {
+	t.Helper()
+	var found metav1.Condition
+	NewWithT(t).Eventually(func(g Gomega) {
+		found = told(infraOf(t.Context(), g, machine), infrav1.ReprovisioningCondition)
+		g.Expect(found.Reason).To(Equal(reason))
+	}).WithTimeout(timeout).Should(Succeed())
+	return found
+}
+
+// awaitReprovisioned waits until machines run again, and nothing is left of the wish.
+func awaitReprovisioned(t *testing.T, machines ...clusterv1.Machine) {
+	t.Helper()
+	NewWithT(t).Eventually(func(g Gomega) {
+		for _, machine := range machines {
+			infra := infraOf(t.Context(), g, machine)
+			g.Expect(infra.Status.Initialization.Provisioned).To(HaveValue(BeTrue()))
+			g.Expect(infra.Annotations).NotTo(HaveKey(infrav1.ReprovisionAnnotation))
+			g.Expect(told(infra, infrav1.ReprovisioningCondition).Reason).To(Equal(infrav1.NotReprovisioningReason))
+			g.Expect(told(infra, infrav1.ReadyCondition).Status).To(Equal(metav1.ConditionTrue))
+			host := &infrav1.TalosHost{}
+			g.Expect(world.Client.Get(t.Context(), client.ObjectKey{Namespace: infra.Namespace, Name: infra.Spec.HostRef.Name}, host)).To(Succeed())
+			g.Expect(host.Spec.Reprovision).To(BeZero())
 		}
+	}).WithTimeout(timeout).Should(Succeed())
+}
+
+// reprovisions are how often it was begun, and of how many machines at a time.
+type reprovisions struct{ begun, most int }
+
+// watchReprovisions counts them until the returned function is called. A watch tells each
+// write to a host.
+func watchReprovisions(t *testing.T, namespace string) func() reprovisions {
+	t.Helper()
+	hosts, err := world.Client.Watch(t.Context(), &infrav1.TalosHostList{}, client.InNamespace(namespace))
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	var (
+		ended sync.WaitGroup
+		found reprovisions
+	)
+	ended.Go(func() {
+		underWay := map[string]bool{}
+		for event := range hosts.ResultChan() {
+			host, ok := event.Object.(*infrav1.TalosHost)
+			switch {
+			case !ok:
+			case host.Spec.Reprovision.ClusterName == "":
+				delete(underWay, host.Name)
+			case !underWay[host.Name]:
+				underWay[host.Name] = true
+				found.begun++
+				found.most = max(found.most, len(underWay))
+			}
+		}
+	})
+	return func() reprovisions {
+		hosts.Stop()
+		ended.Wait()
+		return found
 	}
-	return count
+}
+
+// infraOf is the TalosMachine of a Machine.
+func infraOf(ctx context.Context, g Gomega, machine clusterv1.Machine) *infrav1.TalosMachine {
+	found := &infrav1.TalosMachine{}
+	g.Expect(world.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.InfrastructureRef.Name}, found)).To(Succeed())
+	return found
 }
 
 // hostOf is the host of a Machine.
 func hostOf(ctx context.Context, g Gomega, hosts []fleet.Host, machine clusterv1.Machine) fleet.Host {
-	infra := &infrav1.TalosMachine{}
-	g.Expect(world.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.InfrastructureRef.Name}, infra)).To(Succeed())
+	infra := infraOf(ctx, g, machine)
 	for _, host := range hosts {
 		if host.Name == infra.Spec.HostRef.Name {
 			return host

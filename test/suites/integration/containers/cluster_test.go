@@ -241,9 +241,7 @@ type podStory struct {
 func watchPods(t *testing.T, namespace string) *podStory {
 	t.Helper()
 	g := NewWithT(t)
-	watching, err := client.NewWithWatch(world.Stack.Config, client.Options{Scheme: world.Client.Scheme()})
-	g.Expect(err).NotTo(HaveOccurred())
-	pods, err := watching.Watch(t.Context(), &corev1.PodList{}, client.InNamespace(namespace))
+	pods, err := world.Client.Watch(t.Context(), &corev1.PodList{}, client.InNamespace(namespace))
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(pods.Stop)
 	story := &podStory{seen: map[string]sets.Set[types.UID]{}}

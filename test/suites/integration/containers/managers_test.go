@@ -51,12 +51,10 @@ func killAtMoments(t *testing.T, namespace string) *atomic.Int32 {
 	t.Helper()
 	g := NewWithT(t)
 	changes := make(chan struct{})
-	watching, err := client.NewWithWatch(world.Stack.Config, client.Options{Scheme: world.Client.Scheme()})
-	g.Expect(err).NotTo(HaveOccurred())
 	ctx, stop := context.WithCancel(context.WithoutCancel(t.Context()))
 	var running sync.WaitGroup
 	for _, list := range []client.ObjectList{&infrav1.TalosMachineList{}, &infrav1.TalosClusterList{}, &corev1.PodList{}, &corev1.ServiceList{}} {
-		events, err := watching.Watch(ctx, list, client.InNamespace(namespace))
+		events, err := world.Client.Watch(ctx, list, client.InNamespace(namespace))
 		g.Expect(err).NotTo(HaveOccurred())
 		running.Go(func() { forward(ctx, events, changes) })
 	}

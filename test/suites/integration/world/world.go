@@ -30,7 +30,7 @@ type World struct {
 	// Stack is the management cluster.
 	Stack *management.Stack
 	// Client is an administrator's. It knows Cluster API's kinds and ours.
-	Client client.Client
+	Client client.WithWatch
 	// Source is the folder of the repository.
 	Source string
 	// Pods runs Pods of the Talos image, where they were asked for.
@@ -114,7 +114,7 @@ func (w *World) equip(ctx context.Context, options Options) error {
 	if err != nil {
 		return err
 	}
-	if w.Client, err = client.New(w.Stack.Config, client.Options{Scheme: scheme}); err != nil {
+	if w.Client, err = client.NewWithWatch(w.Stack.Config, client.Options{Scheme: scheme}); err != nil {
 		return fmt.Errorf("making a client: %w", err)
 	}
 	if options.Pods {
