@@ -73,8 +73,8 @@ type Act struct {
 	// Least is the number of voters that must be left of those that are asked for; 0
 	// where nobody has said.
 	Least int
-	// Beside are the other nodes that had data of the group when it was
-	// bootstrapped.
+	// Beside are the other nodes that had data of the group, or were listed in it, when
+	// it was bootstrapped.
 	Beside []string
 	// Refusal is why nothing was done; nil when it was.
 	Refusal error
@@ -180,7 +180,7 @@ func (j *Judge) Offences() []error {
 
 // Bootstrap judges a bootstrap of a group on a node, which do does.
 func (j *Judge) Bootstrap(group, node string, do func() error) error {
-	act := Act{Call: CallBootstrap, Node: node, Group: group, Beside: j.nodes.with(group)}
+	act := Act{Call: CallBootstrap, Node: node, Group: group, Beside: j.nodes.beside(group, node)}
 	act.Refusal = do()
 	if data, found := j.nodes.Data(node); found {
 		act.Member, act.After = data.ID, data.Cluster.Count()
@@ -234,12 +234,13 @@ func (j *Judge) groupOf(cluster *Cluster) string {
 	return ""
 }
 
-// with are the nodes that have data of a group, in the order of their names.
-func (n *Nodes) with(group string) []string {
+// beside are the other nodes that have data of a group, or are listed in it, in the order
+// of their names.
+func (n *Nodes) beside(group, node string) []string {
 	var found []string
-	for node, data := range n.data {
-		if data.Group == group {
-			found = append(found, node)
+	for other, data := range n.data {
+		if data.Group == group && other != node {
+			found = append(found, other)
 		}
 	}
 	slices.Sort(found)

@@ -210,6 +210,21 @@ func TestOffences(t *testing.T) {
 				g.Expect(judge.Bootstrap("x", "b", func() error { return nodes.Bootstrap("x", "b", "b", "https://b") })).To(Succeed())
 			},
 		},
+		"a node that is listed, and has no data yet, is bootstrapped": {
+			voters: 3, offence: "Bootstrap on l bootstrapped a second time: a, b, c had data of the same cluster",
+			act: func(g *WithT, nodes *etcdmodel.Nodes, judge *etcdmodel.Judge) {
+				g.Expect(nodes.Add("x", "l", "l", "https://l")).To(Succeed())
+				g.Expect(judge.Bootstrap("x", "l", func() error { return nodes.Bootstrap("x", "l", "l", "https://l") })).To(Succeed())
+			},
+		},
+		"another node is bootstrapped while one is listed": {
+			voters: 1, offence: "Bootstrap on b bootstrapped a second time: l had data of the same cluster",
+			act: func(g *WithT, nodes *etcdmodel.Nodes, judge *etcdmodel.Judge) {
+				g.Expect(nodes.Add("x", "l", "l", "https://l")).To(Succeed())
+				nodes.Wipe("a")
+				g.Expect(judge.Bootstrap("x", "b", func() error { return nodes.Bootstrap("x", "b", "b", "https://b") })).To(Succeed())
+			},
+		},
 		"another cluster is bootstrapped": {voters: 1, act: func(g *WithT, nodes *etcdmodel.Nodes, judge *etcdmodel.Judge) {
 			g.Expect(judge.Bootstrap("y", "b", func() error { return nodes.Bootstrap("y", "b", "b", "https://b") })).To(Succeed())
 		}},

@@ -37,6 +37,9 @@ type Data struct {
 	Cluster *Cluster
 	// ID is the member whose data it is. That member may have been removed.
 	ID uint64
+	// Listed reports whether the node has joined and its etcd has not run: the others have
+	// it in their list, and its directory is empty.
+	Listed bool
 }
 
 // firstID makes IDs look like etcd's own.
@@ -61,17 +64,17 @@ func (n *Nodes) keep(node string, data Data) {
 	n.data[node] = data
 }
 
-// Data is what a node has.
+// Data is what a node has, also when it is no more than listed.
 func (n *Nodes) Data(node string) (Data, bool) {
 	data, found := n.data[node]
 	return data, found
 }
 
 // Bootstrap makes a new cluster with the node as its one member, which runs. As
-// in Talos only data on this very node stands in the way, so the callers must
-// see to it that a group is bootstrapped once.
+// in Talos only data on this very node stands in the way, and one that is listed has
+// none, so the callers must see to it that a group is bootstrapped once.
 func (n *Nodes) Bootstrap(group, node, name, peerURL string) error {
-	if _, found := n.data[node]; found {
+	if data, found := n.data[node]; found && !data.Listed {
 		return ErrDataExists
 	}
 	if n.bootstraps == nil {
@@ -148,7 +151,7 @@ func (n *Nodes) AddAt(asked uint64, group, node, name, peerURL string) error {
 	if err != nil {
 		return err
 	}
-	n.keep(node, Data{Group: group, Cluster: cluster, ID: id})
+	n.keep(node, Data{Group: group, Cluster: cluster, ID: id, Listed: true})
 	return nil
 }
 
@@ -170,7 +173,12 @@ func (n *Nodes) Start(node, name string) error {
 	if !found {
 		return ErrNoData
 	}
-	return data.Cluster.Start(data.ID, name)
+	if err := data.Cluster.Start(data.ID, name); err != nil {
+		return err
+	}
+	data.Listed = false
+	n.keep(node, data)
+	return nil
 }
 
 // Stop ends etcd on the node, if it runs. The data stays.
@@ -219,7 +227,7 @@ func (n *Nodes) Wipe(node string) {
 // HasData reports whether any node has data of the group.
 func (n *Nodes) HasData(group string) bool {
 	for _, data := range n.data {
-		if data.Group == group {
+		if data.Group == group && !data.Listed {
 			return true
 		}
 	}

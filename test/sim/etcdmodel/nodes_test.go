@@ -57,6 +57,42 @@ func TestASecondBootstrapSplitsAGroup(t *testing.T) {
 	g.Expect(nodes.Answering(group)).To(BeIdenticalTo(first), "the older one")
 }
 
+// TestAListedNodeHasNoData: Talos looks at its directory, and bootstraps it.
+func TestAListedNodeHasNoData(t *testing.T) {
+	g := NewWithT(t)
+	nodes, first, _ := grown(g, 1)
+	g.Expect(nodes.Add(group, "n1", "n1", "https://n1")).To(Succeed())
+	g.Expect(nodes.Add(group, "n1", "n1", "https://n1")).To(MatchError(etcdmodel.ErrDataExists), "it is listed once")
+	nodes.Wipe("n0")
+	g.Expect(nodes.HasData(group)).To(BeFalse())
+
+	g.Expect(nodes.Bootstrap(group, "n1", "n1", "https://n1")).To(Succeed())
+	own, _ := nodes.Data("n1")
+	g.Expect(own).To(And(HaveField("Listed", false), HaveField("Cluster", Not(BeIdenticalTo(first)))))
+	g.Expect(first.Members()).To(ContainElement(And(HaveField("Name", ""), HaveField("Learner", true))), "it stays in the other list")
+	g.Expect(nodes.HasData(group)).To(BeTrue())
+	g.Expect(nodes.Bootstrap(group, "n1", "n1", "https://n1")).To(MatchError(etcdmodel.ErrDataExists))
+}
+
+// TestAListedNodeHasDataOnceItHasRun is about the other half of a join.
+func TestAListedNodeHasDataOnceItHasRun(t *testing.T) {
+	g := NewWithT(t)
+	nodes, cluster, _ := grown(g, 1)
+	g.Expect(nodes.Add(group, "n1", "n1", "https://n1")).To(Succeed())
+	listed, _ := nodes.Data("n1")
+	g.Expect(listed.Listed).To(BeTrue())
+	g.Expect(cluster.Remove(listed.ID)).To(Succeed())
+	g.Expect(nodes.Start("n1", "n1")).To(MatchError(etcdmodel.ErrMemberNotFound))
+	still, _ := nodes.Data("n1")
+	g.Expect(still.Listed).To(BeTrue())
+
+	nodes.Wipe("n1")
+	g.Expect(nodes.Join(group, "n1", "n1", "https://n1")).To(Succeed())
+	joined, _ := nodes.Data("n1")
+	g.Expect(joined.Listed).To(BeFalse())
+	g.Expect(nodes.Bootstrap(group, "n1", "n1", "https://n1")).To(MatchError(etcdmodel.ErrDataExists))
+}
+
 func TestGroupsKnowNothingOfEachOther(t *testing.T) {
 	g := NewWithT(t)
 	nodes, _, _ := grown(g, 3)

@@ -154,9 +154,9 @@ func (a *api) ServiceList(context.Context, *emptypb.Empty) (*machine.ServiceList
 }
 
 // hasData reports whether etcd's data directory has content. The lock is held.
-func (b *boot) hasData() bool {
-	_, found := b.sim.etcd.Data(b.machine.spec.Name)
-	return found
+func (m *Machine) hasData() bool {
+	data, found := m.sim.etcd.Data(m.spec.Name)
+	return found && !data.Listed
 }
 
 // etcdFiles are what etcd makes in its data directory.
@@ -177,7 +177,7 @@ func (a *api) List(req *machine.ListRequest, stream grpc.ServerStreamingServer[m
 	var made bool
 	a.boot.sim.look(func() {
 		// Etcd's service makes it when it starts, and leaving removes it.
-		made = a.boot.machine.disk.ephemeral && a.settings != nil && a.settings.controlPlane && (a.boot.machine.etcd != etcdFinished || a.boot.hasData())
+		made = a.boot.machine.disk.ephemeral && a.settings != nil && a.settings.controlPlane && (a.boot.machine.etcd != etcdFinished || a.boot.machine.hasData())
 	})
 	if !isEtcd || !made || !slices.Contains(files, below) {
 		return fmt.Errorf("lstat %s: no such file or directory", root)

@@ -46,10 +46,12 @@ func (a *api) Bootstrap(_ context.Context, req *machine.BootstrapRequest) (*mach
 // the database that was sent if it recovers. The lock is held.
 func (b *boot) bootstrap(recovers bool) error {
 	m := b.machine
-	if m.etcd == "" || m.etcd == etcdFinished && !b.hasData() || m.faults.StuckBooting {
+	if m.etcd == "" || m.etcd == etcdFinished && !m.hasData() || m.faults.StuckBooting {
 		return status.Error(codes.FailedPrecondition, "bootstrap is not available yet")
 	}
-	if !b.hasData() {
+	if !m.hasData() {
+		// One that has joined and not run is stopped. The others keep it in their list.
+		b.sim.etcd.Wipe(m.spec.Name)
 		m.etcd, m.etcdFailure, m.etcdStarted = etcdPreparing, "", b.sim.options.Clock.Now()
 		if b.sim.options.Delays.Bootstrap > 0 {
 			b.bootstrapLater(recovers)
@@ -57,7 +59,7 @@ func (b *boot) bootstrap(recovers bool) error {
 		}
 	}
 	err := b.firstData(recovers)
-	if err == nil && m.faults.LateBootstrap && b.hasData() {
+	if err == nil && m.faults.LateBootstrap && m.hasData() {
 		// Talos looks at the directory before and after it has stopped etcd.
 		m.etcd, err = etcdFinished, errors.New("etcd data directory is not empty")
 	}
@@ -68,7 +70,7 @@ func (b *boot) bootstrap(recovers bool) error {
 // the failure of the service, and no error of the call. The lock is held.
 func (b *boot) firstData(recovers bool) error {
 	m, begin := b.machine, b.sim.etcd.Bootstrap
-	if recovers && !b.hasData() {
+	if recovers && !m.hasData() {
 		if m.etcdFailure = m.unrestorable(); m.etcdFailure != "" {
 			m.etcd = etcdFailed
 			return nil
@@ -192,11 +194,11 @@ func (a *api) members(local bool) (*machine.EtcdMembers, error) {
 	return list, nil
 }
 
-// clientURLs are where a member is reached; none when its node has no data any
-// more. The lock is held.
+// clientURLs are where a member is reached; none when it has not run yet, or its node has
+// no data any more. The lock is held.
 func (s *Sim) clientURLs(id uint64) []string {
 	for _, machine := range s.machines {
-		if data, found := s.etcd.Data(machine.spec.Name); found && data.ID == id {
+		if data, _ := s.etcd.Data(machine.spec.Name); data.ID == id && machine.hasData() {
 			return []string{machine.url(clientPort)}
 		}
 	}

@@ -59,10 +59,8 @@ func (b *boot) runEtcd(ctx context.Context) (stop func()) {
 		<-ended
 		b.sim.update(func() {
 			b.machine.etcd = ""
-			if b.machine.listed {
-				// Its etcd has not run, so there is no data. The others keep it in
-				// their list.
-				b.machine.listed = false
+			if !b.machine.hasData() {
+				// One that has joined and not run. The others keep it in their list.
 				b.sim.etcd.Wipe(b.machine.spec.Name)
 			}
 		})
@@ -85,12 +83,15 @@ func (b *boot) etcdOnce(ctx context.Context) {
 	var failure error
 	b.sim.update(func() {
 		if failure = b.sim.etcd.Start(b.machine.spec.Name, b.settings.hostname); failure == nil {
-			b.machine.etcd, b.machine.listed = etcdRunning, false
+			b.machine.etcd = etcdRunning
 		}
 		if b.machine.faults.Parted {
 			b.sim.etcd.Silence(b.machine.spec.Name)
 		}
 	})
+	if errors.Is(failure, etcdmodel.ErrNoData) {
+		return // A bootstrap has stopped it.
+	}
 	if failure != nil {
 		// It was removed from its cluster: etcd ends at once, again and again.
 		b.setEtcd(etcdFailed)
@@ -126,9 +127,8 @@ func (b *boot) etcdReady() bool {
 	if m.bootstrapping || m.etcdFailure != "" {
 		return false
 	}
-	m.listed = !m.faults.Parted && b.sim.etcd.Add(b.settings.etcd, m.spec.Name, b.settings.hostname, m.url(peerPort)) == nil
-	b.added = m.listed
-	return m.listed
+	b.added = !m.faults.Parted && b.sim.etcd.Add(b.settings.etcd, m.spec.Name, b.settings.hostname, m.url(peerPort)) == nil
+	return b.added
 }
 
 // etcdEnds reports whether etcd cannot go on. The lock is held.

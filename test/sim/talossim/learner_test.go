@@ -118,6 +118,17 @@ func TestALearnerCannotLeave(t *testing.T) {
 	w.Expect(members).To(HaveLen(2))
 }
 
+// isListed adds a node that has joined, and whose etcd does not start, because its time
+// stands still. node is that of another member.
+func (w *world) isListed(node talosclient.Node) *talossim.Machine {
+	w.t.Helper()
+	m := w.joins()
+	w.Eventually(func() ([]talosclient.EtcdMember, error) { return node.EtcdMembers(w.t.Context()) }).Should(ContainElement(
+		And(HaveField("Learner", true), HaveField("Hostname", ""), HaveField("ClientURLs", BeEmpty()))))
+	w.Expect(m.HasEtcdData()).To(BeFalse())
+	return m
+}
+
 // TestANodeThatDiesWhileItJoins leaves a learner without a name behind, whose address
 // etcd does not take again.
 func TestANodeThatDiesWhileItJoins(t *testing.T) {
@@ -125,11 +136,9 @@ func TestANodeThatDiesWhileItJoins(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	w := newWorld(t, talossim.Options{Clock: clock, Delays: talossim.Delays{Etcd: time.Minute}})
 	first := w.bootstrappedAt(clock)
-	second := w.joins()
 	node := w.admin(first)
+	second := w.isListed(node)
 	nameless := func() ([]talosclient.EtcdMember, error) { return node.EtcdMembers(t.Context()) }
-	w.Eventually(nameless).Should(ContainElement(And(HaveField("Learner", true), HaveField("Hostname", ""))))
-	w.Expect(second.HasEtcdData()).To(BeFalse())
 
 	second.PowerCycle()
 	w.status(second, talosclient.StageBooting, ContainElement("services: etcd not running"))
@@ -140,4 +149,37 @@ func TestANodeThatDiesWhileItJoins(t *testing.T) {
 		g.Expect(members).To(And(HaveLen(2), ContainElement(And(HaveField("Learner", true), HaveField("Hostname", "")))))
 		g.Expect(second.HasEtcdData()).To(BeFalse())
 	}).Should(Succeed())
+}
+
+// TestANodeThatIsBootstrappedWhileItJoins: it has no data yet, so Talos takes it for one
+// that may begin a cluster. The other cluster keeps a learner that never starts.
+func TestANodeThatIsBootstrappedWhileItJoins(t *testing.T) {
+	t.Parallel()
+	for name, delay := range map[string]time.Duration{"at once": 0, "after its time": 2 * time.Minute} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			clock := clocktesting.NewFakeClock(time.Now())
+			w := newWorld(t, talossim.Options{Clock: clock, Delays: talossim.Delays{Etcd: time.Minute, Bootstrap: delay}})
+			first := w.bootstrappedAt(clock)
+			w.Expect(w.sim.Offences()).To(BeEmpty())
+			node := w.admin(first)
+			second := w.isListed(node)
+			its := w.admin(second)
+
+			w.Expect(its.Bootstrap(t.Context())).To(Succeed())
+			w.Expect(w.etcdService(second).State).To(Equal("Preparing"))
+			clock.Step(time.Minute) // In which the etcd that was stopped would have started.
+			w.Consistently(func() string { return w.etcdService(second).State }).ShouldNot(Equal("Failed"))
+			w.Eventually(func(g Gomega) {
+				clock.Step(time.Second)
+				g.Expect(second.HasEtcdData()).To(BeTrue())
+				g.Expect(second.ServesAPI()).To(BeTrue())
+			}).Should(Succeed())
+			w.Expect(its.EtcdMembers(t.Context())).To(ConsistOf(And(HaveField("Hostname", second.Hostname()), HaveField("Learner", false))))
+			w.Expect(node.EtcdMembers(t.Context())).To(ConsistOf(HaveField("Hostname", first.Hostname()), And(HaveField("Learner", true), HaveField("Hostname", ""))))
+			w.Expect(w.sim.Bootstraps()).To(Equal(2))
+			w.Expect(w.sim.Offences()).To(ConsistOf(MatchError(ContainSubstring("Bootstrap on m2 bootstrapped a second time: m1 had data"))))
+			w.Expect(its.Bootstrap(t.Context())).To(MatchError(talosclient.ErrAlreadyBootstrapped))
+		})
+	}
 }

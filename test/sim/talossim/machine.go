@@ -43,9 +43,6 @@ type Machine struct {
 	// etcdFailure is why its service has failed before it could start etcd; empty when it has
 	// not. Nothing but a bootstrap or a boot starts it again.
 	etcdFailure string
-	// listed reports whether etcd has joined and not started yet: the others have it in
-	// their list, and it has no data.
-	listed bool
 	// apiUp reports whether the API server serves, and apiStarted that the kubelet has
 	// started it in the present boot.
 	apiUp, apiStarted bool
@@ -149,8 +146,7 @@ func (m *Machine) Hostname() string {
 func (m *Machine) HasEtcdData() bool {
 	m.sim.mu.Lock()
 	defer m.sim.mu.Unlock()
-	_, found := m.sim.etcd.Data(m.spec.Name)
-	return found && !m.listed
+	return m.hasData()
 }
 
 // ServesAPI reports whether an API server serves on the machine.
@@ -165,11 +161,10 @@ func (m *Machine) ServesAPI() bool {
 func (m *Machine) Wiped() error {
 	m.sim.mu.Lock()
 	defer m.sim.mu.Unlock()
-	_, data := m.sim.etcd.Data(m.spec.Name)
 	switch {
 	case m.disk.configuration != nil:
 		return fmt.Errorf("machine %s holds a configuration", m.spec.Name)
-	case data:
+	case m.hasData():
 		return fmt.Errorf("machine %s holds data of etcd", m.spec.Name)
 	case m.disk.ephemeral:
 		return fmt.Errorf("machine %s has content in EPHEMERAL", m.spec.Name)
