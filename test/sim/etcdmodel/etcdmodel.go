@@ -30,6 +30,8 @@ var (
 	ErrTooManyLearners = errors.New("etcdserver: too many learner members in cluster")
 	// ErrPeerURLExists says that another member has that peer URL.
 	ErrPeerURLExists = errors.New("etcdserver: Peer URLs already exists")
+	// ErrStopped says that the member that was asked is ending.
+	ErrStopped = errors.New("etcdserver: server stopped")
 	// ErrMemberNotFound says that there is no such member.
 	ErrMemberNotFound = errors.New("etcdserver: member not found")
 	// ErrNotLearner says that a member votes already.

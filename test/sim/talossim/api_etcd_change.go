@@ -21,7 +21,10 @@ func (a *api) EtcdRemoveMemberByID(ctx context.Context, req *machine.EtcdRemoveM
 	var err error
 	a.boot.sim.update(func() {
 		var cluster *etcdmodel.Cluster
-		if cluster, err = a.cluster(); err == nil {
+		if cluster, err = a.cluster(); err == nil && a.boot.machine.faults.StoppingEtcd {
+			err = etcdmodel.ErrStopped
+		}
+		if err == nil {
 			err = a.boot.sim.judge.Change(etcdmodel.CallRemove, a.boot.machine.spec.Name, cluster, req.GetMemberId(), func() error {
 				return cluster.Remove(req.GetMemberId())
 			})
@@ -38,9 +41,9 @@ func (a *api) EtcdRemoveMemberByID(ctx context.Context, req *machine.EtcdRemoveM
 
 // EtcdLeaveCluster takes the machine's own member out, stops etcd and wipes its
 // data. Etcd is not started again in this boot. Where etcd finds its cluster
-// unhealthy, Talos tries again until the caller gives up. One who gives up after the
-// member is out leaves the data behind, and an etcd that ends as often as it is
-// started (internal/pkg/etcd/etcd.go, LeaveCluster).
+// unhealthy, or is ending, Talos tries again for leaveTimeout. A caller who gives up
+// after the member is out leaves the data behind, and an etcd that ends as often as it
+// is started (internal/pkg/etcd/etcd.go, LeaveCluster).
 func (a *api) EtcdLeaveCluster(ctx context.Context, _ *machine.EtcdLeaveClusterRequest) (*machine.EtcdLeaveClusterResponse, error) {
 	if err := a.controlPlane("etcd leave"); err != nil {
 		return nil, err
@@ -50,18 +53,21 @@ func (a *api) EtcdLeaveCluster(ctx context.Context, _ *machine.EtcdLeaveClusterR
 	}
 	var failure error
 	var id uint64
-	if err := a.boot.sim.await(ctx, func() bool {
+	err := a.boot.sim.awaitFor(ctx, leaveTimeout, func() bool {
 		var data etcdmodel.Data
 		if data, failure = a.local(); failure != nil {
 			return true
 		}
 		id = data.ID
 		failure = a.leave(data)
-		return !errors.Is(failure, etcdmodel.ErrUnhealthy)
-	}); err != nil {
-		return nil, status.FromContextError(err).Err()
-	}
-	if failure != nil {
+		return !errors.Is(failure, etcdmodel.ErrUnhealthy) && !errors.Is(failure, etcdmodel.ErrStopped)
+	})
+	switch {
+	case ctx.Err() != nil:
+		return nil, status.FromContextError(ctx.Err()).Err()
+	case err != nil:
+		return nil, fmt.Errorf("failed to leave cluster: 2 error(s) occurred:\n\tfailed to remove member %d: %w\n\ttimeout", id, failure)
+	case failure != nil:
 		return nil, answered(ctx, fmt.Sprintf("failed to leave cluster: 1 error(s) occurred:\n\tfailed to remove member %d", id), failure)
 	}
 	a.boot.sim.pause(ctx, a.boot.sim.options.Delays.Leave)
@@ -75,19 +81,17 @@ func (a *api) EtcdLeaveCluster(ctx context.Context, _ *machine.EtcdLeaveClusterR
 	return &machine.EtcdLeaveClusterResponse{Messages: []*machine.EtcdLeaveCluster{{}}}, nil
 }
 
-// memberTimeout is how long Talos waits until its etcd is healthy, before it can tell
-// which member is to leave: a learner never is (internal/pkg/etcd/local.go).
-const memberTimeout = 3 * time.Minute
+const (
+	// memberTimeout is how long Talos waits until its etcd is healthy, before it can tell
+	// which member is to leave: a learner never is (internal/pkg/etcd/local.go).
+	memberTimeout = 3 * time.Minute
+	// leaveTimeout is how long it tries to take that member out.
+	leaveTimeout = 5 * time.Minute
+)
 
 // awaitMember waits until the machine knows which member is its own.
 func (a *api) awaitMember(ctx context.Context) error {
-	waiting, cancel := context.WithCancel(ctx)
-	defer cancel()
-	defer a.boot.beside(waiting, func(ctx context.Context) {
-		a.boot.sim.pause(ctx, memberTimeout)
-		cancel()
-	})()
-	if err := a.boot.sim.await(waiting, a.boot.healthy); err == nil {
+	if err := a.boot.sim.awaitFor(ctx, memberTimeout, a.boot.healthy); err == nil {
 		return nil
 	}
 	if ctx.Err() != nil {
@@ -100,8 +104,11 @@ func (a *api) awaitMember(ctx context.Context) error {
 // lock is held.
 func (a *api) leave(data etcdmodel.Data) error {
 	m := a.boot.machine
-	if m.faults.Parted {
+	switch {
+	case m.faults.Parted:
 		return etcdmodel.ErrNoLeader
+	case m.faults.StoppingEtcd:
+		return etcdmodel.ErrStopped
 	}
 	return m.sim.judge.Change(etcdmodel.CallLeave, m.spec.Name, data.Cluster, data.ID, func() error {
 		if err := data.Cluster.Remove(data.ID); !errors.Is(err, etcdmodel.ErrMemberNotFound) {

@@ -3,6 +3,7 @@ package talossim_test
 import (
 	"context"
 	"net/http"
+	"slices"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/api/machine"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
@@ -28,6 +30,16 @@ func (w *world) voters(m *talossim.Machine, count int) []talosclient.EtcdMember 
 		g.Expect(members).To(And(HaveLen(count), HaveEach(HaveField("Learner", false))))
 	}).Should(Succeed())
 	return members
+}
+
+// member is that of a machine, as it tells itself.
+func (w *world) member(m *talossim.Machine) talosclient.EtcdMember {
+	w.t.Helper()
+	members, err := w.admin(m).EtcdMembers(w.t.Context())
+	w.Expect(err).NotTo(HaveOccurred())
+	i := slices.IndexFunc(members, func(member talosclient.EtcdMember) bool { return member.Hostname == m.Hostname() })
+	w.Expect(i).To(BeNumerically(">=", 0))
+	return members[i]
 }
 
 // joins adds a control plane node to a cluster that is there.
@@ -86,6 +98,52 @@ func TestALeaveThatIsBrokenOff(t *testing.T) {
 	w.status(second, talosclient.StageRunning, ContainElement("services: etcd not running"))
 	_, err := w.admin(second).EtcdStatus(t.Context())
 	w.Expect(err).To(HaveOccurred())
+}
+
+// leaves asks a machine to leave etcd, and tells how that ended.
+func (w *world) leaves(m *talossim.Machine) chan error {
+	w.t.Helper()
+	node, ended := w.admin(m), make(chan error, 1)
+	go func() { ended <- node.EtcdLeave(w.t.Context()) }()
+	return ended
+}
+
+// TestALeaveIsTriedAgain: an etcd that ends may be there again soon. A removal is not.
+func TestALeaveIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, talossim.Options{})
+	first, second, third := w.ofThree()
+	third.Break(talossim.Faults{StoppingEtcd: true})
+	ended := w.leaves(third)
+	w.Consistently(ended).ShouldNot(Receive())
+	w.voters(first, 3)
+	w.Expect(w.admin(third).EtcdRemoveMember(t.Context(), w.member(second).ID)).To(MatchError(ContainSubstring("etcdserver: server stopped")))
+	w.voters(first, 3)
+
+	third.Break(talossim.Faults{})
+	w.Eventually(ended).Should(Receive(BeNil()))
+	w.voters(first, 2)
+	w.Expect(third.HasEtcdData()).To(BeFalse())
+	w.Expect(w.sim.Offences()).To(BeEmpty())
+}
+
+// TestALeaveIsGivenUp: Talos tries for five minutes.
+func TestALeaveIsGivenUp(t *testing.T) {
+	t.Parallel()
+	clock := clocktesting.NewFakeClock(time.Now())
+	w := newWorld(t, talossim.Options{Clock: clock})
+	first := w.bootstrappedAt(clock)
+	second := w.joins()
+	w.voters(first, 2)
+	second.Break(talossim.Faults{StoppingEtcd: true})
+	ended := w.leaves(second)
+	w.Consistently(ended).ShouldNot(Receive())
+	w.Eventually(func() chan error {
+		clock.Step(time.Minute)
+		return ended
+	}).Should(Receive(MatchError(And(ContainSubstring("etcdserver: server stopped"), ContainSubstring("timeout")))))
+	w.voters(first, 2)
+	w.Expect(second.HasEtcdData()).To(BeTrue())
 }
 
 func TestADeadEtcd(t *testing.T) {

@@ -40,6 +40,9 @@ type Faults struct {
 	// DeadEtcd stops etcd, and with it the API server of the machine. The data
 	// stays.
 	DeadEtcd bool
+	// StoppingEtcd makes the etcd that its Talos asks for another membership answer that it
+	// is ending, and change nothing.
+	StoppingEtcd bool
 	// SpoiltEtcd is DeadEtcd until the data is wiped: no etcd starts on it.
 	SpoiltEtcd bool
 	// Parted cuts the machine off from all other machines, and from the endpoint of

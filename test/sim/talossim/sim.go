@@ -332,6 +332,17 @@ func (s *Sim) await(ctx context.Context, ready func() bool) error {
 	}
 }
 
+// awaitFor is await that ends after a while.
+func (s *Sim) awaitFor(ctx context.Context, most time.Duration, ready func() bool) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		s.pause(ctx, most)
+		cancel()
+	}()
+	return s.await(ctx, ready)
+}
+
 // pause lets time pass; it ends early with ctx.
 func (s *Sim) pause(ctx context.Context, d time.Duration) {
 	if d <= 0 {
