@@ -27,11 +27,19 @@ func (a *api) controlPlane(name string) error {
 // Talos, only data on this very machine stands in the way. Etcd has its first data
 // later, and each call stops what the last one has started
 // (internal/app/machined/pkg/system/services/etcd.go, BootstrapEtcd).
-func (a *api) Bootstrap(_ context.Context, req *machine.BootstrapRequest) (*machine.BootstrapResponse, error) {
+func (a *api) Bootstrap(ctx context.Context, req *machine.BootstrapRequest) (*machine.BootstrapResponse, error) {
 	if err := a.controlPlane("bootstrap"); err != nil {
 		return nil, err
 	}
 	var err error
+	a.boot.sim.look(func() { err = a.boot.mayBootstrap() })
+	if err != nil {
+		return nil, err
+	}
+	// The service etcd waits for the same.
+	if a.boot.sim.awaitFor(ctx, timeTimeout, func() bool { return a.boot.machine.etcd != "" }) != nil {
+		return nil, status.Error(codes.FailedPrecondition, "time is not in sync yet")
+	}
 	a.boot.sim.update(func() { err = a.boot.bootstrap(req.GetRecoverEtcd()) })
 	switch {
 	case errors.Is(err, etcdmodel.ErrDataExists):
@@ -42,12 +50,22 @@ func (a *api) Bootstrap(_ context.Context, req *machine.BootstrapRequest) (*mach
 	return &machine.BootstrapResponse{Messages: []*machine.Bootstrap{{}}}, nil
 }
 
+// mayBootstrap refuses a bootstrap before the machine is so far that it has etcd. The lock
+// is held.
+func (b *boot) mayBootstrap() error {
+	m := b.machine
+	if !b.cri || m.etcd == etcdFinished && !m.hasData() || m.faults.StuckBooting {
+		return status.Error(codes.FailedPrecondition, "bootstrap is not available yet")
+	}
+	return nil
+}
+
 // bootstrap starts etcd as the first member of a new cluster, whose data is restored from
 // the database that was sent if it recovers. The lock is held.
 func (b *boot) bootstrap(recovers bool) error {
 	m := b.machine
-	if m.etcd == "" || m.etcd == etcdFinished && !m.hasData() || m.faults.StuckBooting {
-		return status.Error(codes.FailedPrecondition, "bootstrap is not available yet")
+	if err := b.mayBootstrap(); err != nil {
+		return err
 	}
 	if !m.hasData() {
 		// One that has joined and not run is stopped. The others keep it in their list.

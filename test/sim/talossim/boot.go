@@ -42,6 +42,9 @@ type boot struct {
 	// services reports whether the services of a configured node were started. The
 	// lock of the fleet guards it.
 	services bool
+	// inSync reports whether the clock was set in this boot, and cri whether its service
+	// cri is up. The lock of the fleet guards both.
+	inSync, cri bool
 	// added reports whether etcd has listed the machine as a learner in this boot. The
 	// lock of the fleet guards it.
 	added bool
@@ -266,6 +269,9 @@ func (b *boot) start(ctx context.Context) error {
 	if err := b.makeVolumes(ctx); err != nil {
 		return err
 	}
+	if err := b.awaitTime(ctx); err != nil {
+		return err
+	}
 	b.sim.update(func() { b.machine.trustd = b.settings.controlPlane })
 	defer b.stopped()
 
@@ -327,7 +333,7 @@ func (b *boot) up() bool {
 
 // stopped undoes what start has done.
 func (b *boot) stopped() {
-	b.sim.update(func() { b.machine.joined, b.machine.trustd, b.services = false, false, false })
+	b.sim.update(func() { b.machine.joined, b.machine.trustd, b.services, b.cri = false, false, false, false })
 	b.sim.lives.Go(func() { b.missed(b.sim.ctx, func() bool { return b.machine.joined }) })
 }
 

@@ -1,6 +1,7 @@
 package talossim
 
 import (
+	"context"
 	"crypto/tls"
 	"sync"
 	"time"
@@ -9,6 +10,24 @@ import (
 // now is the time by the clock of the machine.
 func (m *Machine) now() time.Time {
 	return m.sim.options.Clock.Now().Add(m.Faults().ClockAhead)
+}
+
+// timeTimeout is how long a bootstrap waits for the clock to be set
+// (internal/app/machined/internal/server/v1alpha1/v1alpha1_server.go, Bootstrap).
+const timeTimeout = 5 * time.Second
+
+// synced reports whether the clock is set. Talos sets it once in a boot, and in a
+// container never (internal/app/machined/pkg/controllers/time/sync.go). The lock is held.
+func (b *boot) synced() bool {
+	b.inSync = b.inSync || b.sim.options.Personality == Container || !b.machine.faults.NoTime
+	return b.inSync
+}
+
+// awaitTime waits until the clock is set, as the services etcd, trustd and kubelet do,
+// and cri does not (internal/app/machined/pkg/system/services, Condition of each).
+func (b *boot) awaitTime(ctx context.Context) error {
+	b.sim.update(func() { b.cri = true })
+	return b.sim.await(ctx, b.synced)
 }
 
 // certificates are those of the Talos API: a machine makes another one when its clock

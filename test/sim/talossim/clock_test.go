@@ -8,6 +8,10 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"github.com/siderolabs/talos/pkg/machinery/api/machine"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
@@ -120,4 +124,77 @@ func translate(w *world, from, to string) {
 			}()
 		}
 	}()
+}
+
+// TestAClockThatIsNotSet: what needs the time waits for it, and a bootstrap is refused
+// once it has waited for a while.
+func TestAClockThatIsNotSet(t *testing.T) {
+	t.Parallel()
+	clock := clocktesting.NewFakeClock(time.Now())
+	w := newWorld(t, talossim.Options{Personality: talossim.Metal, Clock: clock})
+	m := w.add()
+	m.Break(talossim.Faults{NoTime: true})
+	w.configure(m, configgen.RoleControlPlane)
+	w.status(m, talosclient.StageBooting, ConsistOf("time: time is not synced", "services: etcd not running, kubelet not running, trustd not running"))
+	w.Expect(w.etcdService(m)).To(And(HaveField("State", "Waiting"), HaveField("LastMessage", "Waiting for time sync")))
+	w.Expect(w.admin(m).EtcdDataExists(t.Context())).To(BeFalse())
+	raw := w.raw(m, secrets.RoleAdmin).MachineClient
+	bootstraps := func() chan error {
+		ended := make(chan error, 1)
+		go func() {
+			_, err := raw.Bootstrap(t.Context(), &machine.BootstrapRequest{})
+			ended <- err
+		}()
+		return ended
+	}
+
+	ended := bootstraps()
+	w.Consistently(ended).ShouldNot(Receive())
+	clock.Step(5 * time.Second)
+	w.Eventually(ended).Should(Receive(MatchError(status.Error(codes.FailedPrecondition, "time is not in sync yet"))))
+	w.Expect(w.sim.Bootstraps()).To(BeZero())
+
+	ended = bootstraps()
+	w.Consistently(ended).ShouldNot(Receive())
+	m.Break(talossim.Faults{})
+	w.Eventually(ended).Should(Receive(BeNil()), "its clock is set in time")
+	w.ready(m)
+
+	m.Break(talossim.Faults{NoTime: true})
+	w.ready(m) // A clock that is set stays so.
+	m.PowerCycle()
+	w.status(m, talosclient.StageBooting, ContainElement("time: time is not synced"))
+}
+
+// TestAWorkerWaitsForTheClockOfAControlPlaneNode: its certificate comes from there.
+func TestAWorkerWaitsForTheClockOfAControlPlaneNode(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, talossim.Options{Personality: talossim.Metal})
+	first, worker := w.add(), w.add()
+	first.Break(talossim.Faults{NoTime: true})
+	w.configure(first, configgen.RoleControlPlane)
+	w.configure(worker, configgen.RoleWorker)
+	w.status(first, talosclient.StageBooting, ContainElement("time: time is not synced"))
+	creds, err := w.bundle.ClientCredentials(secrets.RoleReader, time.Now(), testTTL)
+	w.Expect(err).NotTo(HaveOccurred())
+	w.Consistently(func() error {
+		_, err := w.pool.Secure(t.Context(), worker.Spec().Address, creds)
+		return err
+	}).Should(HaveOccurred())
+
+	first.Break(talossim.Faults{})
+	w.Eventually(func() error { return w.admin(first).Bootstrap(t.Context()) }).Should(Succeed())
+	w.ready(first)
+	w.ready(worker)
+}
+
+// TestAContainerHasTheClockOfItsHost: Talos sets none there.
+func TestAContainerHasTheClockOfItsHost(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, talossim.Options{})
+	m := w.add()
+	m.Break(talossim.Faults{NoTime: true})
+	w.configure(m, configgen.RoleControlPlane)
+	w.Eventually(func() error { return w.admin(m).Bootstrap(t.Context()) }).Should(Succeed())
+	w.ready(m)
 }

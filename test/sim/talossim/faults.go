@@ -20,6 +20,9 @@ type Faults struct {
 	// negative. By it the Talos API judges client certificates, and its own, which
 	// is made anew when the clock is set, begins.
 	ClockAhead time.Duration
+	// NoTime keeps the machine from setting its clock, as when no time server answers. A
+	// clock that is set stays so until the next boot, and a container has that of its host.
+	NoTime bool
 	// BrokenDisk makes the installation fail: the machine boots into maintenance
 	// mode again. A container forgets the configuration and boots.
 	BrokenDisk bool

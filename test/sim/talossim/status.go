@@ -62,6 +62,9 @@ func (b *boot) unmet() []runtime.UnmetCondition {
 		return nil
 	}
 	var unmet []runtime.UnmetCondition
+	if !b.synced() {
+		unmet = append(unmet, runtime.UnmetCondition{Name: "time", Reason: "time is not synced"})
+	}
 	var services []string
 	for _, service := range b.serviceStates() {
 		switch {
@@ -92,6 +95,17 @@ type serviceState struct {
 	known, healthy     bool
 }
 
+// What services wait for, in Talos' words.
+const (
+	forCRI  = `service "cri" to be "up"`
+	forTime = "time sync"
+)
+
+// waits is the state of a service that waits.
+func waits(id, what string) serviceState {
+	return serviceState{id: id, state: "Waiting", message: "Waiting for " + what}
+}
+
 // serviceStates are the services of the machine, in the order of their names.
 // The lock is held.
 func (b *boot) serviceStates() []serviceState {
@@ -102,19 +116,25 @@ func (b *boot) serviceStates() []serviceState {
 	if b.settings == nil {
 		return states
 	}
-	if !b.machine.faults.StuckBooting {
+	switch {
+	case b.machine.faults.StuckBooting:
+		states = append(states, waits("cri", "network"), waits("kubelet", forCRI))
+	case !b.synced():
+		states = append(states, up("cri"), waits("kubelet", forTime))
+	default:
 		kubelet := up("kubelet")
 		if b.machine.faults.DeadKubelet {
 			kubelet.healthy = false
 			kubelet.message = "Get \"http://127.0.0.1:10248/healthz\": context deadline exceeded"
 		}
 		states = append(states, up("cri"), kubelet)
-	} else {
-		states = append(states, serviceState{id: "cri", state: "Waiting", message: "Waiting for network"},
-			serviceState{id: "kubelet", state: "Waiting", message: "Waiting for service \"cri\" to be \"up\""})
 	}
 	if b.settings.controlPlane {
-		states = append(states, b.etcdService(), up("trustd"))
+		trustd := up("trustd")
+		if !b.synced() {
+			trustd = waits("trustd", forTime)
+		}
+		states = append(states, b.etcdService(), trustd)
 	}
 	slices.SortFunc(states, func(x, y serviceState) int { return strings.Compare(x.id, y.id) })
 	return states
@@ -139,7 +159,10 @@ func (b *boot) etcdService() serviceState {
 	case etcdFinished:
 		state.message = "Service finished successfully"
 	default:
-		state.state, state.message = "Waiting", "Waiting for service \"cri\" to be \"up\""
+		if b.cri {
+			return waits(state.id, forTime)
+		}
+		return waits(state.id, forCRI)
 	}
 	return state
 }
