@@ -151,11 +151,15 @@ func TestBootstrapIsTriedAgainWhenTheCallFails(t *testing.T) {
 	}
 	g.Expect(w.reconcile(r)).To(MatchError(ContainSubstring("time is not in sync yet")))
 	g.Expect(w.controlPlane().Annotations).To(HaveKey(controlplanev1.BootstrapIntentAnnotation))
+	for _, conditionType := range []string{controlplanev1.InitializedCondition, controlplanev1.AvailableCondition} {
+		g.Expect(conditions.GetMessage(w.controlPlane(), conditionType)).To(HaveSuffix("; it failed: bootstrap refused: time is not in sync yet"))
+	}
 
 	machine.Fail("Bootstrap", nil)
 	w.settle(r)
 
 	g.Expect(w.bootstraps()).To(Equal(1))
+	g.Expect(conditions.IsTrue(w.controlPlane(), controlplanev1.AvailableCondition)).To(BeTrue())
 }
 
 func TestBootstrapIsNotDoneOnAnotherMachineThanTheRecordedOne(t *testing.T) {

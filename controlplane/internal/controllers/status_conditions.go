@@ -46,7 +46,8 @@ func setInitializedCondition(s *scope) {
 }
 
 // explain says why a step failed, if the words stay the same from reconcile to
-// reconcile: a refusal of the management cluster. All else is in the log.
+// reconcile: a refusal of the management cluster, or of a node to bootstrap etcd. All else
+// is in the log.
 func explain(err error) string {
 	var (
 		joined interface{ Unwrap() []error }
@@ -67,6 +68,9 @@ func explain(err error) string {
 			}
 		}
 		return strings.Join(explained, "; ")
+	case errors.Is(err, talosclient.ErrBootstrapRefused):
+		_, words, _ := strings.Cut(err.Error(), talosclient.ErrBootstrapRefused.Error())
+		return talosclient.ErrBootstrapRefused.Error() + words
 	case apierrors.IsConflict(err):
 		return "somebody has changed an object meanwhile"
 	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsNotFound(err), apierrors.IsBadRequest(err):
