@@ -45,6 +45,9 @@ type boot struct {
 	// inSync reports whether the clock was set in this boot, and cri whether its service
 	// cri is up. The lock of the fleet guards both.
 	inSync, cri bool
+	// endpoints reports whether an API server has told where etcd is in this boot. The lock
+	// of the fleet guards it.
+	endpoints bool
 	// added reports whether etcd has listed the machine as a learner in this boot. The
 	// lock of the fleet guards it.
 	added bool

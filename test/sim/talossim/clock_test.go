@@ -76,7 +76,7 @@ func TestAMachineBehindNAT(t *testing.T) {
 	w := newWorld(t, talossim.Options{Personality: talossim.Metal})
 	m := w.add()
 	outside := w.subnet.Address(200)
-	translate(w, outside, m.Spec().Address)
+	w.translate(outside, m.Spec().Address, talosclient.Port)
 	var node talosclient.Node
 	w.Eventually(func() (err error) {
 		node, err = w.pool.Maintenance(t.Context(), outside, "")
@@ -96,10 +96,10 @@ func TestAMachineBehindNAT(t *testing.T) {
 	w.Eventually(m.Wiped).Should(Succeed())
 }
 
-// translate has what comes to an address arrive at another one.
-func translate(w *world, from, to string) {
+// translate has what comes to a port of an address arrive at another address.
+func (w *world) translate(from, to string, number int) {
 	w.t.Helper()
-	port := strconv.Itoa(talosclient.Port)
+	port := strconv.Itoa(number)
 	listener, err := (&net.ListenConfig{}).Listen(w.t.Context(), "tcp", net.JoinHostPort(from, port))
 	w.Expect(err).NotTo(HaveOccurred())
 	w.t.Cleanup(func() { _ = listener.Close() })

@@ -34,6 +34,8 @@ type settings struct {
 	addresses []netip.Addr
 	endpoint  *url.URL
 	apiPort   int
+	// discovery reports whether it has a discovery service.
+	discovery bool
 	// apiSANs and talosSANs are more names for the certificates of both APIs.
 	apiSANs, talosSANs []string
 	// installDisk is the path of the disk to install on; empty when it is
@@ -88,6 +90,7 @@ func read(cfg config.Provider) *settings {
 		controlPlane: cfg.Machine().Type().IsControlPlane(),
 		endpoint:     cfg.K8sClusterConfig().ClusterEndpoint(),
 		apiPort:      defaultAPIPort,
+		discovery:    len(cfg.DiscoveryServiceConfigs()) > 0,
 	}
 	s.volumes = volumesOf(cfg)
 	if hostname := cfg.NetworkHostnameConfig(); hostname != nil {

@@ -50,6 +50,7 @@ func (b *boot) runEtcd(ctx context.Context) (stop func()) {
 	go func() {
 		defer close(ended)
 		defer b.beside(ctx, b.promote)()
+		defer b.beside(ctx, b.learnEndpoints)()
 		for ctx.Err() == nil {
 			b.etcdOnce(ctx)
 		}
@@ -127,7 +128,7 @@ func (b *boot) etcdReady() bool {
 	if m.bootstrapping || m.etcdFailure != "" {
 		return false
 	}
-	b.added = !m.faults.Parted && b.sim.etcd.Add(b.settings.etcd, m.spec.Name, b.settings.hostname, m.url(peerPort)) == nil
+	b.added = !m.faults.Parted && b.knowsEndpoints() && b.sim.etcd.Add(b.settings.etcd, m.spec.Name, b.settings.hostname, m.url(peerPort)) == nil
 	return b.added
 }
 

@@ -192,8 +192,14 @@ func (m *Machine) leadsHere(peer string) bool {
 	if err != nil || at.Port() != strconv.Itoa(peerPort) {
 		return false
 	}
-	if at.Hostname() == m.spec.Address {
+	return m.hears(at.Hostname(), peerPort)
+}
+
+// hears reports whether what is sent to an address and port of etcd arrives at the machine.
+// The lock is held.
+func (m *Machine) hears(address string, port int) bool {
+	if address == m.spec.Address {
 		return true
 	}
-	return m.sim.options.RoutesTo != nil && slices.Contains(m.sim.options.RoutesTo(at.Hostname(), peerPort), m.spec.Address)
+	return m.sim.options.RoutesTo != nil && slices.Contains(m.sim.options.RoutesTo(address, port), m.spec.Address)
 }
