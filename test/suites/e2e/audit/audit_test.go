@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"net/http"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -202,6 +203,12 @@ func denial(message string) string {
 		strconv.Quote(message) + `},"annotations":{"authorization.k8s.io/decision":"allow"}}`
 }
 
+// applied is an event of a server-side apply, which was answered with a code.
+func applied(code int) string {
+	return `{"kind":"Event","apiVersion":"audit.k8s.io/v1","stage":"ResponseComplete","verb":"patch","user":{"username":"system:serviceaccount:two-system:manager"},"objectRef":{"resource":"talosmachines","namespace":"a","name":"m","apiGroup":"infrastructure.cluster.x-k8s.io","apiVersion":"v1alpha1"},"responseStatus":{"code":` +
+		strconv.Itoa(code) + `}}`
+}
+
 func requests(t *testing.T, logs ...string) Requests {
 	t.Helper()
 	read, err := ReadLogs(rights(t).Managers, time.Time{}, strings.NewReader(strings.Join(logs, "\n")+"\n"))
@@ -219,6 +226,14 @@ func TestReadLogs(t *testing.T) {
 			{Manager: "one-talos", Resource: "secrets", Verb: "watch"}:                                                                  2,
 			{Manager: "two-talos", Namespace: "a", Group: "infrastructure.cluster.x-k8s.io", Resource: "talosmachines", Verb: "create"}: 2,
 		}))
+	})
+	t.Run("takes an apply that makes an object for a create, too", func(t *testing.T) {
+		g := NewWithT(t)
+		apply := Request{Manager: "two-talos", Namespace: "a", Group: "infrastructure.cluster.x-k8s.io", Resource: "talosmachines", Name: "m", Verb: "patch"}
+		creates := apply
+		creates.Verb = "create"
+		g.Expect(requests(t, applied(http.StatusOK)).Allowed).To(Equal(map[Request]int{apply: 1}))
+		g.Expect(requests(t, applied(http.StatusCreated), applied(http.StatusOK)).Allowed).To(Equal(map[Request]int{apply: 2, creates: 1}))
 	})
 	t.Run("keeps what was refused", func(t *testing.T) {
 		NewWithT(t).Expect(requests(t, refusal).Refused).To(Equal(map[Request]string{
@@ -324,6 +339,13 @@ func TestJudge(t *testing.T) {
 		var table strings.Builder
 		g.Expect(verdict.Table(&table)).To(Succeed())
 		g.Expect(table.String()).To(And(ContainSubstring("1 neither;"), ContainSubstring("| update | 0 | **neither used nor explained** |")))
+	})
+	t.Run("names a right to create beside an apply that has made nothing", func(t *testing.T) {
+		g := NewWithT(t)
+		of := func(code int) []Row { return Judge(rights(t), requests(t, applied(code)), Explained()).Rows }
+		creates := And(HaveField("Manager", "two-talos"), HaveField("Verb", "create"))
+		g.Expect(of(http.StatusOK)).To(ContainElement(And(creates, HaveField("Used", 0), HaveField("Explanation", ""))))
+		g.Expect(of(http.StatusCreated)).To(ContainElement(And(creates, HaveField("Used", 1))))
 	})
 	t.Run("names what was refused", func(t *testing.T) {
 		NewWithT(t).Expect(Judge(rights(t), requests(t, refusal), nil).Refusals()).

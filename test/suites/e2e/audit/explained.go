@@ -42,10 +42,6 @@ func ofRequests() []Explanation {
 			Manager: "*", Group: "*", Resource: "*", Verb: "list", Beside: "watch",
 			Reason: "a watch that begins with a list is one request (watch-list); an API server that has none is asked to list",
 		},
-		{
-			Manager: "*", Group: "*", Resource: "*", Verb: "create", Beside: "patch",
-			Reason: "asked for, too, when server-side apply makes an object; the request is a patch",
-		},
 	}
 }
 

@@ -90,6 +90,11 @@ func (r *Requests) take(managers map[string]string, event *auditv1.Event) {
 		return
 	}
 	r.Allowed[request]++
+	if event.Verb == "patch" && event.ResponseStatus != nil && event.ResponseStatus.Code == http.StatusCreated {
+		// A server-side apply that makes an object needs the right to create it, too.
+		request.Verb = "create"
+		r.Allowed[request]++
+	}
 }
 
 // decision is the annotation of events that says what came of RBAC, and allowed what
