@@ -42,6 +42,7 @@ func TestARolloutReplacesEachMachine(t *testing.T) {
 				fmt.Sprintf(`{"spec":{"version":"v1.36.4","rollout":{"strategy":{"type":"RollingUpdate","rollingUpdate":{"maxSurge":%d}}}}}`, surge))
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Eventually(func(g Gomega) {
+			machines.Sim.Expect(2 + surge)
 				g.Expect(controlPlaneOf(ctx, g, name).Status.UpToDateReplicas).NotTo(HaveValue(BeEquivalentTo(3)))
 			}).WithTimeout(timeout).Should(Succeed())
 			awaitControlPlane(t, name, 3)
@@ -160,6 +161,7 @@ func TestTwoMachinesDeletedAtOnceAreReplaced(t *testing.T) {
 	machines := newFleet(t, simfleet.Options{})
 	hosts := runCluster(t, machines, name, 3, 0)
 	before := namesOf(t, name)
+	machines.Sim.Expect(1) // Two are taken by a person.
 	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "delete", "machine", before[0], before[1], "--wait=false")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(func(g Gomega) {

@@ -57,13 +57,15 @@ func newCluster(t *testing.T, machines fleet.Fleet, cluster management.Shape, ch
 }
 
 // runCluster makes a namespace with as many hosts as are needed, and a cluster of
-// its name; it returns once that is available.
+// its name; it returns once that is available. From then on it is an offence to leave
+// fewer voters than control plane machines less one.
 func runCluster(t *testing.T, machines *simfleet.Fleet, name string, controlPlanes, workers int, changes ...func(*unstructured.Unstructured)) []fleet.Host {
 	t.Helper()
 	createNamespace(t, name)
 	hosts := addHosts(t, machines, name, controlPlanes+workers)
 	newCluster(t, machines, management.Shape{Namespace: name, ControlPlanes: controlPlanes, Workers: workers}, changes...)
 	awaitAvailable(t, name)
+	machines.Sim.Expect(controlPlanes - 1)
 	return hosts
 }
 

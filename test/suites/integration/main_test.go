@@ -41,22 +41,30 @@ func newFleet(t *testing.T, options simfleet.Options) *simfleet.Fleet {
 	machines, err := simfleet.New(t.Context(), options)
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { g.Expect(machines.Close(context.WithoutCancel(t.Context()))).To(Succeed()) })
-	judged.Store(t, machines)
-	t.Cleanup(func() { judged.Delete(t) })
+	unjudged.Store(machines, t)
+	t.Cleanup(func() {
+		if _, found := unjudged.LoadAndDelete(machines); found && !t.Failed() {
+			t.Error("the judge of etcd was not asked before the cluster went")
+		}
+	})
 	return machines
 }
 
-// judged are the fleets by the test that made them, as long as it has deleted no
-// cluster: a cluster that goes takes its quorum along.
-var judged sync.Map //nolint:gochecknoglobals // Of all tests, which run at the same time.
+// unjudged are the fleets with the tests that made them, as long as these have deleted
+// no cluster: a cluster that goes takes its quorum along.
+var unjudged sync.Map //nolint:gochecknoglobals // Of all tests, which run at the same time.
 
 // expectNoOffence asks the judge of etcd about what was done to the machines of a test
 // so far, once.
 func expectNoOffence(t *testing.T) {
 	t.Helper()
-	if machines, found := judged.LoadAndDelete(t); found {
-		NewWithT(t).Expect(machines.(*simfleet.Fleet).Sim.Offences()).To(BeEmpty())
-	}
+	unjudged.Range(func(machines, maker any) bool {
+		if maker == t {
+			unjudged.Delete(machines)
+			NewWithT(t).Expect(machines.(*simfleet.Fleet).Sim.Offences()).To(BeEmpty())
+		}
+		return true
+	})
 }
 
 // forgetHosts deletes the hosts of a namespace at the end of a test: the machines
@@ -71,12 +79,22 @@ func forgetHosts(t *testing.T, namespace string) {
 	})
 }
 
-// newScenario is the main job in a namespace of its own.
-func newScenario(t *testing.T, machines *simfleet.Fleet, name string) *demo.Scenario {
+// newScenario is the main job in a namespace of its own. around, if any, runs each of
+// its steps; the judge of etcd is asked before the cluster is deleted.
+func newScenario(t *testing.T, machines *simfleet.Fleet, name string, around func(ctx context.Context, step string, do func(context.Context) error) error) *demo.Scenario {
 	t.Helper()
 	forgetHosts(t, name)
 	return &demo.Scenario{
 		Management: demo.ManagementOf(world.Stack),
 		Fleet:      machines, Cluster: name, Output: t.Output(), Dir: t.TempDir(),
+		Around: func(ctx context.Context, step string, do func(context.Context) error) error {
+			if step == "delete cluster" {
+				expectNoOffence(t)
+			}
+			if around == nil {
+				return do(ctx)
+			}
+			return around(ctx, step, do)
+		},
 	}
 }

@@ -23,16 +23,15 @@ func TestTheMainJob(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	machines := newFleet(t, simfleet.Options{Personality: talossim.Metal})
-	scenario := newScenario(t, machines, "main-job")
 	looked := false
-	scenario.Around = func(ctx context.Context, step string, do func(context.Context) error) error {
+	scenario := newScenario(t, machines, "main-job", func(ctx context.Context, step string, do func(context.Context) error) error {
 		err := do(ctx)
 		if step == "nodes" && err == nil {
 			looked = true
 			expectContract(t, "main-job")
 		}
 		return err
-	}
+	})
 	results, err := scenario.Run(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(looked).To(BeTrue())
@@ -112,7 +111,7 @@ func TestTwentyWorkers(t *testing.T) {
 	t.Parallel()
 	g := NewWithT(t)
 	machines := newFleet(t, simfleet.Options{})
-	scenario := newScenario(t, machines, "twenty")
+	scenario := newScenario(t, machines, "twenty", nil)
 	scenario.Workers = []int{20}
 	results, err := scenario.Run(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())

@@ -63,6 +63,7 @@ func TestNamespaceIsDeletedWhileAHostIsSilent(t *testing.T) {
 // gone.
 func expectNamespaceEnds(t *testing.T, name string, within time.Duration) {
 	t.Helper()
+	expectNoOffence(t)
 	g := NewWithT(t)
 	start := time.Now()
 	_, err := world.Stack.Kubectl(t.Context(), "delete", "namespace", name, "--wait=false")

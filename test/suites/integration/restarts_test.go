@@ -15,9 +15,8 @@ import (
 func TestManagersAreKilledAtEachStep(t *testing.T) {
 	g := NewWithT(t)
 	machines := newFleet(t, simfleet.Options{})
-	scenario := newScenario(t, machines, "killed")
 	kills := 0
-	scenario.Around = func(ctx context.Context, _ string, do func(context.Context) error) error {
+	scenario := newScenario(t, machines, "killed", func(ctx context.Context, _ string, do func(context.Context) error) error {
 		done := make(chan error, 1)
 		go func() { done <- do(ctx) }()
 		kills++
@@ -25,7 +24,7 @@ func TestManagersAreKilledAtEachStep(t *testing.T) {
 			return err
 		}
 		return <-done
-	}
+	})
 	results, err := scenario.Run(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	demo.Table(t.Output(), results)

@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"context"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -22,14 +21,8 @@ func TestManagersRunTwice(t *testing.T) {
 		g.Expect(twin.Start(ctx)).To(Succeed())
 	}
 	machines := newFleet(t, simfleet.Options{})
-	scenario := newScenario(t, machines, "twice")
+	scenario := newScenario(t, machines, "twice", nil)
 	scenario.Workers = []int{1, 2}
-	scenario.Around = func(ctx context.Context, step string, do func(context.Context) error) error {
-		if step == "delete cluster" {
-			expectNoOffence(t)
-		}
-		return do(ctx)
-	}
 	results, err := scenario.Run(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
 	demo.Table(t.Output(), results)

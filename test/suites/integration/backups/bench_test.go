@@ -125,7 +125,10 @@ func runCluster(t *testing.T) *talossim.Machine {
 	g, ctx := NewWithT(t), t.Context()
 	fleet, err := simfleet.New(ctx, simfleet.Options{})
 	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() { g.Expect(fleet.Close(context.WithoutCancel(ctx))).To(Succeed()) })
+	t.Cleanup(func() {
+		g.Expect(fleet.Sim.Offences()).To(BeEmpty())
+		g.Expect(fleet.Close(context.WithoutCancel(ctx))).To(Succeed())
+	})
 	g.Expect(world.Client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}})).To(Succeed())
 	hosts, err := fleet.Add(ctx, 1)
 	g.Expect(err).NotTo(HaveOccurred())

@@ -133,6 +133,7 @@ func TestBadInputPodsThatCannotRun(t *testing.T) {
 		label("privileged")
 		awaitRunning(t, worker)
 	})
+	expectNoOffence(t, name, 0)
 	deleteCluster(t, name)
 }
 

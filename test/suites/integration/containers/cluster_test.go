@@ -274,15 +274,17 @@ func (s *podStory) expectOneEach(g Gomega, least int) {
 	}
 }
 
-// expectNoOffence asks the judge: etcd of the cluster was bootstrapped once, and its
-// quorum was never taken away. The deletion of the cluster is not to be judged.
-func expectNoOffence(t *testing.T, name string) {
+// expectNoOffence asks the judge: etcd of the cluster was bootstrapped once, and neither
+// its quorum was ever taken away nor a voter that answered, when fewer than least were
+// left. The deletion of the cluster is not to be judged.
+func expectNoOffence(t *testing.T, name string, least int) {
 	t.Helper()
 	g, bootstraps := NewWithT(t), 0
 	for _, act := range world.Pods.Sim.Acts() {
 		if !strings.HasPrefix(act.Node, name+"/") {
 			continue
 		}
+		act.Least = least // The judge of the package has that of all clusters in common.
 		g.Expect(act.Offence()).NotTo(HaveOccurred())
 		if act.Call == etcdmodel.CallBootstrap && act.Refusal == nil {
 			bootstraps++

@@ -79,7 +79,7 @@ func TestAllSandboxesAreLostAtOnce(t *testing.T) {
 	awaitCluster(t, name, 3, 1)
 	g.Eventually(func() error { return inside.Get(ctx, client.ObjectKeyFromObject(keepsake()), &corev1.ConfigMap{}) }).WithTimeout(timeout).Should(Succeed())
 	g.Expect(etcdAddresses(t, name)).To(Equal(addresses), "etcd keeps its addresses")
-	expectNoOffence(t, name)
+	expectNoOffence(t, name, 0)
 	deleteCluster(t, name)
 }
 
@@ -102,14 +102,14 @@ func TestAControlPlaneInPodsIsReplaced(t *testing.T) {
 		}
 	}).WithTimeout(2 * timeout).WithPolling(polling).Should(Succeed())
 	awaitCluster(t, name, 3, 1)
-	expectNoOffence(t, name)
+	expectNoOffence(t, name, 2)
 
 	impatient(t, name, name+"-control-plane")
 	lost := machinesOf(ctx, g, name, ofControlPlane())[0]
 	g.Expect(world.Client.Delete(ctx, podOf(ctx, g, &lost))).To(Succeed())
 	expectReplaced(t, &lost)
 	awaitCluster(t, name, 3, 1)
-	expectNoOffence(t, name)
+	expectNoOffence(t, name, 2)
 	g.Expect(inside.Get(ctx, client.ObjectKeyFromObject(keepsake()), &corev1.ConfigMap{})).To(Succeed())
 	deleteCluster(t, name)
 }

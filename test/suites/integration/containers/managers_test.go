@@ -40,7 +40,7 @@ func TestManagersAreKilledAtTwentyMoments(t *testing.T) {
 			awaitCluster(t, name, 3, workers)
 		}
 	}
-	expectNoOffence(t, name)
+	expectNoOffence(t, name, 0)
 	deleteCluster(t, name)
 	story.expectOneEach(g, 5)
 	g.Expect(killed.Load()).To(BeEquivalentTo(kills))
@@ -140,7 +140,7 @@ func TestTwoManagersMakeOnePodPerMachine(t *testing.T) {
 	awaitCluster(t, name, 1, 3)
 	scale(t, name, "taloscontrolplane", name+"-control-plane", 3)
 	awaitCluster(t, name, 3, 3)
-	expectNoOffence(t, name)
+	expectNoOffence(t, name, 0)
 	story.expectOneEach(g, 6)
 	services := &corev1.ServiceList{}
 	g.Expect(world.Client.List(ctx, services, client.InNamespace(name))).To(Succeed())

@@ -83,7 +83,7 @@ func TestBadInputContainersAndPodsThatEnd(t *testing.T) {
 		g.Expect(is.Spec.ProviderID).To(Equal(was.Spec.ProviderID))
 		g.Expect(is.Spec.Pod.EtcdAddress).To(Equal(was.Spec.Pod.EtcdAddress))
 		awaitCluster(t, name, 1, 2)
-		expectNoOffence(t, name)
+		expectNoOffence(t, name, 0)
 	})
 	t.Run("Pod on a volume evicted", func(t *testing.T) {
 		worker := only(t, name, name+"-kept")
@@ -118,7 +118,7 @@ func TestBadInputContainersAndPodsThatEnd(t *testing.T) {
 		g.Expect(after.UID).To(Equal(before.UID))
 		awaitRunning(t, &controlPlane)
 		awaitCluster(t, name, 1, 2)
-		expectNoOffence(t, name)
+		expectNoOffence(t, name, 0)
 	})
 	deleteCluster(t, name)
 }
@@ -146,6 +146,7 @@ func TestBadInputNodeThatIsGone(t *testing.T) {
 	after := awaitRunning(t, worker, HaveField("UID", Not(Equal(before.UID))))
 	g.Expect(after.Spec.NodeName).To(Equal("node-2"))
 	awaitCluster(t, name, 1, 1)
+	expectNoOffence(t, name, 0)
 	deleteCluster(t, name)
 }
 
@@ -172,6 +173,6 @@ func TestALongConfigurationIsGzipped(t *testing.T) {
 	awaitRunning(t, &machine, HaveField("Status.ContainerStatuses", ConsistOf(HaveField("RestartCount", BeEquivalentTo(1)))))
 	awaitCluster(t, name, 1, 1)
 	g.Consistently(func() []string { return world.Pods.Created(podKey(&machine)) }).WithTimeout(time.Second).Should(HaveLen(1))
-	expectNoOffence(t, name)
+	expectNoOffence(t, name, 0)
 	deleteCluster(t, name)
 }

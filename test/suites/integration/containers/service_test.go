@@ -175,6 +175,6 @@ func TestBadInputLoadBalancerServiceDeletedOrMoved(t *testing.T) {
 	g.Expect(world.Client.Status().Patch(ctx, back, client.MergeFrom(moved))).To(Succeed())
 	awaitEndpoint(t, name)
 	awaitCluster(t, name, 1, 0)
-	expectNoOffence(t, name)
+	expectNoOffence(t, name, 0)
 	deleteCluster(t, name)
 }

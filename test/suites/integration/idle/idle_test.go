@@ -86,6 +86,7 @@ func TestIdle(t *testing.T) {
 			fmt.Fprintf(out, "%s\t%d, %d\t%d, %d\n", name, before[name].Goroutines, after[name].Goroutines, before[name].Connections, after[name].Connections)
 		}
 	})
+	g.Expect(machines.Sim.Offences()).To(BeEmpty())
 	for name, found := range after {
 		g.Expect(found.Connections).To(BeNumerically("<=", 2*len(machines.Hosts())), name)
 	}

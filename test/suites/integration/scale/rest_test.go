@@ -69,6 +69,7 @@ func TestClustersAtRest(t *testing.T) {
 	after := gauge(t, scraper)
 	printGauges(t, len(hosts), before, after)
 	g.Expect(world.Stack.Check()).To(Succeed())
+	g.Expect(fleet.Sim.Offences()).To(BeEmpty())
 	for name, found := range after {
 		g.Expect(found.Connections).To(BeNumerically("<=", 2*len(hosts)), name)
 		g.Expect(found.Goroutines).To(BeNumerically("<=", before[name].Goroutines+len(hosts)), name)

@@ -69,6 +69,7 @@ func TestThreeControlPlanesAndTwentyWorkers(t *testing.T) {
 		expectHosts(t, infrav1.HostProvisioned)
 	})
 	g.Expect(machines.Bootstraps()).To(Equal(1))
+	g.Expect(machines.Sim.Offences()).To(BeEmpty())
 	m.step(t, "deleted, and all hosts wiped", func() {
 		g.Expect(world.Client.Delete(ctx, &clusterv1.Cluster{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: namespace}})).To(Succeed())
 		g.Eventually(func(g Gomega) {
