@@ -96,6 +96,15 @@ func clientConfigsOf(t *testing.T, g Gomega, name string) clientConfigs {
 	return found
 }
 
+// workload is the API server of the cluster.
+func (c clientConfigs) workload(g Gomega) client.Client {
+	config, err := clientcmd.RESTConfigFromKubeConfig(c.kubeconfig.Data["value"])
+	g.Expect(err).NotTo(HaveOccurred())
+	found, err := client.New(config, client.Options{})
+	g.Expect(err).NotTo(HaveOccurred())
+	return found
+}
+
 func (c clientConfigs) kubernetesSerial(g Gomega) string {
 	config, err := clientcmd.RESTConfigFromKubeConfig(c.kubeconfig.Data["value"])
 	g.Expect(err).NotTo(HaveOccurred())
@@ -120,12 +129,8 @@ func serialOf(g Gomega, encoded []byte) string {
 func (c clientConfigs) expectToWork(t *testing.T, name string) {
 	t.Helper()
 	g, ctx := NewWithT(t), t.Context()
-	config, err := clientcmd.RESTConfigFromKubeConfig(c.kubeconfig.Data["value"])
-	g.Expect(err).NotTo(HaveOccurred())
-	cluster, err := client.New(config, client.Options{})
-	g.Expect(err).NotTo(HaveOccurred())
 	nodes := &corev1.NodeList{}
-	g.Expect(cluster.List(ctx, nodes)).To(Succeed())
+	g.Expect(c.workload(g).List(ctx, nodes)).To(Succeed())
 	g.Expect(nodes.Items).NotTo(BeEmpty())
 
 	credentials, endpoints, err := secrets.ParseTalosconfig(c.talosconfig.Data["talosconfig"])

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"sync"
@@ -10,7 +11,9 @@ import (
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+	appsv1 "k8s.io/api/apps/v1"
 	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -23,6 +26,7 @@ import (
 	"github.com/capi-talos/capi-talos/test/sim/talossim"
 )
 
+	"github.com/capi-talos/capi-talos/test/support/builders"
 // TestARolloutReplacesEachMachine: another version reaches all Machines, one after
 // the other, with one Machine more and with one fewer at a time. Meanwhile the
 // versions are told in order (§14.8), and of each Machine whether it is up to date
@@ -60,7 +64,7 @@ func TestARolloutReplacesEachMachine(t *testing.T) {
 
 // TestARolloutWithoutASpareHost: one machine and one host. The replacement finds no
 // host, which the condition says, with the cure; once there is a host, it comes before
-// the old one goes.
+// the old one goes. Talos' own manifests follow when that is done, and not before.
 func TestARolloutWithoutASpareHost(t *testing.T) {
 	t.Parallel()
 	const name = "no-spare"
@@ -70,6 +74,8 @@ func TestARolloutWithoutASpareHost(t *testing.T) {
 	before := namesOf(t, name)
 	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch", `{"spec":{"version":"v1.36.4"}}`)
 	g.Expect(err).NotTo(HaveOccurred())
+	workload := clientConfigsOf(t, g, name).workload(g)
+	g.Expect(workload.Create(ctx, kubeProxy(g, simfleet.KubernetesVersion))).To(Succeed())
 	g.Eventually(func(g Gomega) {
 		rolling := told(controlPlaneOf(ctx, g, name), controlplanev1.RollingOutCondition)
 		g.Expect(rolling.Reason).To(Equal(controlplanev1.NoSpareHostReason))
@@ -78,6 +84,8 @@ func TestARolloutWithoutASpareHost(t *testing.T) {
 	g.Expect(namesOf(t, name)).To(ContainElements(before))
 
 	hosts = append(hosts, addHosts(t, machines, name, 1)...)
+	g.Expect(told(controlPlaneOf(ctx, g, name), controlplanev1.ManifestsUpToDateCondition).Reason).To(Equal(controlplanev1.ManifestsWaitingReason))
+	g.Expect(imageOfKubeProxy(ctx, g, workload)).To(HaveSuffix(simfleet.KubernetesVersion))
 	g.Eventually(func(g Gomega) {
 		g.Expect(namesOf(t, name)).NotTo(ContainElement(before[0]))
 	}).WithTimeout(timeout).Should(Succeed())
@@ -85,12 +93,29 @@ func TestARolloutWithoutASpareHost(t *testing.T) {
 	g.Expect(told(controlPlaneOf(ctx, g, name), controlplanev1.RollingOutCondition)).To(HaveField("Reason", controlplanev1.NotRollingOutReason))
 	g.Expect(machines.Bootstraps()).To(Equal(1))
 	deleteClusters(t, name, name)
+	g.Eventually(func(g Gomega) {
+		g.Expect(imageOfKubeProxy(ctx, g, workload)).To(HaveSuffix("v1.36.4"))
+		g.Expect(told(controlPlaneOf(ctx, g, name), controlplanev1.ManifestsUpToDateCondition).Status).To(Equal(metav1.ConditionTrue))
+	}).WithTimeout(timeout).Should(Succeed())
 	expectStates(t, name, infrav1.HostAvailable, len(hosts))
 	expectWiped(t, machines, hosts...)
 }
 
 // rolloutStory is what was told while Machines were replaced.
 type rolloutStory struct {
+// kubeProxy is what Talos makes of kube-proxy in a cluster of a version.
+func kubeProxy(g Gomega, version string) *appsv1.DaemonSet {
+	made := &appsv1.DaemonSet{}
+	g.Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(builders.KubeProxy(version), made)).To(Succeed())
+	return made
+}
+
+func imageOfKubeProxy(ctx context.Context, g Gomega, workload client.Client) string {
+	found := kubeProxy(g, "")
+	g.Expect(workload.Get(ctx, client.ObjectKeyFromObject(found), found)).To(Succeed())
+	return found.Spec.Template.Spec.Containers[0].Image
+}
+
 	versions [][]string
 	upToDate map[string][]metav1.ConditionStatus
 }

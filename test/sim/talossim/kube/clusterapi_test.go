@@ -8,10 +8,12 @@ import (
 
 	. "github.com/onsi/gomega"
 	"github.com/siderolabs/crypto/x509"
+	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -22,6 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/apiutil"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/capi-talos/capi-talos/test/support/builders"
 )
 
 func roots(ca *x509.CertificateAuthority) *stdx509.CertPool {
@@ -131,6 +135,35 @@ func TestPatchesOfNodes(t *testing.T) {
 	g.Expect(apierrors.IsNotFound(direct.Patch(t.Context(), stale, client.RawPatch("application/merge-patch+json", []byte("{}"))))).To(BeTrue())
 	found.Status.Phase = corev1.NodeRunning
 	g.Expect(direct.Status().Update(t.Context(), found)).To(Succeed())
+}
+
+// TestWhatIsAppliedIsMerged: with what Talos makes of kube-proxy, as a new version of the
+// control plane brings it.
+func TestWhatIsAppliedIsMerged(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorkload(t)
+	direct, err := client.New(w.config(t, masters), client.Options{Scheme: clientgoscheme.Scheme})
+	g.Expect(err).NotTo(HaveOccurred())
+	proxy := func(version string) *appsv1.DaemonSet {
+		made := &appsv1.DaemonSet{}
+		g.Expect(runtime.DefaultUnstructuredConverter.FromUnstructured(builders.KubeProxy(version), made)).To(Succeed())
+		return made
+	}
+	apply := func(version string) error {
+		content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(proxy(version))
+		g.Expect(err).NotTo(HaveOccurred())
+		unstructured.RemoveNestedField(content, "metadata", "creationTimestamp")
+		return direct.Apply(t.Context(), client.ApplyConfigurationFromUnstructured(&unstructured.Unstructured{Object: content}), client.FieldOwner("talos"), client.ForceOwnership)
+	}
+	g.Expect(apierrors.IsNotFound(apply("v1.36.3"))).To(BeTrue(), "what is missing is not made")
+
+	made := proxy("v1.36.3")
+	made.Spec.MinReadySeconds = 5
+	g.Expect(direct.Create(t.Context(), made)).To(Succeed())
+	g.Expect(apply("v1.36.4")).To(Succeed())
+	g.Expect(direct.Get(t.Context(), client.ObjectKeyFromObject(made), made)).To(Succeed())
+	g.Expect(made.Spec.Template.Spec.Containers).To(ConsistOf(HaveField("Image", "registry.k8s.io/kube-proxy:v1.36.4")))
+	g.Expect(made.Spec.MinReadySeconds).To(BeEquivalentTo(5))
 }
 
 // TestDrain runs the drain of Cluster API's Machine controller.

@@ -1,9 +1,9 @@
 // Package kube is the workload API of pretended clusters: Cluster API's
 // in-memory API server behind listeners of our own, with ECDSA certificates
 // and client certificates checked, and a layer of our own for what Cluster API's
-// controllers and kubectl need beyond it. It lacks server-side apply, dry run,
-// disruption budgets, field selectors but for spec.nodeName of Pods, and
-// controllers: nothing runs a Pod.
+// controllers and kubectl need beyond it. Server-side apply merges, and knows no
+// owners of fields. It lacks dry run, disruption budgets, field selectors but for
+// spec.nodeName of Pods, and controllers: nothing runs a Pod.
 package kube
 
 import (

@@ -18,7 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// patch changes one object. Server-side apply is not simulated.
+// patch changes one object. What is applied on the server is merged into what is there:
+// nobody knows whose the fields are, none goes, and what is missing is not made.
 func (o *overlay) patch(w http.ResponseWriter, r *http.Request, info *request.RequestInfo, kind schema.GroupVersionKind) {
 	body, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -75,7 +76,7 @@ func (o *overlay) patchOnce(ctx context.Context, kind schema.GroupVersionKind, k
 // apply applies a patch of any type to an encoded object.
 func apply(before, patch []byte, patchType types.PatchType, like client.Object) ([]byte, error) {
 	switch patchType {
-	case types.StrategicMergePatchType:
+	case types.StrategicMergePatchType, types.ApplyYAMLPatchType:
 		return strategicpatch.StrategicMergePatch(before, patch, like)
 	case types.MergePatchType:
 		return jsonpatch.MergePatch(before, patch)
