@@ -3,17 +3,19 @@ package integration
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/types"
 	appsv1 "k8s.io/api/apps/v1"
-	"k8s.io/apimachinery/pkg/watch"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,9 +26,9 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/sim/fleet/simfleet"
 	"github.com/capi-talos/capi-talos/test/sim/talossim"
+	"github.com/capi-talos/capi-talos/test/support/builders"
 )
 
-	"github.com/capi-talos/capi-talos/test/support/builders"
 // TestARolloutReplacesEachMachine: another version reaches all Machines, one after
 // the other, with one Machine more and with one fewer at a time. Meanwhile the
 // versions are told in order (§14.8), and of each Machine whether it is up to date
@@ -40,13 +42,13 @@ func TestARolloutReplacesEachMachine(t *testing.T) {
 			machines := newFleet(t, simfleet.Options{})
 			hosts := runCluster(t, machines, name, 3, 0)
 			hosts = append(hosts, addHosts(t, machines, name, surge)...)
+			machines.Sim.Expect(2 + surge)
 			before := namesOf(t, name)
 			ending := watchRollout(t, name)
 			_, err := world.Stack.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch",
 				fmt.Sprintf(`{"spec":{"version":"v1.36.4","rollout":{"strategy":{"type":"RollingUpdate","rollingUpdate":{"maxSurge":%d}}}}}`, surge))
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Eventually(func(g Gomega) {
-			machines.Sim.Expect(2 + surge)
 				g.Expect(controlPlaneOf(ctx, g, name).Status.UpToDateReplicas).NotTo(HaveValue(BeEquivalentTo(3)))
 			}).WithTimeout(timeout).Should(Succeed())
 			awaitControlPlane(t, name, 3)
@@ -72,37 +74,35 @@ func TestARolloutWithoutASpareHost(t *testing.T) {
 	machines := newFleet(t, simfleet.Options{})
 	hosts := runCluster(t, machines, name, 1, 0)
 	before := namesOf(t, name)
-	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch", `{"spec":{"version":"v1.36.4"}}`)
-	g.Expect(err).NotTo(HaveOccurred())
 	workload := clientConfigsOf(t, g, name).workload(g)
 	g.Expect(workload.Create(ctx, kubeProxy(g, simfleet.KubernetesVersion))).To(Succeed())
+	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch", `{"spec":{"version":"v1.36.4"}}`)
+	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(func(g Gomega) {
 		rolling := told(controlPlaneOf(ctx, g, name), controlplanev1.RollingOutCondition)
 		g.Expect(rolling.Reason).To(Equal(controlplanev1.NoSpareHostReason))
 		g.Expect(rolling.Message).To(ContainSubstring("add one, or set maxSurge to 0"))
 	}).WithTimeout(timeout).Should(Succeed())
 	g.Expect(namesOf(t, name)).To(ContainElements(before))
-
-	hosts = append(hosts, addHosts(t, machines, name, 1)...)
 	g.Expect(told(controlPlaneOf(ctx, g, name), controlplanev1.ManifestsUpToDateCondition).Reason).To(Equal(controlplanev1.ManifestsWaitingReason))
 	g.Expect(imageOfKubeProxy(ctx, g, workload)).To(HaveSuffix(simfleet.KubernetesVersion))
+
+	hosts = append(hosts, addHosts(t, machines, name, 1)...)
 	g.Eventually(func(g Gomega) {
 		g.Expect(namesOf(t, name)).NotTo(ContainElement(before[0]))
 	}).WithTimeout(timeout).Should(Succeed())
 	awaitControlPlane(t, name, 1)
 	g.Expect(told(controlPlaneOf(ctx, g, name), controlplanev1.RollingOutCondition)).To(HaveField("Reason", controlplanev1.NotRollingOutReason))
-	g.Expect(machines.Bootstraps()).To(Equal(1))
-	deleteClusters(t, name, name)
 	g.Eventually(func(g Gomega) {
 		g.Expect(imageOfKubeProxy(ctx, g, workload)).To(HaveSuffix("v1.36.4"))
 		g.Expect(told(controlPlaneOf(ctx, g, name), controlplanev1.ManifestsUpToDateCondition).Status).To(Equal(metav1.ConditionTrue))
 	}).WithTimeout(timeout).Should(Succeed())
+	g.Expect(machines.Bootstraps()).To(Equal(1))
+	deleteClusters(t, name, name)
 	expectStates(t, name, infrav1.HostAvailable, len(hosts))
 	expectWiped(t, machines, hosts...)
 }
 
-// rolloutStory is what was told while Machines were replaced.
-type rolloutStory struct {
 // kubeProxy is what Talos makes of kube-proxy in a cluster of a version.
 func kubeProxy(g Gomega, version string) *appsv1.DaemonSet {
 	made := &appsv1.DaemonSet{}
@@ -116,6 +116,8 @@ func imageOfKubeProxy(ctx context.Context, g Gomega, workload client.Client) str
 	return found.Spec.Template.Spec.Containers[0].Image
 }
 
+// rolloutStory is what was told while Machines were replaced.
+type rolloutStory struct {
 	versions [][]string
 	upToDate map[string][]metav1.ConditionStatus
 }
@@ -178,25 +180,51 @@ func (s rolloutStory) expect(g Gomega, old []string, from, to string) {
 }
 
 // TestTwoMachinesDeletedAtOnceAreReplaced: each leaves etcd by itself, one after
-// the other, and two others join.
+// the other, and two others join. With OnDelete these have the new version, and nothing
+// else is replaced. All names are as the template says.
 func TestTwoMachinesDeletedAtOnceAreReplaced(t *testing.T) {
 	t.Parallel()
-	const name = "two-deleted"
+	const name, version = "two-deleted", "v1.36.4"
 	g, ctx := NewWithT(t), t.Context()
 	machines := newFleet(t, simfleet.Options{})
-	hosts := runCluster(t, machines, name, 3, 0)
+	hosts := runCluster(t, machines, name, 3, 0, setField("TalosControlPlane", "{{ .random }}-of-{{ .cluster.name }}", "spec", "machineNaming", "template"))
 	before := namesOf(t, name)
-	machines.Sim.Expect(1) // Two are taken by a person.
-	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "delete", "machine", before[0], before[1], "--wait=false")
+	ending := watchRollout(t, name)
+	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch",
+		fmt.Sprintf(`{"spec":{"version":%q,"rollout":{"strategy":{"type":"OnDelete"}}}}`, version))
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Eventually(func(g Gomega) {
-		g.Expect(namesOf(t, name)).NotTo(ContainElements(before[0], before[1]))
-	}).WithTimeout(timeout).Should(Succeed())
-	awaitControlPlane(t, name, 3)
-	g.Expect(namesOf(t, name)).To(ContainElement(before[2]))
+	awaitOutdated(t, name, before...)
+
+	machines.Sim.Expect(1) // Two are taken by a person.
+	_, err = world.Stack.Kubectl(ctx, "--namespace", name, "delete", "machine", before[0], before[1], "--wait=false")
+	g.Expect(err).NotTo(HaveOccurred())
+	awaitOutdated(t, name, before[2])
+	g.Expect(machinesOf(ctx, g, name, true)).To(ConsistOf(
+		And(HaveField("Name", before[2]), HaveField("Spec.Version", simfleet.KubernetesVersion)),
+		HaveField("Spec.Version", version), HaveField("Spec.Version", version)))
+	g.Expect(slices.Collect(maps.Keys(ending().upToDate))).To(And(HaveLen(5), ContainElements(before), HaveEach(MatchRegexp("^[a-z0-9]{5}-of-"+name+"$"))))
 	deleteClusters(t, name, name)
 	expectStates(t, name, infrav1.HostAvailable, len(hosts))
 	expectWiped(t, machines, hosts...)
+}
+
+// awaitOutdated waits until a control plane has three Machines that are well, of which
+// just these are outdated, and nothing is done or waited for about them.
+func awaitOutdated(t *testing.T, name string, outdated ...string) {
+	t.Helper()
+	g, ctx := NewWithT(t), t.Context()
+	g.Eventually(func(g Gomega) {
+		controlPlane := controlPlaneOf(ctx, g, name)
+		g.Expect(controlPlane.Status.Replicas).To(HaveValue(BeEquivalentTo(3)))
+		g.Expect(controlPlane.Status.ReadyReplicas).To(HaveValue(BeEquivalentTo(3)))
+		g.Expect(controlPlane.Status.UpToDateReplicas).To(HaveValue(BeEquivalentTo(3 - len(outdated))))
+		g.Expect(told(controlPlane, controlplanev1.EtcdClusterHealthyCondition).Status).To(Equal(metav1.ConditionTrue))
+		var lines []any
+		for _, machine := range outdated {
+			lines = append(lines, HavePrefix("* Machine "+machine+": "))
+		}
+		g.Expect(strings.Split(told(controlPlane, controlplanev1.RollingOutCondition).Message, "\n")).To(ConsistOf(lines...))
+	}).WithTimeout(timeout).Should(Succeed())
 }
 
 // TestAHostServesTheNextMachineWhileItsLastOneLasts: there is no other host, so the
