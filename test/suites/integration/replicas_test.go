@@ -1,6 +1,8 @@
 package integration
 
 import (
+	"os"
+	"path/filepath"
 	"strconv"
 	"testing"
 
@@ -50,6 +52,35 @@ func TestBadInputEvenOrZeroReplicasThroughKubectlScale(t *testing.T) {
 		}
 	}
 	g.Expect(controlPlanes(ctx, g, name)[0].Spec.Replicas).To(HaveValue(BeEquivalentTo(1)))
+}
+
+// TestBadInputVersionWithoutVThroughKubectl: refused with the field, and not mended, when
+// it is created and when it is changed.
+func TestBadInputVersionWithoutVThroughKubectl(t *testing.T) {
+	const (
+		name = "without-v"
+		want = `spec.version: Invalid value: "1.36.3": must be a semantic version with the prefix v, for example v1.36.3`
+	)
+	g, ctx := NewWithT(t), t.Context()
+	createNamespace(t, name)
+	tried := 0
+	for _, object := range objects(g, flavor(t, name, "", map[string]string{"CONTROL_PLANE_ENDPOINT_HOST": "lb.example.com"})) {
+		if object.GetKind() != controlplanev1.TalosControlPlaneKind {
+			continue
+		}
+		g.Expect(world.Client.Create(ctx, object.DeepCopy())).To(Succeed())
+		_, err := world.Stack.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", object.GetName(), "--type=merge", "--patch", `{"spec":{"version":"1.36.3"}}`)
+		g.Expect(err).To(MatchError(ContainSubstring(want)))
+
+		setField(controlplanev1.TalosControlPlaneKind, "1.36.3", "spec", "version")(object)
+		object.SetName("another")
+		file := filepath.Join(t.TempDir(), "another.yaml")
+		g.Expect(os.WriteFile(file, asManifest(g, object), 0o600)).To(Succeed())
+		_, err = world.Stack.Kubectl(ctx, "create", "--dry-run=server", "--filename", file)
+		g.Expect(err).To(MatchError(ContainSubstring(want)))
+		tried++
+	}
+	g.Expect(tried).To(Equal(1))
 }
 
 // TestControlPlaneIsScaledByKubectl: from 1 to 3 as users do it.
