@@ -14,7 +14,9 @@ import (
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/test/sim/etcdmodel"
 	"github.com/capi-talos/capi-talos/test/sim/fleet/simfleet"
+	"github.com/capi-talos/capi-talos/test/sim/talossim"
 )
 
 // TestBadInputEvenOrZeroReplicasThroughKubectlScale: refused with the reason, and
@@ -83,7 +85,9 @@ func TestBadInputVersionWithoutVThroughKubectl(t *testing.T) {
 	g.Expect(tried).To(Equal(1))
 }
 
-// TestControlPlaneIsScaledByKubectl: from 1 to 3 as users do it.
+// TestControlPlaneIsScaledByKubectl: from 1 to 3 and back as users do it. While an alarm
+// CORRUPT is raised nobody leaves etcd: the way back waits, and so does a Machine that is
+// deleted, and both say why.
 func TestControlPlaneIsScaledByKubectl(t *testing.T) {
 	t.Parallel()
 	const name = "scaled"
@@ -124,7 +128,25 @@ func TestControlPlaneIsScaledByKubectl(t *testing.T) {
 	g.Expect(scale(2)).To(MatchError(ContainSubstring("must be an odd number")))
 	g.Expect(controlPlaneOf(ctx, g, name).Spec.Replicas).To(HaveValue(BeEquivalentTo(3)))
 
+	controlPlanes := machinesOf(ctx, g, name, true)
+	corrupt := machines.Machine(hostOf(ctx, g, hosts, controlPlanes[0]))
+	corrupt.Break(talossim.Faults{Alarm: etcdmodel.Corrupt})
 	g.Expect(scale(1)).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(told(controlPlaneOf(ctx, g, name), controlplanev1.ScalingDownCondition)).To(And(
+			HaveField("Status", metav1.ConditionTrue), HaveField("Message", ContainSubstring(etcdmodel.Corrupt))))
+	}).WithTimeout(timeout).Should(Succeed())
+	g.Expect(machinesOf(ctx, g, name, true)).To(HaveEach(HaveField("DeletionTimestamp", BeNil())))
+	deleted := controlPlanes[1]
+	_, err = world.Stack.Kubectl(ctx, "--namespace", name, "delete", "machine", deleted.Name, "--wait=false")
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(func(g Gomega) {
+		g.Expect(world.Client.Get(ctx, client.ObjectKeyFromObject(&deleted), &deleted)).To(Succeed())
+		g.Expect(told(&deleted, controlplanev1.MachineEtcdMemberHealthyCondition).Message).To(ContainSubstring(etcdmodel.Corrupt))
+	}).WithTimeout(timeout).Should(Succeed())
+	g.Expect(machines.Sim.Voters(corrupt)).To(Equal(etcdmodel.Count{Voters: 3, Answering: 3}))
+
+	corrupt.Break(talossim.Faults{})
 	awaitControlPlane(t, name, 1)
 	awaitAvailable(t, name)
 	g.Expect(machines.Bootstraps()).To(Equal(1))
