@@ -5,6 +5,8 @@ import (
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -69,4 +71,79 @@ func TestTheOnlyControlPlaneMachineIsReplacedBeforeItGoes(t *testing.T) {
 	deleteClusters(t, name, name)
 	expectStates(t, name, infrav1.HostAvailable, len(hosts))
 	expectWiped(t, machines, hosts...)
+}
+
+// TestAPersonGivesTheDataOfEtcdUp: the only Machine is deleted, and there is no other
+// host. A person has it go though nothing can be decided, with the data of etcd. Its
+// successor gets the host, and waits until the person names it: then etcd begins anew.
+func TestAPersonGivesTheDataOfEtcdUp(t *testing.T) {
+	t.Parallel()
+	const name = "given-up"
+	g, ctx := NewWithT(t), t.Context()
+	machines := newFleet(t, simfleet.Options{})
+	hosts := runCluster(t, machines, name, 1, 0)
+	old := machinesOf(ctx, g, name, true)[0]
+	kubectl := func(args ...string) {
+		t.Helper()
+		_, err := world.Stack.Kubectl(ctx, append([]string{"--namespace", name}, args...)...)
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	kubectl("delete", "machine", old.Name, "--wait=false")
+	g.Eventually(func(g Gomega) {
+		g.Expect(namesOf(t, name)).To(HaveLen(2))
+		g.Expect(world.Client.Get(ctx, client.ObjectKeyFromObject(&old), &old)).To(Succeed())
+		g.Expect(told(&old, clusterv1.MachineDeletingCondition).Reason).To(Equal(clusterv1.MachineDeletingWaitingForPreTerminateHookReason))
+		g.Expect(told(&old, controlplanev1.MachineEtcdMemberHealthyCondition).Message).To(ContainSubstring(controlplanev1.EtcdPreTerminateHookOverrideAnnotation))
+	}).WithTimeout(timeout).Should(Succeed())
+
+	spoilKubeconfig(t, name)
+	g.Expect(world.Client.Get(ctx, client.ObjectKeyFromObject(&old), &old)).To(Succeed())
+	g.Expect(old.Annotations).To(HaveKey(controlplanev1.EtcdPreTerminateHookAnnotation))
+	g.Expect(machines.Wiped(ctx, hosts[0])).NotTo(Succeed(), "its host is not touched")
+	expectNoOffence(t)
+	kubectl("annotate", "machine", old.Name, controlplanev1.EtcdPreTerminateHookOverrideAnnotation+"=")
+	g.Eventually(func(g Gomega) {
+		g.Expect(namesOf(t, name)).To(And(HaveLen(1), Not(ContainElement(old.Name))))
+	}).WithTimeout(timeout).Should(Succeed())
+
+	kubectl("delete", "secret", name+"-kubeconfig")
+	next := namesOf(t, name)[0]
+	g.Eventually(func(g Gomega) {
+		g.Expect(told(controlPlaneOf(ctx, g, name), controlplanev1.ScalingUpCondition).Message).To(ContainSubstring(controlplanev1.BootstrapOverrideAnnotation))
+	}).WithTimeout(timeout).Should(Succeed())
+	g.Expect(machines.Bootstraps()).To(Equal(1))
+	kubectl("annotate", "taloscontrolplane", name+"-control-plane", controlplanev1.BootstrapOverrideAnnotation+"="+next)
+	// Cluster API's watches of the Nodes go on at the revision of the etcd that is lost, until
+	// it connects anew: the Machine may not be ready for long.
+	g.Eventually(func(g Gomega) {
+		controlPlane := controlPlaneOf(ctx, g, name)
+		g.Expect(controlPlane.Annotations).NotTo(HaveKey(controlplanev1.BootstrapOverrideAnnotation))
+		for _, conditionType := range []string{controlplanev1.EtcdClusterHealthyCondition, controlplanev1.ControlPlaneComponentsHealthyCondition, controlplanev1.AvailableCondition} {
+			g.Expect(told(controlPlane, conditionType).Status).To(Equal(metav1.ConditionTrue), conditionType)
+		}
+	}).WithTimeout(timeout).Should(Succeed())
+	clientConfigsOf(t, g, name).expectToWork(t, name)
+	g.Expect(namesOf(t, name)).To(ConsistOf(next))
+	g.Expect(machines.Bootstraps()).To(Equal(2))
+
+	deleteClusters(t, name, name)
+	expectStates(t, name, infrav1.HostAvailable, len(hosts))
+	expectWiped(t, machines, hosts...)
+}
+
+// spoilKubeconfig makes the kubeconfig of a cluster one of a user with which no API server
+// can be asked, and waits until nothing is decided any more.
+func spoilKubeconfig(t *testing.T, name string) {
+	t.Helper()
+	g, ctx := NewWithT(t), t.Context()
+	g.Eventually(func(g Gomega) {
+		secret := clientConfigsOf(t, g, name).kubeconfig
+		secret.OwnerReferences, secret.Annotations = nil, nil
+		secret.Data["value"] = []byte("none")
+		g.Expect(world.Client.Update(ctx, secret)).To(Succeed())
+	}).WithTimeout(timeout).Should(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(told(controlPlaneOf(ctx, g, name), controlplanev1.ScalingUpCondition)).To(And(
+			HaveField("Status", metav1.ConditionTrue), HaveField("Message", BeEmpty())))
+	}).WithTimeout(timeout).Should(Succeed())
 }
