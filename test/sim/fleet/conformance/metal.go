@@ -118,7 +118,9 @@ func (p *play) isUp(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !slices.ContainsFunc(services, func(service talosclient.Service) bool { return service.ID == "etcd" && service.HealthKnown && service.Healthy }) {
+	if !slices.ContainsFunc(services, func(service talosclient.Service) bool {
+		return service.ID == "etcd" && service.HealthKnown && service.Healthy
+	}) {
 		return fmt.Errorf("machine %s does not say that its etcd is healthy", p.hosts[0].Name)
 	}
 	return nil
