@@ -38,9 +38,6 @@ func NewInstances(ctx context.Context, machines *Fleet) (*Instances, error) {
 		fleet: machines, base: "http://" + listener.Addr().String() + "/", running: map[string]*Machine{}, userData: map[string][]byte{},
 	}
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{id}/meta-data", func(w http.ResponseWriter, r *http.Request) {
-		_, _ = fmt.Fprintf(w, "instance-id: %s\n", r.PathValue("id"))
-	})
 	mux.HandleFunc("GET /{id}/user-data", func(w http.ResponseWriter, r *http.Request) {
 		i.mu.Lock()
 		defer i.mu.Unlock()

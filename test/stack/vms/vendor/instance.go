@@ -7,11 +7,12 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/controllers/remote"
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/cluster-api/util/kubeconfig"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -85,7 +86,15 @@ func (r *instanceReconciler) run(ctx context.Context, object *unstructured.Unstr
 
 // setUpNode does what the vendor's cloud controller does in the workload cluster.
 func (r *instanceReconciler) setUpNode(ctx context.Context, cluster client.ObjectKey, name string, instance Instance) error {
-	workload, err := remote.NewClusterClient(ctx, "example", r.Client, cluster)
+	access, err := kubeconfig.FromSecret(ctx, r.Client, cluster)
+	if err != nil {
+		return err
+	}
+	config, err := clientcmd.RESTConfigFromKubeConfig(access)
+	if err != nil {
+		return err
+	}
+	workload, err := client.New(config, client.Options{})
 	if err != nil {
 		return err
 	}
