@@ -24,9 +24,9 @@ func (a *api) controlPlane(name string) error {
 }
 
 // Bootstrap makes the machine the first member of a new etcd cluster. As in
-// Talos, only data on this very machine stands in the way. Etcd has its first data
-// later, and each call stops what the last one has started
-// (internal/app/machined/pkg/system/services/etcd.go, BootstrapEtcd).
+// Talos, only data on this very machine stands in the way, and a clock that is not set
+// within timeTimeout. Etcd has its first data later, and each call stops what the last
+// one has started (internal/app/machined/pkg/system/services/etcd.go, BootstrapEtcd).
 func (a *api) Bootstrap(ctx context.Context, req *machine.BootstrapRequest) (*machine.BootstrapResponse, error) {
 	if err := a.controlPlane("bootstrap"); err != nil {
 		return nil, err

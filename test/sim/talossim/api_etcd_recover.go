@@ -51,7 +51,7 @@ func (a *api) EtcdRecover(stream machine.MachineService_EtcdRecoverServer) error
 	m := a.boot.machine
 	var early bool
 	a.boot.sim.update(func() {
-		if early = a.settings != nil && a.settings.controlPlane && m.etcd == ""; !early {
+		if early = a.settings != nil && a.settings.controlPlane && !a.boot.cri; !early {
 			m.disk.database = nil
 		}
 	})

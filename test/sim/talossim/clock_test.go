@@ -138,6 +138,8 @@ func TestAClockThatIsNotSet(t *testing.T) {
 	w.status(m, talosclient.StageBooting, ConsistOf("time: time is not synced", "services: etcd not running, kubelet not running, trustd not running"))
 	w.Expect(w.etcdService(m)).To(And(HaveField("State", "Waiting"), HaveField("LastMessage", "Waiting for time sync")))
 	w.Expect(w.admin(m).EtcdDataExists(t.Context())).To(BeFalse())
+	w.sends(m, "etcd") // Its disk is there.
+	w.Expect(m.Recovered()).To(HaveField("Data", []byte("etcd")))
 	raw := w.raw(m, secrets.RoleAdmin).MachineClient
 	bootstraps := func() chan error {
 		ended := make(chan error, 1)
