@@ -101,7 +101,8 @@ var manifests = sync.OnceValues(func() ([]byte, error) { //nolint:gochecknogloba
 		"--control-plane-machine-count", replicasMark, "--worker-machine-count", "0")
 })
 
-// create makes the cluster: the template's, without workers, and with short times.
+// create makes the cluster: the template's, without workers, and with short times; offline
+// where the fault wants that.
 func (r *run) create() error {
 	made, err := manifests()
 	if err != nil {
@@ -131,7 +132,7 @@ func (r *run) create() error {
 		if strings.HasSuffix(object.GetName(), "-workers") {
 			continue
 		}
-		if err := r.hasten(object); err != nil {
+		if err := r.adapt(object); err != nil {
 			return err
 		}
 		if err := r.apply(object); err != nil {
@@ -141,11 +142,17 @@ func (r *run) create() error {
 	return nil
 }
 
+// withoutDiscovery turns the discovery service off.
+const withoutDiscovery = `cluster:
+  discovery:
+    enabled: false
+`
+
 // little is for how many seconds a silent node is waited for.
 const little = 10
 
-// hasten shortens the times of an object.
-func (r *run) hasten(object *unstructured.Unstructured) error {
+// adapt shortens the times of an object, and takes the discovery service away.
+func (r *run) adapt(object *unstructured.Unstructured) error {
 	set := func(value int64, path ...string) error {
 		return unstructured.SetNestedField(object.Object, value, path...)
 	}
@@ -155,6 +162,9 @@ func (r *run) hasten(object *unstructured.Unstructured) error {
 		return set(release, "spec", "template", "spec", "metal", "releaseTimeoutSeconds")
 	case controlplanev1.TalosControlPlaneKind:
 		failures := []error{set(little, "spec", "etcd", "leaveTimeoutSeconds")}
+		if r.fault.offline {
+			failures = append(failures, unstructured.SetNestedStringSlice(object.Object, []string{withoutDiscovery}, "spec", "talosConfigSpec", "strategicPatches"))
+		}
 		for _, limit := range []string{"nodeDrainTimeoutSeconds", "nodeVolumeDetachTimeoutSeconds", "nodeDeletionTimeoutSeconds"} {
 			failures = append(failures, set(little, "spec", "machineTemplate", "spec", "deletion", limit))
 		}

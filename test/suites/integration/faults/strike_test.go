@@ -20,6 +20,9 @@ type fault struct {
 	// wipes empties the disk of the victim. Nothing mends that: the machine is
 	// replaced.
 	wipes bool
+	// offline has machines without a discovery service: API servers alone tell a node
+	// where etcd is that it is to join.
+	offline bool
 	// forGood never mends it at five replicas: the machine is replaced.
 	forGood bool
 }
@@ -37,7 +40,7 @@ func faults() []fault {
 		{name: "nospace", breaks: talossim.Faults{Alarm: "NOSPACE"}},
 		{name: "disk-wiped", wipes: true},
 		{name: "other-id", breaks: talossim.Faults{OtherMachine: true}, reboots: true},
-		{name: "api-down", breaks: talossim.Faults{DeadAPIServer: true}, everywhere: true},
+		{name: "api-down", breaks: talossim.Faults{DeadAPIServer: true}, everywhere: true, offline: true},
 		{name: "kubelet-dead", breaks: talossim.Faults{DeadKubelet: true}},
 		{name: "gone", breaks: talossim.Faults{Gone: true}, forGood: true},
 	}
