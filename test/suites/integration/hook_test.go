@@ -83,12 +83,7 @@ func TestAPersonGivesTheDataOfEtcdUp(t *testing.T) {
 	machines := newFleet(t, simfleet.Options{})
 	hosts := runCluster(t, machines, name, 1, 0)
 	old := machinesOf(ctx, g, name, true)[0]
-	kubectl := func(args ...string) {
-		t.Helper()
-		_, err := world.Stack.Kubectl(ctx, append([]string{"--namespace", name}, args...)...)
-		g.Expect(err).NotTo(HaveOccurred())
-	}
-	kubectl("delete", "machine", old.Name, "--wait=false")
+	kubectl(t, name, "delete", "machine", old.Name, "--wait=false")
 	g.Eventually(func(g Gomega) {
 		g.Expect(namesOf(t, name)).To(HaveLen(2))
 		g.Expect(world.Client.Get(ctx, client.ObjectKeyFromObject(&old), &old)).To(Succeed())
@@ -101,18 +96,18 @@ func TestAPersonGivesTheDataOfEtcdUp(t *testing.T) {
 	g.Expect(old.Annotations).To(HaveKey(controlplanev1.EtcdPreTerminateHookAnnotation))
 	g.Expect(machines.Wiped(ctx, hosts[0])).NotTo(Succeed(), "its host is not touched")
 	expectNoOffence(t)
-	kubectl("annotate", "machine", old.Name, controlplanev1.EtcdPreTerminateHookOverrideAnnotation+"=")
+	kubectl(t, name, "annotate", "machine", old.Name, controlplanev1.EtcdPreTerminateHookOverrideAnnotation+"=")
 	g.Eventually(func(g Gomega) {
 		g.Expect(namesOf(t, name)).To(And(HaveLen(1), Not(ContainElement(old.Name))))
 	}).WithTimeout(timeout).Should(Succeed())
 
-	kubectl("delete", "secret", name+"-kubeconfig")
+	kubectl(t, name, "delete", "secret", name+"-kubeconfig")
 	next := namesOf(t, name)[0]
 	g.Eventually(func(g Gomega) {
 		g.Expect(told(controlPlaneOf(ctx, g, name), controlplanev1.ScalingUpCondition).Message).To(ContainSubstring(controlplanev1.BootstrapOverrideAnnotation))
 	}).WithTimeout(timeout).Should(Succeed())
 	g.Expect(machines.Bootstraps()).To(Equal(1))
-	kubectl("annotate", "taloscontrolplane", name+"-control-plane", controlplanev1.BootstrapOverrideAnnotation+"="+next)
+	kubectl(t, name, "annotate", "taloscontrolplane", name+"-control-plane", controlplanev1.BootstrapOverrideAnnotation+"="+next)
 	// Cluster API's watches of the Nodes go on at the revision of the etcd that is lost, until
 	// it connects anew: the Machine may not be ready for long.
 	g.Eventually(func(g Gomega) {

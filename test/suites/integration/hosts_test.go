@@ -111,7 +111,7 @@ func (l *hostLife) quarantine(t *testing.T) {
 	t.Helper()
 	g, ctx := NewWithT(t), t.Context()
 	marked := machinesOf(ctx, g, l.namespace, false)[0]
-	l.kubectl(t, "annotate", "machine", marked.Name, clusterv1.RemediateMachineAnnotation+"=")
+	kubectl(t, l.namespace, "annotate", "machine", marked.Name, clusterv1.RemediateMachineAnnotation+"=")
 	g.Eventually(func(g Gomega) {
 		g.Expect(l.worker(t, g).Name).NotTo(Equal(marked.Spec.InfrastructureRef.Name))
 		quarantined := told(l.host(t, g, l.other), infrav1.AvailableCondition)
@@ -121,7 +121,7 @@ func (l *hostLife) quarantine(t *testing.T) {
 	}).WithTimeout(timeout).Should(Succeed())
 	g.Expect(l.machines.Wiped(ctx, l.other)).To(Succeed())
 
-	l.kubectl(t, "annotate", "taloshost", l.other.Name, infrav1.HostRetryAnnotation+"=")
+	kubectl(t, l.namespace, "annotate", "taloshost", l.other.Name, infrav1.HostRetryAnnotation+"=")
 	awaitAvailable(t, l.namespace)
 	host := l.host(t, g, l.other)
 	g.Expect(host.Spec.ConsumerRef.Name).To(Equal(l.worker(t, g).Name))
@@ -153,7 +153,7 @@ func (l *hostLife) retain(t *testing.T) {
 	}).WithTimeout(timeout).Should(Succeed())
 	g.Expect(l.machines.Wiped(ctx, l.other)).To(Succeed())
 
-	l.kubectl(t, "delete", "taloshost", l.controlPlane.Name)
+	kubectl(t, l.namespace, "delete", "taloshost", l.controlPlane.Name)
 	g.Expect(machine.Resets()).To(BeEmpty())
 	g.Expect(machine.Boots()).To(Equal(boots))
 	g.Expect(machine.Configuration()).To(Equal(configuration))
@@ -216,18 +216,12 @@ func (l *hostLife) expectNoHost(t *testing.T, g Gomega, because string) {
 		HaveField("Reason", infrav1.NoHostFitsReason), HaveField("Message", ContainSubstring(because))))
 }
 
-func (l *hostLife) kubectl(t *testing.T, args ...string) {
-	t.Helper()
-	_, err := world.Stack.Kubectl(t.Context(), append([]string{"--namespace", l.namespace}, args...)...)
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-}
-
 // patch changes fields of the spec of a TalosHost, as users do.
 func (l *hostLife) patch(t *testing.T, host fleet.Host, spec map[string]any) {
 	t.Helper()
 	patch, err := json.Marshal(map[string]any{"spec": spec})
 	NewWithT(t).Expect(err).NotTo(HaveOccurred())
-	l.kubectl(t, "patch", "taloshost", host.Name, "--type=merge", "--patch", string(patch))
+	kubectl(t, l.namespace, "patch", "taloshost", host.Name, "--type=merge", "--patch", string(patch))
 }
 
 // maintenanceFingerprint is what the machine of a host prints on its console.

@@ -67,6 +67,13 @@ func expectNoOffence(t *testing.T) {
 	})
 }
 
+// kubectl runs the real one in a namespace, as users do.
+func kubectl(t *testing.T, namespace string, args ...string) {
+	t.Helper()
+	_, err := world.Stack.Kubectl(t.Context(), append([]string{"--namespace", namespace}, args...)...)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+}
+
 // forgetHosts deletes the hosts of a namespace at the end of a test: the machines
 // are gone then, and would be looked for for ever.
 func forgetHosts(t *testing.T, namespace string) {

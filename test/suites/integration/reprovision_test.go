@@ -162,9 +162,7 @@ func watchWipes(t *testing.T, machines fleet.Fleet, hosts []fleet.Host) *sync.Ma
 // wish asks for the machine of a Machine to be re-provisioned.
 func wish(t *testing.T, machine clusterv1.Machine, value string) {
 	t.Helper()
-	_, err := world.Stack.Kubectl(t.Context(), "--namespace", machine.Namespace, "annotate", "--overwrite", "talosmachine",
-		machine.Spec.InfrastructureRef.Name, infrav1.ReprovisionAnnotation+"="+value)
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	kubectl(t, machine.Namespace, "annotate", "--overwrite", "talosmachine", machine.Spec.InfrastructureRef.Name, infrav1.ReprovisionAnnotation+"="+value)
 }
 
 // expectReprovisioning waits for a reason of the condition about it, which it returns.

@@ -60,11 +60,9 @@ func TestManagersAreKilledAtEachStep(t *testing.T) {
 func watchChanges(t *testing.T, namespace string) <-chan struct{} {
 	t.Helper()
 	g := NewWithT(t)
-	watching, err := client.NewWithWatch(world.Stack.Config, client.Options{Scheme: world.Client.Scheme()})
-	g.Expect(err).NotTo(HaveOccurred())
 	changes := make(chan struct{})
 	for _, list := range []client.ObjectList{&clusterv1.MachineList{}, &controlplanev1.TalosControlPlaneList{}, &infrav1.TalosMachineList{}, &infrav1.TalosHostList{}} {
-		events, err := watching.Watch(t.Context(), list, client.InNamespace(namespace))
+		events, err := world.Client.Watch(t.Context(), list, client.InNamespace(namespace))
 		g.Expect(err).NotTo(HaveOccurred())
 		t.Cleanup(events.Stop)
 		go func() {
