@@ -47,12 +47,7 @@ func (p *play) installed(ctx context.Context) error {
 
 func (p *play) rebooted(ctx context.Context) error {
 	const scenario = "rebooted"
-	node, err := p.configured(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = node.Close() }()
-	if err := node.Restart(ctx); err != nil {
+	if err := p.on(ctx, p.configured, func(node talosclient.Node) error { return node.Restart(ctx) }); err != nil {
 		return err
 	}
 	// It is down before it is up again.
@@ -75,38 +70,19 @@ func (p *play) rebooted(ctx context.Context) error {
 
 // runs writes down what the machine tells of itself and of etcd, once all of it runs.
 func (p *play) runs(ctx context.Context, scenario string) error {
-	if err := p.await(ctx, "waiting for all of it to run", func() error { return p.isUp(ctx) }); err != nil {
+	if err := p.await(ctx, "waiting for all of it to run", func() error {
+		return p.on(ctx, p.configured, func(node talosclient.Node) error { return p.isUp(ctx, node) })
+	}); err != nil {
 		return err
 	}
-	node, err := p.configured(ctx)
-	if err != nil {
+	if err := p.on(ctx, p.configured, func(node talosclient.Node) error { return p.tellsEtcd(ctx, scenario, node) }); err != nil {
 		return err
 	}
-	defer func() { _ = node.Close() }()
-	status, err := node.EtcdStatus(ctx)
-	if err != nil {
-		return err
-	}
-	data, err := node.EtcdDataExists(ctx)
-	if err != nil {
-		return err
-	}
-	spec, err := node.EtcdSpec(ctx)
-	if err != nil {
-		return err
-	}
-	p.say(scenario, "etcd", fmt.Sprintf("leads: %t, learns: %t, errors: %q, has data: %t", status.Leader == status.MemberID, status.Learner, status.Errors, data))
-	p.say(scenario, "etcd is at the address of the machine", fmt.Sprint(slices.Equal(spec.AdvertisedAddresses, []string{p.hosts[0].Address})))
 	return p.tells(ctx, scenario, p.configured)
 }
 
 // isUp fails while the machine is not ready, or its etcd is not healthy.
-func (p *play) isUp(ctx context.Context) error {
-	node, err := p.configured(ctx)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = node.Close() }()
+func (p *play) isUp(ctx context.Context, node talosclient.Node) error {
 	status, err := node.MachineStatus(ctx)
 	if err != nil {
 		return err
@@ -126,14 +102,30 @@ func (p *play) isUp(ctx context.Context) error {
 	return nil
 }
 
-func (p *play) wiped(ctx context.Context) error {
-	node, err := p.configured(ctx)
+// tellsEtcd writes down what the machine tells of its etcd.
+func (p *play) tellsEtcd(ctx context.Context, scenario string, node talosclient.Node) error {
+	status, err := node.EtcdStatus(ctx)
 	if err != nil {
 		return err
 	}
-	defer func() { _ = node.Close() }()
+	data, err := node.EtcdDataExists(ctx)
+	if err != nil {
+		return err
+	}
+	spec, err := node.EtcdSpec(ctx)
+	if err != nil {
+		return err
+	}
+	p.say(scenario, "etcd", fmt.Sprintf("leads: %t, learns: %t, errors: %q, has data: %t", status.Leader == status.MemberID, status.Learner, status.Errors, data))
+	p.say(scenario, "etcd is at the address of the machine", fmt.Sprint(slices.Equal(spec.AdvertisedAddresses, []string{p.hosts[0].Address})))
+	return nil
+}
+
+func (p *play) wiped(ctx context.Context) error {
 	labels := []string{constants.StatePartitionLabel, constants.EphemeralPartitionLabel}
-	if err := node.Reset(ctx, talosclient.ResetOptions{SystemLabels: labels}); err != nil {
+	if err := p.on(ctx, p.configured, func(node talosclient.Node) error {
+		return node.Reset(ctx, talosclient.ResetOptions{SystemLabels: labels})
+	}); err != nil {
 		return err
 	}
 	if err := p.await(ctx, "waiting for the wipe", func() error { return p.machines.Wiped(ctx, p.hosts[0]) }); err != nil {
@@ -141,6 +133,9 @@ func (p *play) wiped(ctx context.Context) error {
 	}
 	return p.tells(ctx, "wiped", p.inMaintenance)
 }
+
+// dialer connects to the machine.
+type dialer func(context.Context) (talosclient.Node, error)
 
 // inMaintenance dials the machine without credentials.
 func (p *play) inMaintenance(ctx context.Context) (talosclient.Node, error) {
@@ -152,33 +147,40 @@ func (p *play) configured(ctx context.Context) (talosclient.Node, error) {
 	return p.pool.Secure(ctx, p.hosts[0].Address, p.credentials)
 }
 
-// tells writes down what the machine tells of itself.
-func (p *play) tells(ctx context.Context, scenario string, dial func(context.Context) (talosclient.Node, error)) error {
-	node, err := dial(ctx)
+// on does something with a connection to the machine.
+func (p *play) on(ctx context.Context, by dialer, do func(talosclient.Node) error) error {
+	node, err := by(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { _ = node.Close() }()
-	status, err := node.MachineStatus(ctx)
-	if err != nil {
-		return err
-	}
-	hardware, err := node.Hardware(ctx)
-	if err != nil {
-		return err
-	}
-	volumes, err := node.Volumes(ctx)
-	if err != nil {
-		return err
-	}
-	p.say(scenario, "stage", status.Stage)
-	p.say(scenario, "platform and mode", hardware.Platform+", "+hardware.Mode)
-	p.say(scenario, "UUID is that of the firmware", fmt.Sprint(hardware.SystemUUID == p.hosts[0].UUID))
-	p.say(scenario, "Talos is installed", fmt.Sprint(hardware.Installed))
-	for _, line := range told(volumes) {
-		p.say(scenario, "volume", line)
-	}
-	return nil
+	return do(node)
+}
+
+// tells writes down what the machine tells of itself.
+func (p *play) tells(ctx context.Context, scenario string, by dialer) error {
+	return p.on(ctx, by, func(node talosclient.Node) error {
+		status, err := node.MachineStatus(ctx)
+		if err != nil {
+			return err
+		}
+		hardware, err := node.Hardware(ctx)
+		if err != nil {
+			return err
+		}
+		volumes, err := node.Volumes(ctx)
+		if err != nil {
+			return err
+		}
+		p.say(scenario, "stage", status.Stage)
+		p.say(scenario, "platform and mode", hardware.Platform+", "+hardware.Mode)
+		p.say(scenario, "UUID is that of the firmware", fmt.Sprint(hardware.SystemUUID == p.hosts[0].UUID))
+		p.say(scenario, "Talos is installed", fmt.Sprint(hardware.Installed))
+		for _, line := range told(volumes) {
+			p.say(scenario, "volume", line)
+		}
+		return nil
+	})
 }
 
 // told are the volumes that decide about a release, a line each: what Talos manages on disks,
