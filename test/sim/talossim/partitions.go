@@ -250,7 +250,7 @@ func (m *Machine) systemPartitions() []Partition {
 	}
 	xfs := block.FilesystemTypeXFS.String()
 	return []Partition{
-		of(m.disk.installed, metaPartition, constants.MetaPartitionLabel, ""),
+		of(m.disk.installed, metaPartition, constants.MetaPartitionLabel, "talosmeta"),
 		of(m.disk.configuration != nil, statePartition, constants.StatePartitionLabel, xfs),
 		of(m.disk.ephemeral, ephemeralPartition, constants.EphemeralPartitionLabel, xfs),
 	}
