@@ -46,5 +46,4 @@ func installationSpecs() {
 		}
 		Expect(kindstack.CheckManagers(ctx, world.client)).To(Succeed())
 	}, SpecTimeout(timeout))
-	policySpecs()
 }

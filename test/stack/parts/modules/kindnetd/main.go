@@ -1,8 +1,8 @@
 // Command kindnetd is the network daemon of kind's nodes where kind's own image
 // cannot be pulled. It runs under the same image name from the same manifest:
-// it writes the CNI configuration for the pod network of its node, keeps routes to the pod
-// networks of the others, and enforces network policies by the library that kind's own does.
-// It knows IPv4 only, which is all the test bed needs.
+// it writes the CNI configuration for the pod network of its node and keeps
+// routes to the pod networks of the others. It knows IPv4 and no network
+// policies, which is all the test bed needs.
 package main
 
 import (
@@ -19,10 +19,8 @@ import (
 	"github.com/vishvananda/netlink"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"sigs.k8s.io/kube-network-policies/pkg/networkpolicy"
 )
 
 const (
@@ -74,9 +72,6 @@ func run(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("making a client: %w", err)
 	}
-	if err := enforce(ctx, client); err != nil {
-		return err
-	}
 	node := &node{ip: os.Getenv("HOST_IP")}
 	ticker := time.NewTicker(period)
 	defer ticker.Stop()
@@ -90,23 +85,6 @@ func run(ctx context.Context) error {
 		case <-ticker.C:
 		}
 	}
-}
-
-// enforce has network policies enforced for the pods of this node.
-func enforce(ctx context.Context, client kubernetes.Interface) error {
-	factory := informers.NewSharedInformerFactory(client, 0)
-	controller, err := networkpolicy.NewController(client, factory.Networking().V1().NetworkPolicies(), factory.Core().V1().Namespaces(),
-		factory.Core().V1().Pods(), nil, nil, nil, nil, networkpolicy.Config{FailOpen: true, NRIdisabled: true})
-	if err != nil {
-		return fmt.Errorf("making the controller of network policies: %w", err)
-	}
-	factory.Start(ctx.Done())
-	go func() {
-		if err := controller.Run(ctx); err != nil {
-			slog.Error("Enforcing network policies", "error", err)
-		}
-	}()
-	return nil
 }
 
 // node is the node that this daemon serves.
