@@ -153,12 +153,6 @@ func (a *api) ServiceList(context.Context, *emptypb.Empty) (*machine.ServiceList
 	return &machine.ServiceListResponse{Messages: []*machine.ServiceList{list}}, nil
 }
 
-// hasData reports whether etcd's data directory has content. The lock is held.
-func (m *Machine) hasData() bool {
-	data, found := m.sim.etcd.Data(m.spec.Name)
-	return found && !data.Listed
-}
-
 // etcdFiles are what etcd makes in its data directory.
 func etcdFiles() []string {
 	return []string{"member", "member/snap", "member/snap/db", "member/wal"}

@@ -149,6 +149,12 @@ func (m *Machine) HasEtcdData() bool {
 	return m.hasData()
 }
 
+// hasData reports whether etcd's data directory has content. The lock is held.
+func (m *Machine) hasData() bool {
+	data, found := m.sim.etcd.Data(m.spec.Name)
+	return found && !data.Listed
+}
+
 // ServesAPI reports whether an API server serves on the machine.
 func (m *Machine) ServesAPI() bool {
 	m.sim.mu.Lock()

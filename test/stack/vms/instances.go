@@ -4,13 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/capi-talos/capi-talos/test/stack/parts"
-	"github.com/capi-talos/capi-talos/test/stack/vms/vendor"
+	"github.com/capi-talos/capi-talos/test/stack/vms/othervendor"
 )
 
 // Instances is a cloud of the machines of a fleet: each boots from a copy of an image of Talos
@@ -26,7 +28,7 @@ type Instances struct {
 	userData map[string][]byte
 }
 
-var _ vendor.Cloud = &Instances{}
+var _ othervendor.Cloud = &Instances{}
 
 // NewInstances starts the cloud. The fleet has part parts.TalosNocloudImage.
 func NewInstances(ctx context.Context, machines *Fleet) (*Instances, error) {
@@ -56,26 +58,26 @@ func NewInstances(ctx context.Context, machines *Fleet) (*Instances, error) {
 // Close ends the server of user data. The machines are the fleet's.
 func (i *Instances) Close() error { return i.metadata.Close() }
 
-// Run implements vendor.Cloud.
-func (i *Instances) Run(ctx context.Context, name string, userData []byte) (vendor.Instance, error) {
+// Run implements othervendor.Cloud.
+func (i *Instances) Run(ctx context.Context, name string, userData []byte) (othervendor.Instance, error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	m, found := i.running[name]
 	if !found {
 		var err error
 		if m, err = i.fleet.newMachine(ctx); err != nil {
-			return vendor.Instance{}, err
+			return othervendor.Instance{}, err
 		}
-		i.running[name], i.userData[m.Host.UUID] = m, userData
 		m.system = "ds=nocloud-net;s=" + i.base + m.Host.UUID + "/"
 		if err := m.image(ctx, i.fleet.options.Built.Path(parts.TalosNocloudImage, parts.DiskFile)); err != nil {
-			return vendor.Instance{}, err
+			return othervendor.Instance{}, err
 		}
+		i.running[name], i.userData[m.Host.UUID] = m, userData
 	}
-	return vendor.Instance{ID: m.Host.UUID, Address: m.Host.Address}, m.PowerOn()
+	return othervendor.Instance{ID: m.Host.UUID, Address: m.Host.Address}, m.PowerOn()
 }
 
-// End implements vendor.Cloud.
+// End implements othervendor.Cloud.
 func (i *Instances) End(_ context.Context, name string) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -95,7 +97,7 @@ func (i *Instances) End(_ context.Context, name string) error {
 	return errors.Join(failures...)
 }
 
-// Balance implements vendor.Cloud.
+// Balance implements othervendor.Cloud.
 func (i *Instances) Balance(ctx context.Context, cluster string) (string, int32, error) {
 	endpoint, err := i.fleet.Endpoint(ctx, cluster)
 	return endpoint.Host, endpoint.Port, err
@@ -105,9 +107,5 @@ func (i *Instances) Balance(ctx context.Context, cluster string) (string, int32,
 func (i *Instances) Names() []string {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	names := make([]string, 0, len(i.running))
-	for name := range i.running {
-		names = append(names, name)
-	}
-	return names
+	return slices.Sorted(maps.Keys(i.running))
 }

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
-	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/cluster-api/util/kubeconfig"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
@@ -72,11 +72,11 @@ func manage(t *testing.T) (*management.Stack, client.Client) {
 
 // workloadClient is a client of a Cluster that is named like its namespace.
 func workloadClient(ctx context.Context, management client.Client, cluster string) (client.Client, error) {
-	secret := &corev1.Secret{}
-	if err := management.Get(ctx, client.ObjectKey{Namespace: cluster, Name: cluster + "-kubeconfig"}, secret); err != nil {
+	access, err := kubeconfig.FromSecret(ctx, management, client.ObjectKey{Namespace: cluster, Name: cluster})
+	if err != nil {
 		return nil, err
 	}
-	config, err := clientcmd.RESTConfigFromKubeConfig(secret.Data["value"])
+	config, err := clientcmd.RESTConfigFromKubeConfig(access)
 	if err != nil {
 		return nil, err
 	}

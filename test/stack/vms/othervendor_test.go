@@ -23,10 +23,10 @@ import (
 	"github.com/capi-talos/capi-talos/test/stack/internal/talosnode"
 	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/stack/parts"
-	"github.com/capi-talos/capi-talos/test/stack/vms/vendor"
+	"github.com/capi-talos/capi-talos/test/stack/vms/othervendor"
 )
 
-//go:embed testdata/vendor.yaml
+//go:embed testdata/othervendor.yaml
 var vendorManifests string
 
 // TestMachinesOfAnotherVendor: an infrastructure provider that knows nothing of us boots
@@ -44,10 +44,10 @@ func TestMachinesOfAnotherVendor(t *testing.T) {
 	instances, err := NewInstances(ctx, machines)
 	g.Expect(err).NotTo(HaveOccurred())
 	t.Cleanup(func() { g.Expect(instances.Close()).To(Succeed()) })
-	create(ctx, t, admin, string(vendor.Components))
+	create(ctx, t, admin, string(othervendor.Components))
 	runs, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
-	go func() { ended <- vendor.Run(runs, stack.Config, instances) }()
+	go func() { ended <- othervendor.Run(runs, stack.Config, instances) }()
 	t.Cleanup(func() {
 		stop()
 		g.Expect(<-ended).To(Succeed())

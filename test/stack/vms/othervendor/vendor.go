@@ -1,6 +1,6 @@
-// Package vendor is an infrastructure provider as another vendor has it: it knows Cluster API's
+// Package othervendor is an infrastructure provider as another vendor has it: it knows Cluster API's
 // contract and a cloud that takes user data, and nothing of Talos or of our kinds.
-package vendor
+package othervendor
 
 import (
 	"context"
