@@ -276,14 +276,6 @@ func annotate(ctx context.Context, c client.Client, object client.Object, annota
 	return nil
 }
 
-// watchedAs has a backup reconciled by the managers of the object for which it is made, where
-// these reconcile only some.
-func watchedAs(made *backupv1.TalosEtcdBackup, of client.Object) {
-	if value, ok := of.GetLabels()[clusterv1.WatchLabel]; ok {
-		metav1.SetMetaDataLabel(&made.ObjectMeta, clusterv1.WatchLabel, value)
-	}
-}
-
 // storeToBackups maps a store to its backups that are not complete, or are being deleted.
 func (r *BackupReconciler) storeToBackups(ctx context.Context, object client.Object) []ctrl.Request {
 	return r.backupsThat(ctx, object, func(backup *backupv1.TalosEtcdBackup) bool { return backup.Spec.StoreName == object.GetName() })

@@ -159,7 +159,7 @@ func (r *ScheduleReconciler) begin(ctx context.Context, s *scheduleScope, cluste
 	if !at.IsZero() {
 		made.Annotations = map[string]string{backupv1.ScheduledAtAnnotation: at.UTC().Format(time.RFC3339)}
 	}
-	watchedAs(made, s.schedule)
+	objects.WatchAs(s.schedule, made)
 	if err := r.Client.Create(ctx, made); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("creating TalosEtcdBackup %s: %w", name, err)
 	}

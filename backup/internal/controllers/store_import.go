@@ -112,7 +112,7 @@ func (r *StoreReconciler) importBackup(ctx context.Context, s *storeScope, found
 	if manifest.Schedule != "" {
 		made.Labels = map[string]string{backupv1.ScheduleNameLabel: manifest.Schedule}
 	}
-	watchedAs(made, s.store)
+	objects.WatchAs(s.store, made)
 	err = r.Client.Create(ctx, made)
 	switch {
 	case apierrors.IsAlreadyExists(err):

@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -78,6 +79,21 @@ func Record[T any](object metav1.Object, annotation string) *T {
 	}
 
 	return record
+}
+
+// WatchAs gives an object that is made for another one the label of the watch filter that
+// the other has, if any: a manager with --watch-filter sees no object without it.
+func WatchAs(of, made metav1.Object) {
+	value, ok := of.GetLabels()[clusterv1.WatchLabel]
+	if !ok {
+		return
+	}
+	all := made.GetLabels()
+	if all == nil {
+		all = map[string]string{}
+	}
+	all[clusterv1.WatchLabel] = value
+	made.SetLabels(all)
 }
 
 // KindOf is the kind of a typed object, by the name of its type.

@@ -137,3 +137,18 @@ func TestRecord(t *testing.T) {
 		})
 	}
 }
+
+func TestWatchAs(t *testing.T) {
+	g := NewWithT(t)
+	of, made := owner.DeepCopy(), &corev1.Service{}
+	WatchAs(of, made)
+	g.Expect(made.Labels).To(BeEmpty())
+
+	of.Labels = map[string]string{clusterv1.WatchLabel: "ours", "of": "theirs"}
+	WatchAs(of, made)
+	g.Expect(made.Labels).To(Equal(map[string]string{clusterv1.WatchLabel: "ours"}))
+
+	made.Labels = map[string]string{"kept": ""}
+	WatchAs(of, made)
+	g.Expect(made.Labels).To(Equal(map[string]string{clusterv1.WatchLabel: "ours", "kept": ""}))
+}

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
@@ -108,9 +109,7 @@ func (b Backups) Create(ctx context.Context, controlPlane *controlplanev1.TalosC
 			ClusterName: cluster.Name, StoreName: schedule.Spec.StoreName, Secrets: how.Secrets, DeletionPolicy: how.DeletionPolicy, TimeoutSeconds: timeout,
 		},
 	}
-	if value, ok := controlPlane.Labels[clusterv1.WatchLabel]; ok {
-		backup.Labels[clusterv1.WatchLabel] = value
-	}
+	objects.WatchAs(controlPlane, backup)
 	if err := b.Client.Create(ctx, backup); err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("creating TalosEtcdBackup %s: %w", name, err)
 	}

@@ -121,8 +121,8 @@ func (r *Reconciler) handOver(ctx context.Context, s *scope) error {
 	if err := objects.Patch(ctx, r.Client, before, config); err != nil {
 		return fmt.Errorf("letting Machine %s have its configuration: %w", name, err)
 	}
-	ctrl.LoggerFrom(ctx).Info("Letting a control plane Machine join", "Machine", logMachine(s, name))
-	r.event(s, normal, "MachineJoins", "HandOver", "Machine %s may join: the control plane is healthy", name)
+	ctrl.LoggerFrom(ctx).Info("Handing a control plane Machine its configuration", "Machine", logMachine(s, name), "reason", s.decision.Message)
+	r.event(s, normal, "MachineJoins", "HandOver", "%s", s.decision.Message)
 
 	return nil
 }

@@ -126,6 +126,7 @@ func TestALostFirstMachineIsReplacedByOneThatIsHeld(t *testing.T) {
 	g.Expect(w.bootstraps()).To(Equal(2))
 	g.Expect(w.names()).To(HaveLen(3))
 	g.Expect(w.members()).To(HaveLen(3))
+	g.Expect(w.recorded()).To(ContainElement(HavePrefix("Normal MachineJoins Handing Machine held-a its configuration, in place of the first")))
 }
 
 // names are the names of all Machines.

@@ -179,15 +179,13 @@ func desiredService(cluster *clusterv1.Cluster, talosCluster *infrav1.TalosClust
 
 // objectOf is the metadata of an object that a TalosCluster makes.
 func objectOf(cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster, name string) metav1.ObjectMeta {
-	labels := map[string]string{clusterv1.ClusterNameLabel: cluster.Name}
-	if value, ok := talosCluster.Labels[clusterv1.WatchLabel]; ok {
-		labels[clusterv1.WatchLabel] = value
-	}
-
-	return metav1.ObjectMeta{
-		Namespace: talosCluster.Namespace, Name: name, Labels: labels,
+	meta := metav1.ObjectMeta{
+		Namespace: talosCluster.Namespace, Name: name, Labels: map[string]string{clusterv1.ClusterNameLabel: cluster.Name},
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(talosCluster, infrav1.GroupVersion.WithKind(infrav1.TalosClusterKind))},
 	}
+	objects.WatchAs(talosCluster, &meta)
+
+	return meta
 }
 
 func controlPlanePods(cluster *clusterv1.Cluster) map[string]string {

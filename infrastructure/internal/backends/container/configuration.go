@@ -96,8 +96,10 @@ func (m *Backend) overlaid(ctx context.Context, scope *backends.Scope, b podBuil
 	overlay := overlayOf(scope.TalosMachine)
 	overlay.EtcdAddress = etcdAddress(scope.TalosMachine)
 	overlay.SystemReserved = reserved(node, b.spec().Resources.Limits)
-	if err := m.recordReserved(ctx, scope, overlay.SystemReserved); err != nil {
-		return nil, ctrl.Result{}, err
+	if node != nil {
+		if err := m.recordReserved(ctx, scope, overlay.SystemReserved); err != nil {
+			return nil, ctrl.Result{}, err
+		}
 	}
 	if b.controlPlane {
 		names, found, err := m.endpointNames(ctx, scope)

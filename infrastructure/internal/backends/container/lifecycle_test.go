@@ -94,17 +94,24 @@ func TestBadInputConfigurationTooLongForAPod(t *testing.T) {
 // to etcd. No Pod is made whose etcd would wait for ever.
 func TestBadInputNetworksOfTheClusterHoldThePeerAddress(t *testing.T) {
 	const theirs = "172.20.0.0/16"
-	for name, network := range map[string]string{"the network of services": "10.96.0.0/12", "the network of pods": "10.244.0.0/16"} {
+	for name, one := range map[string]struct {
+		network string
+		changes []func(*infrav1.TalosMachine)
+	}{
+		"the network of services":                    {network: "10.96.0.0/12"},
+		"the network of pods":                        {network: "10.244.0.0/16"},
+		"the network of services, a Pod with limits": {network: "10.96.0.0/12", changes: []func(*infrav1.TalosMachine){harness.Limited}},
+	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			w := harness.NewWithPods(t, harness.NewPodControlPlane(t, "a")...)
+			w := harness.NewWithPods(t, harness.NewPodControlPlane(t, "a", one.changes...)...)
 			replace := func(network, by string) {
 				harness.Change(w, harness.Get(w, &corev1.Secret{}, "a"), func(s *corev1.Secret) {
 					g.Expect(string(s.Data["value"])).To(ContainSubstring(network))
 					s.Data["value"] = bytes.ReplaceAll(s.Data["value"], []byte(network), []byte(by))
 				})
 			}
-			replace(network, theirs)
+			replace(one.network, theirs)
 			m := w.Manager()
 			w.Settle(m)
 			peer := harness.Get(w, &corev1.Service{}, "a-etcd").Spec.ClusterIP
@@ -115,8 +122,9 @@ func TestBadInputNetworksOfTheClusterHoldThePeerAddress(t *testing.T) {
 			g.Expect(w.Recorded()).To(ContainElement(HavePrefix("Warning NeedsAttention OverlayFailed: ")))
 			g.Expect(w.PodRuntime.Created).To(BeEmpty())
 			g.Expect(w.Exists(&corev1.Secret{}, "a-userdata")).To(BeFalse())
+			g.Expect(w.Machine("a").Spec.Pod.SystemReserved).To(BeEmpty(), "there is no node to compute it for")
 
-			replace(theirs, network)
+			replace(theirs, one.network)
 			w.Settle(m)
 			harness.ExpectRuns(w, "a")
 			g.Expect(w.Machine("a").Spec.Pod.EtcdAddress).To(Equal(peer))

@@ -140,18 +140,29 @@ func (m *Backend) prepare(ctx context.Context, scope *backends.Scope, b podBuild
 			return false, result, err
 		}
 	}
-	if b.fromVolume || needsNode(b.machine) || scope.Observed.Provisioned {
+	if b.fromVolume || scope.Observed.Provisioned {
 		return true, ctrl.Result{}, nil
 	}
 
-	// A kubelet that finds the Secret at once need not try again.
-	done, result, err := m.reconcileUserData(ctx, scope, b, nil)
+	done, result, err := m.prepareUserData(ctx, scope, b)
 	if found := scope.Observed.Configuration; !done && found.Status == metav1.ConditionFalse {
 		// There is no Pod because of that.
 		scope.Observed.Claim = found
 	}
 
 	return done, result, err
+}
+
+// prepareUserData makes the Secret that the Pod starts with: a kubelet that finds it at
+// once need not try again. Where that waits for the node of the Pod, it reports whether
+// the configuration can be run.
+func (m *Backend) prepareUserData(ctx context.Context, scope *backends.Scope, b podBuilder) (bool, ctrl.Result, error) {
+	if !needsNode(b.machine) {
+		return m.reconcileUserData(ctx, scope, b, nil)
+	}
+	userData, result, err := m.overlaid(ctx, scope, b, nil)
+
+	return userData != nil, result, err
 }
 
 // recordIntent records the provider ID, and that there may be a Pod.

@@ -12,6 +12,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/labels/format"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/endpoint"
@@ -66,16 +67,13 @@ func (b podBuilder) spec() *infrav1.TalosMachineContainerSpec {
 
 // labels are on every object of a machine.
 func (b podBuilder) labels() map[string]string {
-	labels := map[string]string{clusterv1.ClusterNameLabel: b.cluster, infrav1.MachineLabel: format.MustFormatValue(b.machine.Name)}
+	meta := metav1.ObjectMeta{Labels: map[string]string{clusterv1.ClusterNameLabel: b.cluster, infrav1.MachineLabel: format.MustFormatValue(b.machine.Name)}}
 	if b.controlPlane {
-		labels[clusterv1.MachineControlPlaneLabel] = ""
+		meta.Labels[clusterv1.MachineControlPlaneLabel] = ""
 	}
-	// What has not the label of the watch filter wakes nobody.
-	if value, ok := b.machine.Labels[clusterv1.WatchLabel]; ok {
-		labels[clusterv1.WatchLabel] = value
-	}
+	objects.WatchAs(b.machine, &meta)
 
-	return labels
+	return meta.Labels
 }
 
 // meta is the metadata of an object of a machine.
