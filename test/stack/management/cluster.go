@@ -69,6 +69,7 @@ type Cluster struct {
 
 	built     parts.Built
 	pods      bool
+	gcPercent int
 	clock     clock.Clock
 	ports     process.Ports
 	authority *authority
@@ -90,6 +91,9 @@ type Options struct {
 	// the scheduler, and the controllers of volumes, quotas, disruption budgets and
 	// nodes that are gone. It needs the parts listed by PodParts.
 	Pods bool
+	// GCPercent is the GOGC of Kubernetes' programs and Cluster API's manager, in percent;
+	// 0 is Go's default, 100. With more they take more memory and less of the processor.
+	GCPercent int
 	// Clock is the real one when nil.
 	Clock clock.Clock
 }
@@ -105,7 +109,7 @@ func Start(ctx context.Context, options Options) (_ *Cluster, err error) {
 		return nil, fmt.Errorf("finding the stack's folder: %w", err)
 	}
 	c := &Cluster{Dir: dir, Kubeconfig: filepath.Join(dir, "kubeconfig"), built: options.Built, clock: options.Clock}
-	c.pods = options.Pods
+	c.pods, c.gcPercent = options.Pods, options.GCPercent
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Stop(context.WithoutCancel(ctx)))
@@ -335,7 +339,7 @@ func (c *Cluster) run(name string, args ...string) error {
 		Name: name,
 		Path: c.built.Path(name),
 		Args: args,
-		Env:  c.environment(),
+		Env:  c.upstreamEnvironment(),
 		Log:  filepath.Join(c.LogDir(), name+".log"),
 	})
 	if err != nil {
@@ -349,6 +353,14 @@ func (c *Cluster) run(name string, args ...string) error {
 // own configuration, and no proxy on the way to loopback addresses.
 func (c *Cluster) environment() []string {
 	return []string{"PATH=" + os.Getenv("PATH"), "HOME=" + filepath.Join(c.Dir, "home"), "NO_PROXY=*"}
+}
+
+// upstreamEnvironment is what programs see that are not ours.
+func (c *Cluster) upstreamEnvironment() []string {
+	if c.gcPercent == 0 {
+		return c.environment()
+	}
+	return append(c.environment(), "GOGC="+strconv.Itoa(c.gcPercent))
 }
 
 // await polls until the condition holds, and fails at once when a process of

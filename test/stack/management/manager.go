@@ -89,11 +89,15 @@ func (c *Cluster) newManager(ctx context.Context, program Program) (*Manager, in
 		return nil, 0, err
 	}
 	container := deployment.Spec.Template.Spec.Containers[0]
+	environment := c.environment()
+	if program.Name == Core {
+		environment = c.upstreamEnvironment()
+	}
 	m.command = process.Command{
 		Name: program.Name + " manager",
 		Path: program.Path,
 		Log:  filepath.Join(c.LogDir(), program.Name+".log"),
-		Env:  append(c.environment(), containerEnv(container, deployment)...),
+		Env:  append(environment, containerEnv(container, deployment)...),
 		Args: append(append(slices.Clip(container.Args),
 			"--leader-elect=false",
 			"--kubeconfig="+m.Kubeconfig,

@@ -48,6 +48,8 @@ type StackOptions struct {
 	Audit bool
 	// Pods is that of Options.
 	Pods bool
+	// GCPercent is that of Options.
+	GCPercent int
 	// Output is told what goes on, a line each; nil means nobody.
 	Output io.Writer
 	// Clock is the real one when nil.
@@ -106,7 +108,7 @@ func Up(ctx context.Context, options StackOptions) (_ *Stack, err error) {
 		{"starting etcd, kube-apiserver, kube-controller-manager", func() (err error) {
 			s.Cluster, err = Start(ctx, Options{
 				Dir: options.Dir, Built: s.Built, Audit: options.Audit, Clock: options.Clock,
-				Pods: options.Pods,
+				Pods: options.Pods, GCPercent: options.GCPercent,
 			})
 			return err
 		}},

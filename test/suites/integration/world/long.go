@@ -11,12 +11,14 @@ import (
 var long = flag.Bool("long", false, "run the tests that take many minutes")
 
 // MainLong is Main for a package of such tests: without -long it says so, and
-// runs none.
+// runs none. Some of them measure, beside older revisions too, so that Go's default for
+// the collection of garbage holds.
 func MainLong(m *testing.M, options Options, into *World) {
 	flag.Parse()
 	if !*long {
 		fmt.Fprintln(os.Stdout, "not run: this takes many minutes, ask for it with -args -long (make test-scale)")
 		return
 	}
+	options.GCPercent = 100
 	Main(m, options, into)
 }

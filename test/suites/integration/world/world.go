@@ -13,8 +13,10 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/onsi/gomega"
 	"google.golang.org/grpc/grpclog"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -47,12 +49,23 @@ type Options struct {
 	// Pods has the management cluster run Pods of the Talos image, with talossim in
 	// them.
 	Pods bool
+	// GCPercent is that of the management cluster: Main takes gcPercent where it is 0.
+	GCPercent int
 }
 
 // parallel is how many tests run at the same time when -parallel does not say so.
 // They wait most of the time: for Cluster API, which looks for an API server every
 // 30 seconds.
 const parallel = "6"
+
+// polling is how often tests look whether what they wait for has come, where they do not
+// say it. Gomega's 10 ms keep the API server at a hundred reads a second.
+const polling = 200 * time.Millisecond
+
+// gcPercent is the GOGC of Kubernetes' programs and Cluster API's manager: collecting
+// garbage is a fifth of what an API server does here, and the suites keep all processors
+// busy. It takes some 300 MiB more in each management cluster.
+const gcPercent = 400
 
 // Main raises a world, runs the tests in it, and takes it down. It is called by
 // TestMain, and ends the process with exit code 1 when something has failed. The
@@ -61,6 +74,10 @@ func Main(m *testing.M, options Options, into *World) {
 	if !flag.Parsed() {
 		// Not by flag.Set: Ginkgo refuses to run beside a -parallel that somebody gave.
 		_ = flag.Lookup("test.parallel").Value.Set(parallel)
+	}
+	gomega.SetDefaultEventuallyPollingInterval(polling)
+	if options.GCPercent == 0 {
+		options.GCPercent = gcPercent
 	}
 	// What these libraries log of machines that do not answer is no news here.
 	ctrl.SetLogger(logr.Discard())
@@ -95,8 +112,8 @@ func (w *World) raise(ctx context.Context, dir string, options Options) error {
 		return err
 	}
 	w.Stack, err = management.Up(ctx, management.StackOptions{
-		Pods: options.Pods,
-		Dir:  dir, Repository: filepath.Join(w.Source, "out", "repository"), Race: os.Getenv("RACE") != "",
+		Pods: options.Pods, GCPercent: options.GCPercent,
+		Dir: dir, Repository: filepath.Join(w.Source, "out", "repository"), Race: os.Getenv("RACE") != "",
 		Audit: options.Audit, ManagerArgs: options.ManagerArgs, Variables: []string{"CLUSTER_TOPOLOGY=true"}, Output: os.Stdout,
 	})
 	if err != nil {
