@@ -110,22 +110,23 @@ lint: ## Run golangci-lint on all modules.
 # The first prerequisite tells people what they are in for.
 .PHONY: test
 test: announce-test local-repository ## Run the tests of rungs 1 and 2. RACE=1 looks for data races.
-	@$(MAKE) --no-print-directory -j2 $(MODULE_TESTS)
-	@$(MAKE) --no-print-directory -j3 $(INTEGRATION_TESTS)
+	@$(MAKE) --no-print-directory -j3 $(MODULE_TESTS) $(INTEGRATION_TESTS)
 
-# The modules but that of rung 2, two at a time, and twice as many packages at a time as Go
-# would take: many of their tests wait more than they compute.
+# Many tests wait more than they compute: three modules or parts of rung 2 at a time, and
+# twice as many packages of a module as Go would take, keep two processors busy.
 MODULE_TESTS := $(addprefix test-module/,$(filter-out test/suites/integration,$(MODULES)))
 
 # Tests, and the compiler and linker before them, are done sooner where Go collects garbage
 # less often. Our managers in a management cluster do not see this.
 $(MODULE_TESTS) test-integration-%: export GOGC ?= 200
+# They share the processors: what takes milliseconds alone is given more than Gomega's second.
+$(MODULE_TESTS): export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT ?= 30s
 
 .PHONY: $(MODULE_TESTS)
 $(MODULE_TESTS): test-module/%:
 	cd $* && $(PATIENTLY) "testing $*" $(if $(filter test/%,$*),$(GO_SUITE),$(GO_TEST)) -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) -timeout 40m ./...
 
-# The parts of rung 2, the longest first. Three at a time keep two processors busy.
+# The parts of rung 2, the longest first.
 INTEGRATION_TESTS := $(addprefix test-integration-,rest upstream restarts containers faults world)
 
 .PHONY: announce-test

@@ -56,7 +56,7 @@ type Options struct {
 // parallel is how many tests run at the same time when -parallel does not say so.
 // They wait most of the time: for Cluster API, which looks for an API server every
 // 30 seconds.
-const parallel = "6"
+const parallel = "8"
 
 // polling is how often tests look whether what they wait for has come, where they do not
 // say it. Gomega's 10 ms keep the API server at a hundred reads a second.
