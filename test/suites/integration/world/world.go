@@ -64,8 +64,8 @@ const polling = 200 * time.Millisecond
 
 // gcPercent is the GOGC of Kubernetes' programs and Cluster API's manager: collecting
 // garbage is a fifth of what an API server does here, and the suites keep all processors
-// busy. It takes some 300 MiB more in each management cluster.
-const gcPercent = 400
+// busy. An API server takes up to 3 GiB with it, 2 with Go's 100, and 5 with 400.
+const gcPercent = 200
 
 // Main raises a world, runs the tests in it, and takes it down. It is called by
 // TestMain, and ends the process with exit code 1 when something has failed. The
