@@ -11,14 +11,13 @@ import (
 var long = flag.Bool("long", false, "run the tests that take many minutes")
 
 // MainLong is Main for a package of such tests: without -long it says so, and
-// runs none. Some of them measure, beside older revisions too, so that Go's default for
-// the collection of garbage holds.
+// runs none. Some of them measure, beside older revisions too, so that what makes Main's
+// suites faster is left out.
 func MainLong(m *testing.M, options Options, into *World) {
 	flag.Parse()
 	if !*long {
 		fmt.Fprintln(os.Stdout, "not run: this takes many minutes, ask for it with -args -long (make test-scale)")
 		return
 	}
-	options.GCPercent = 100
-	Main(m, options, into)
+	start(m, options, into)
 }

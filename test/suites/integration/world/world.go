@@ -49,8 +49,9 @@ type Options struct {
 	// Pods has the management cluster run Pods of the Talos image, with talossim in
 	// them.
 	Pods bool
-	// GCPercent is that of the management cluster: Main takes gcPercent where it is 0.
-	GCPercent int
+
+	// gcPercent is that of the management cluster.
+	gcPercent int
 }
 
 // parallel is how many tests run at the same time when -parallel does not say so.
@@ -71,13 +72,15 @@ const gcPercent = 200
 // TestMain, and ends the process with exit code 1 when something has failed. The
 // environment variable RACE builds our managers with the race detector.
 func Main(m *testing.M, options Options, into *World) {
+	gomega.SetDefaultEventuallyPollingInterval(polling)
+	options.gcPercent = gcPercent
+	start(m, options, into)
+}
+
+func start(m *testing.M, options Options, into *World) {
 	if !flag.Parsed() {
 		// Not by flag.Set: Ginkgo refuses to run beside a -parallel that somebody gave.
 		_ = flag.Lookup("test.parallel").Value.Set(parallel)
-	}
-	gomega.SetDefaultEventuallyPollingInterval(polling)
-	if options.GCPercent == 0 {
-		options.GCPercent = gcPercent
 	}
 	// What these libraries log of machines that do not answer is no news here.
 	ctrl.SetLogger(logr.Discard())
@@ -112,7 +115,7 @@ func (w *World) raise(ctx context.Context, dir string, options Options) error {
 		return err
 	}
 	w.Stack, err = management.Up(ctx, management.StackOptions{
-		Pods: options.Pods, GCPercent: options.GCPercent,
+		Pods: options.Pods, GCPercent: options.gcPercent,
 		Dir: dir, Repository: filepath.Join(w.Source, "out", "repository"), Race: os.Getenv("RACE") != "",
 		Audit: options.Audit, ManagerArgs: options.ManagerArgs, Variables: []string{"CLUSTER_TOPOLOGY=true"}, Output: os.Stdout,
 	})
