@@ -52,6 +52,7 @@ func (r *run) agree(ctx context.Context) error {
 			return err
 		}
 	}
+	r.notePeers()
 	for number, n := range r.real.nodes {
 		if n.process == nil || r.judge.processes[number] != ended {
 			continue
@@ -61,6 +62,19 @@ func (r *run) agree(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// notePeers notes whom each node knows that is in sync.
+func (r *run) notePeers() {
+	var members []int
+	for number := range maxNodes {
+		if _, listed := r.judge.listed(number); listed {
+			members = append(members, number)
+		}
+	}
+	for _, number := range append(r.judge.up(false), r.judge.up(true)...) {
+		r.peers[number] = members
+	}
 }
 
 func (r *run) write(ctx context.Context, number int) (revision int64, err error) {

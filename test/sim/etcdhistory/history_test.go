@@ -64,6 +64,37 @@ func TestHistoriesOnRealEtcd(t *testing.T) {
 	}
 }
 
+// TestARemovedMemberEnds as soon as a member that it knows tells it. Where none of these
+// answers, nobody does, and the model must not expect that its etcd ends.
+func TestARemovedMemberEnds(t *testing.T) {
+	g := NewWithT(t)
+	built, err := parts.Ensure(t.Context(), parts.Print(os.Stderr), "etcd")
+	g.Expect(err).NotTo(HaveOccurred())
+	for name, one := range map[string]struct {
+		stopped, ended int
+	}{
+		"a peer answers":                         {stopped: 5, ended: 1},
+		"only one that it does not know answers": {stopped: 1, ended: 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			bed := &bed{binary: built.Path("etcd"), dir: t.TempDir()}
+			bed.claim(t)
+			steps := []etcdhistory.Step{
+				{Kind: etcdhistory.Stop, Node: 2},
+				{Kind: etcdhistory.Remove, Node: 2},
+				// It takes the place of n0.
+				{Kind: etcdhistory.Join, Node: 5, Name: "n0"},
+				{Kind: etcdhistory.Stop, Node: one.stopped},
+				{Kind: etcdhistory.Start, Node: 2},
+			}
+			g.Expect(bed.run(t.Context(), etcdhistory.History{Voters: 3, Steps: steps}, 0)).To(Succeed())
+			g.Expect(bed.counts.Steps).To(Equal(len(steps)))
+			g.Expect(bed.counts.Ended).To(Equal(one.ended))
+		})
+	}
+}
+
 // bed is what the histories share.
 type bed struct {
 	binary, dir string

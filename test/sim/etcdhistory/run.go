@@ -41,6 +41,8 @@ type Counts struct {
 	// Quorate and Inquorate are how often the cluster was found to take writes,
 	// and not to.
 	Quorate, Inquorate int
+	// Ended is how many removed members were started, were told, and ended.
+	Ended int
 }
 
 // Add adds other counts.
@@ -49,6 +51,7 @@ func (c *Counts) Add(other Counts) {
 	c.Accepted += other.Accepted
 	c.Quorate += other.Quorate
 	c.Inquorate += other.Inquorate
+	c.Ended += other.Ended
 	if c.Refused == nil {
 		c.Refused = map[string]int{}
 	}
@@ -79,6 +82,9 @@ type run struct {
 	// announced are the nodes whose addition has failed without a clear answer: the
 	// leader has it in its log, and there may be a quorum for it later.
 	announced []int
+	// peers are the nodes that were members when the etcd of a node last was in sync: all
+	// that it knows of.
+	peers [maxNodes][]int
 }
 
 // Run runs a history on the model and on real etcd. It returns a *Divergence
@@ -186,12 +192,14 @@ func (r *run) doProcess(ctx context.Context, step Step) error {
 	if err := start(); err != nil || refusal == nil {
 		return err
 	}
-	// It was removed, and ends as soon as any member tells it so.
+	// It was removed, and ends as soon as any member that it knows tells it so.
 	r.counts.Refused[refusal.Error()]++
-	if len(r.judge.up(false))+len(r.judge.up(true)) > 0 {
+	up := append(r.judge.up(false), r.judge.up(true)...)
+	if slices.ContainsFunc(up, func(number int) bool { return slices.Contains(r.peers[step.Node], number) }) {
 		if err := r.ends(ctx, step.Node); err != nil {
 			return err
 		}
+		r.counts.Ended++
 	}
 	return r.real.kill(step.Node)
 }
