@@ -195,8 +195,8 @@ func TestBadInputTwoHostsSwappedAddresses(t *testing.T) {
 		for _, object := range harness.NewMachine(t, "a") {
 			g.Expect(w.Client.Create(t.Context(), object)).To(Succeed())
 		}
-		g.Eventually(func() infrav1.HostState { w.Settle(m); return w.Host("h1").Status.State }).Should(Equal(infrav1.HostError))
 		for _, name := range []string{"h1", "h2"} {
+			g.Eventually(func() infrav1.HostState { w.Settle(m); return w.Host(name).Status.State }).Should(Equal(infrav1.HostError))
 			harness.ExpectError(w, name, infrav1.HostIdentityReason, "")
 		}
 		g.Expect(append(first.Applied(), second.Applied()...)).To(BeEmpty())
@@ -213,8 +213,8 @@ func TestBadInputTwoHostsSwappedAddresses(t *testing.T) {
 		}
 		w.Settle(m)
 		w.Swap("10.0.0.1", "10.0.0.2", first, second)
-		g.Eventually(func() infrav1.HostState { w.Settle(m); return w.Host("h1").Status.State }).Should(Equal(infrav1.HostError))
 		for _, name := range []string{"h1", "h2"} {
+			g.Eventually(func() infrav1.HostState { w.Settle(m); return w.Host(name).Status.State }).Should(Equal(infrav1.HostError))
 			harness.ExpectError(w, name, infrav1.HostIdentityReason, "Another machine than the host's answers")
 		}
 		w.Remove(w.Machine("a"))
