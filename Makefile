@@ -112,8 +112,8 @@ lint: ## Run golangci-lint on all modules.
 test: announce-test local-repository ## Run the tests of rungs 1 and 2. RACE=1 looks for data races.
 	@$(MAKE) --no-print-directory -j3 $(MODULE_TESTS) $(INTEGRATION_TESTS)
 
-# Many tests wait more than they compute: three modules or parts of rung 2 at a time, and
-# twice as many packages of a module as Go would take, keep two processors busy.
+# Many tests wait more than they compute: three modules or parts of rung 2 at a time keep
+# two processors busy.
 MODULE_TESTS := $(addprefix test-module/,$(filter-out test/suites/integration,$(MODULES)))
 
 # Tests, and the compiler and linker before them, are done sooner where Go collects garbage
@@ -124,7 +124,7 @@ $(MODULE_TESTS): export GOMEGA_DEFAULT_EVENTUALLY_TIMEOUT ?= 30s
 
 .PHONY: $(MODULE_TESTS)
 $(MODULE_TESTS): test-module/%:
-	cd $* && $(PATIENTLY) "testing $*" $(if $(filter test/%,$*),$(GO_SUITE),$(GO_TEST)) -p $$((2 * $$(getconf _NPROCESSORS_ONLN))) -timeout 40m ./...
+	cd $* && $(PATIENTLY) "testing $*" $(if $(filter test/%,$*),$(GO_SUITE),$(GO_TEST)) -timeout 40m ./...
 
 # The parts of rung 2, the longest first.
 INTEGRATION_TESTS := $(addprefix test-integration-,rest upstream restarts containers faults world)

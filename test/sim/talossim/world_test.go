@@ -38,6 +38,9 @@ type world struct {
 	endpoint string
 	// contract is that of the configurations.
 	contract string
+	// passes lets time pass where the clock is a fake one, and what failed is tried again;
+	// nil lets none.
+	passes func()
 }
 
 func newWorld(t *testing.T, options talossim.Options) *world {
@@ -177,6 +180,9 @@ func (w *world) ready(m *talossim.Machine) {
 func (w *world) status(m *talossim.Machine, stage string, unmet OmegaMatcher) {
 	w.t.Helper()
 	w.Eventually(func(g Gomega) {
+		if w.passes != nil {
+			w.passes()
+		}
 		status, err := w.secure(m, secrets.RoleReader).MachineStatus(w.t.Context())
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(status.Stage).To(Equal(stage))
