@@ -59,9 +59,10 @@ type Options struct {
 // 30 seconds.
 const parallel = "8"
 
-// polling is how often tests look whether what they wait for has come, where they do not
-// say it. Gomega's 10 ms keep the API server at a hundred reads a second.
-const polling = 200 * time.Millisecond
+// polling is how often tests look whether what they wait for has come, and patience how long
+// they do, where they do not say it. Gomega's 10 ms keep the API server at a hundred reads a
+// second, and its second is short with a dozen clusters beside each other.
+const polling, patience = 200 * time.Millisecond, 30 * time.Second
 
 // gcPercent is the GOGC of Kubernetes' programs and Cluster API's manager: collecting
 // garbage is a fifth of what an API server does here, and the suites keep all processors
@@ -73,6 +74,7 @@ const gcPercent = 200
 // environment variable RACE builds our managers with the race detector.
 func Main(m *testing.M, options Options, into *World) {
 	gomega.SetDefaultEventuallyPollingInterval(polling)
+	gomega.SetDefaultEventuallyTimeout(patience)
 	options.gcPercent = gcPercent
 	start(m, options, into)
 }
