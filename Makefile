@@ -110,10 +110,11 @@ lint: ## Run golangci-lint on all modules.
 # The first prerequisite tells people what they are in for.
 .PHONY: test
 test: announce-test local-repository ## Run the tests of rungs 1 and 2. RACE=1 looks for data races.
-	@$(MAKE) --no-print-directory -j3 $(MODULE_TESTS) $(INTEGRATION_TESTS)
+	@$(MAKE) --no-print-directory -j$(if $(RACE),2,3) $(MODULE_TESTS) $(INTEGRATION_TESTS)
 
 # Many tests wait more than they compute: three modules or parts of rung 2 at a time keep
-# two processors busy.
+# two processors busy, and two with the race detector, by which clusters come up too late
+# beside more.
 MODULE_TESTS := $(addprefix test-module/,$(filter-out test/suites/integration,$(MODULES)))
 
 # Tests, and the compiler and linker before them, are done sooner where Go collects garbage
