@@ -113,8 +113,8 @@ test: announce-test local-repository ## Run the tests of rungs 1 and 2. RACE=1 l
 	@$(MAKE) --no-print-directory -j$(if $(RACE),2,3) $(MODULE_TESTS) $(INTEGRATION_TESTS)
 
 # Many tests wait more than they compute: three modules or parts of rung 2 at a time keep
-# two processors busy, and two with the race detector, by which clusters come up too late
-# beside more.
+# two processors busy. With the race detector it is two: beside more, clusters come up too
+# late.
 MODULE_TESTS := $(addprefix test-module/,$(filter-out test/suites/integration,$(MODULES)))
 
 # Tests, and the compiler and linker before them, are done sooner where Go collects garbage
@@ -128,7 +128,7 @@ $(MODULE_TESTS): test-module/%:
 	cd $* && $(PATIENTLY) "testing $*" $(if $(filter test/%,$*),$(GO_SUITE),$(GO_TEST)) -timeout 40m ./...
 
 # The parts of rung 2, the longest first.
-INTEGRATION_TESTS := $(addprefix test-integration-,rest upstream restarts containers faults world)
+INTEGRATION_TESTS := $(addprefix test-integration-,rest upstream restarts containers faults)
 
 .PHONY: announce-test
 announce-test:
@@ -144,10 +144,6 @@ announce-test:
 # else to do.
 RESTARTS := ^TestManagers
 UPSTREAM := ^TestUpstreamsFramework$$
-
-.PHONY: test-integration-world
-test-integration-world:
-	cd test/suites/integration && $(PATIENTLY) "testing test/suites/integration/world" $(GO_SUITE) ./world
 
 .PHONY: test-integration-restarts
 test-integration-restarts:

@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	capilabels "sigs.k8s.io/cluster-api/util/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
@@ -84,16 +85,9 @@ func Record[T any](object metav1.Object, annotation string) *T {
 // WatchAs gives an object that is made for another one the label of the watch filter that
 // the other has, if any: a manager with --watch-filter sees no object without it.
 func WatchAs(of, made metav1.Object) {
-	value, ok := of.GetLabels()[clusterv1.WatchLabel]
-	if !ok {
-		return
+	if value, ok := of.GetLabels()[clusterv1.WatchLabel]; ok {
+		capilabels.AddLabels(made, map[string]string{clusterv1.WatchLabel: value})
 	}
-	all := made.GetLabels()
-	if all == nil {
-		all = map[string]string{}
-	}
-	all[clusterv1.WatchLabel] = value
-	made.SetLabels(all)
 }
 
 // KindOf is the kind of a typed object, by the name of its type.

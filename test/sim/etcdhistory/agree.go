@@ -72,7 +72,7 @@ func (r *run) notePeers() {
 			members = append(members, number)
 		}
 	}
-	for _, number := range append(r.judge.up(false), r.judge.up(true)...) {
+	for _, number := range r.judge.answering() {
 		r.peers[number] = members
 	}
 }

@@ -189,6 +189,9 @@ func (j *judge) change(step Step, asked uint64) error {
 	return nil
 }
 
+// answering are the nodes whose members answer, the voters first.
+func (j *judge) answering() []int { return append(j.up(false), j.up(true)...) }
+
 // up are the nodes whose members answer: the voters, or the learners.
 func (j *judge) up(learners bool) []int {
 	var up []int

@@ -194,8 +194,7 @@ func (r *run) doProcess(ctx context.Context, step Step) error {
 	}
 	// It was removed, and ends as soon as any member that it knows tells it so.
 	r.counts.Refused[refusal.Error()]++
-	up := append(r.judge.up(false), r.judge.up(true)...)
-	if slices.ContainsFunc(up, func(number int) bool { return slices.Contains(r.peers[step.Node], number) }) {
+	if slices.ContainsFunc(r.judge.answering(), func(number int) bool { return slices.Contains(r.peers[step.Node], number) }) {
 		if err := r.ends(ctx, step.Node); err != nil {
 			return err
 		}

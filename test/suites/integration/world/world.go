@@ -66,7 +66,7 @@ const polling, patience = 200 * time.Millisecond, 30 * time.Second
 
 // gcPercent is the GOGC of Kubernetes' programs and Cluster API's manager: collecting
 // garbage is a fifth of what an API server does here, and the suites keep all processors
-// busy. An API server takes up to 3 GiB with it, 2 with Go's 100, and 5 with 400.
+// busy. An API server was seen with 2.2 GiB; with 400 it took 5.
 const gcPercent = 200
 
 // Main raises a world, runs the tests in it, and takes it down. It is called by
