@@ -64,12 +64,12 @@ type AddonReconciler struct {
 	// watch-filter label; empty means all.
 	WatchFilterValue string
 
-	limiter reconciliation.Limiter
+	pace reconciliation.Pace
 	// tries are the last tries to resolve a source.
 	tries *tries
 }
 
-// +kubebuilder:rbac:groups=addons.cluster.x-k8s.io,resources=talosclusteraddons,verbs=list;watch;patch
+// +kubebuilder:rbac:groups=addons.cluster.x-k8s.io,resources=talosclusteraddons,verbs=get;list;watch;patch
 // +kubebuilder:rbac:groups=addons.cluster.x-k8s.io,resources=talosclusteraddons/status,verbs=patch
 // +kubebuilder:rbac:groups=addons.cluster.x-k8s.io,resources=talosclusteraddons/finalizers,verbs=update
 // +kubebuilder:rbac:groups=addons.cluster.x-k8s.io,resources=talosclusteraddonreleases,verbs=get;list;watch;create;patch;delete
@@ -96,7 +96,7 @@ func (r *AddonReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager
 	if err != nil {
 		return fmt.Errorf("setting up the TalosClusterAddon controller: %w", err)
 	}
-	r.limiter = built
+	r.pace = reconciliation.Pace{Limiter: built, Live: mgr.GetAPIReader(), Kind: addonv1.GroupVersion.WithKind(addonv1.TalosClusterAddonKind)}
 
 	return nil
 }
@@ -146,7 +146,7 @@ func (r *AddonReconciler) Reconcile(ctx context.Context, req ctrl.Request) (resu
 			reterr = kerrors.NewAggregate([]error{reterr, err})
 		}
 		if reterr != nil {
-			result, reterr = reconciliation.AgainAfterConflict(ctx, r.limiter, req, ctrl.Result{}, reterr)
+			result, reterr = r.pace.AfterConflict(ctx, req, ctrl.Result{}, reterr)
 		}
 	}()
 	if !addon.DeletionTimestamp.IsZero() {

@@ -84,8 +84,8 @@ type ReleaseReconciler struct {
 	// watch-filter label; empty means all.
 	WatchFilterValue string
 
-	limiter reconciliation.Limiter
-	holds   *holds
+	pace  reconciliation.Pace
+	holds *holds
 }
 
 // +kubebuilder:rbac:groups=addons.cluster.x-k8s.io,resources=talosclusteraddonreleases/status,verbs=patch
@@ -115,7 +115,7 @@ func (r *ReleaseReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 	if err != nil {
 		return fmt.Errorf("setting up the TalosClusterAddonRelease controller: %w", err)
 	}
-	r.limiter = built
+	r.pace = reconciliation.Pace{Limiter: built, Live: mgr.GetAPIReader(), Kind: addonv1.GroupVersion.WithKind(addonv1.TalosClusterAddonReleaseKind)}
 
 	return nil
 }
@@ -194,7 +194,7 @@ func (r *ReleaseReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 			r.Jobs.Forget(req.NamespacedName, s.ended)
 		}
 		if reterr != nil {
-			result, reterr = reconciliation.AgainAfterConflict(ctx, r.limiter, req, ctrl.Result{}, reterr)
+			result, reterr = r.pace.AfterConflict(ctx, req, ctrl.Result{}, reterr)
 		}
 	}()
 	r.takeResult(ctx, s)

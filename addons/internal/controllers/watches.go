@@ -14,7 +14,6 @@ import (
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/addons/internal/order"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 )
 
 // With 50 add-ons on 40 clusters there are 2000 releases, and an add-on counts them anew
@@ -68,7 +67,7 @@ func awaited() predicate.Predicate {
 func (r *ReleaseReconciler) jobToRelease(_ context.Context, object client.Object) []ctrl.Request {
 	req := ctrl.Request{NamespacedName: types.NamespacedName{Namespace: object.GetNamespace(), Name: object.GetName()}}
 	if r.Jobs.Result(req.NamespacedName) != nil {
-		reconciliation.OnlyWaits(r.limiter, req)
+		r.pace.OnlyWaits(req)
 	}
 
 	return []ctrl.Request{req}

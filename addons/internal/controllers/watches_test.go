@@ -132,7 +132,7 @@ func TestThoseThatMayWaitForAReleaseAreReconciled(t *testing.T) {
 
 func TestTheEndOfAJobIsRecordedAtOnce(t *testing.T) {
 	b, limiter, letGo := newBed(t), capicontroller.NewFakeController(), make(chan struct{})
-	b.releases.limiter = limiter
+	b.releases.pace.Limiter = limiter
 	key := jobs.Key{Namespace: namespace, Name: "demo", Cluster: "blue"}
 	req := ctrl.Request{NamespacedName: client.ObjectKey{Namespace: namespace, Name: "demo"}}
 	told := func() []ctrl.Request {

@@ -79,7 +79,7 @@ type BackupReconciler struct {
 	// watch-filter label; empty means all.
 	WatchFilterValue string
 
-	limiter      reconciliation.Limiter
+	pace         reconciliation.Pace
 	certificates *secrets.ClientCertificates
 }
 
@@ -106,7 +106,7 @@ func (r *BackupReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manage
 	if err != nil {
 		return fmt.Errorf("setting up the TalosEtcdBackup controller: %w", err)
 	}
-	r.limiter = built
+	r.pace = reconciliation.Pace{Limiter: built, Live: mgr.GetAPIReader(), Kind: backupv1.GroupVersion.WithKind(backupv1.TalosEtcdBackupKind)}
 
 	return nil
 }
@@ -206,7 +206,7 @@ func (r *BackupReconciler) Reconcile(ctx context.Context, req ctrl.Request) (res
 			r.Jobs.Forget(req.NamespacedName, s.ended)
 		}
 		if reterr != nil {
-			result, reterr = reconciliation.AgainAfterConflict(ctx, r.limiter, req, ctrl.Result{}, reterr)
+			result, reterr = r.pace.AfterConflict(ctx, req, ctrl.Result{}, reterr)
 		}
 	}()
 	if err := r.takeResult(ctx, s); err != nil {
@@ -303,7 +303,7 @@ func (r *BackupReconciler) backupsThat(ctx context.Context, object client.Object
 func (r *BackupReconciler) jobToBackup(_ context.Context, object client.Object) []ctrl.Request {
 	req := ctrl.Request{NamespacedName: client.ObjectKeyFromObject(object)}
 	if r.Jobs.Result(req.NamespacedName) != nil {
-		reconciliation.OnlyWaits(r.limiter, req)
+		r.pace.OnlyWaits(req)
 	}
 
 	return []ctrl.Request{req}

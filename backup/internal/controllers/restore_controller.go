@@ -89,7 +89,7 @@ type RestoreReconciler struct {
 	// watch-filter label; empty means all.
 	WatchFilterValue string
 
-	limiter      reconciliation.Limiter
+	pace         reconciliation.Pace
 	certificates *secrets.ClientCertificates
 }
 
@@ -118,7 +118,7 @@ func (r *RestoreReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 	if err != nil {
 		return fmt.Errorf("setting up the TalosEtcdRestore controller: %w", err)
 	}
-	r.limiter = built
+	r.pace = reconciliation.Pace{Limiter: built, Live: mgr.GetAPIReader(), Kind: backupv1.GroupVersion.WithKind(backupv1.TalosEtcdRestoreKind)}
 
 	return nil
 }
@@ -206,7 +206,7 @@ func (r *RestoreReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 			r.Jobs.Forget(req.NamespacedName, s.ended)
 		}
 		if reterr != nil {
-			result, reterr = reconciliation.AgainAfterConflict(ctx, r.limiter, req, ctrl.Result{}, reterr)
+			result, reterr = r.pace.AfterConflict(ctx, req, ctrl.Result{}, reterr)
 		}
 	}()
 	act := r.reconcileNormal

@@ -57,7 +57,7 @@ type ScheduleReconciler struct {
 	// watch-filter label; empty means all.
 	WatchFilterValue string
 
-	limiter    reconciliation.Limiter
+	pace       reconciliation.Pace
 	identities identities
 }
 
@@ -81,7 +81,7 @@ func (r *ScheduleReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Mana
 	if err != nil {
 		return fmt.Errorf("setting up the TalosEtcdBackupSchedule controller: %w", err)
 	}
-	r.limiter = built
+	r.pace = reconciliation.Pace{Limiter: built, Live: mgr.GetAPIReader(), Kind: backupv1.GroupVersion.WithKind(backupv1.TalosEtcdBackupScheduleKind)}
 
 	return nil
 }
@@ -142,7 +142,7 @@ func (r *ScheduleReconciler) Reconcile(ctx context.Context, req ctrl.Request) (r
 			reterr = kerrors.NewAggregate([]error{reterr, err})
 		}
 		if reterr != nil {
-			result, reterr = reconciliation.AgainAfterConflict(ctx, r.limiter, req, ctrl.Result{}, reterr)
+			result, reterr = r.pace.AfterConflict(ctx, req, ctrl.Result{}, reterr)
 		}
 	}()
 	if err := r.gather(ctx, s); err != nil {

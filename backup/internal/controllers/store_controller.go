@@ -65,8 +65,8 @@ type StoreReconciler struct {
 	// watch-filter label; empty means all.
 	WatchFilterValue string
 
-	limiter reconciliation.Limiter
-	checks  *checks
+	pace   reconciliation.Pace
+	checks *checks
 }
 
 // +kubebuilder:rbac:groups=backup.cluster.x-k8s.io,resources=talosbackupstores,verbs=get;list;watch;patch
@@ -92,7 +92,7 @@ func (r *StoreReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager
 	if err != nil {
 		return fmt.Errorf("setting up the TalosBackupStore controller: %w", err)
 	}
-	r.limiter = built
+	r.pace = reconciliation.Pace{Limiter: built, Live: mgr.GetAPIReader(), Kind: backupv1.GroupVersion.WithKind(backupv1.TalosBackupStoreKind)}
 
 	return nil
 }
@@ -135,7 +135,7 @@ func (r *StoreReconciler) Reconcile(ctx context.Context, req ctrl.Request) (resu
 			reterr = kerrors.NewAggregate([]error{reterr, err})
 		}
 		if reterr != nil {
-			result, reterr = reconciliation.AgainAfterConflict(ctx, r.limiter, req, ctrl.Result{}, reterr)
+			result, reterr = r.pace.AfterConflict(ctx, req, ctrl.Result{}, reterr)
 		}
 	}()
 	if err := r.gatherBackups(ctx, s); err != nil {

@@ -25,6 +25,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 )
@@ -49,7 +50,7 @@ type Reconciler struct {
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
 
-	limiter reconciliation.Limiter
+	pace reconciliation.Pace
 }
 
 // +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=talosconfigs,verbs=get;list;watch
@@ -77,13 +78,13 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	if err != nil {
 		return fmt.Errorf("setting up the TalosConfig controller: %w", err)
 	}
-	r.limiter = built
+	r.pace = reconciliation.Pace{Limiter: built, Live: mgr.GetAPIReader(), Kind: bootstrapv1.GroupVersion.WithKind(bootstrapv1.TalosConfigKind)}
 
 	return nil
 }
 
 // Reconcile reconciles one TalosConfig.
-func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, reterr error) {
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, reterr error) {
 	config := &bootstrapv1.TalosConfig{}
 	if err := r.Client.Get(ctx, req.NamespacedName, config); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
@@ -98,7 +99,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	}
 	if machine == nil {
 		ctrl.LoggerFrom(ctx).Info("Waiting for the Machine controller to set the owner reference")
-		reconciliation.OnlyWaits(r.limiter, req)
+		r.pace.OnlyWaits(req)
 		return ctrl.Result{}, nil
 	}
 	cluster, err := util.GetClusterByName(ctx, r.Client, machine.Namespace, machine.Spec.ClusterName)
@@ -110,7 +111,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 	if proceed, err := reconciliation.Begin(ctx, r.Client, r.APIReader, cluster, config, ""); err != nil || !proceed {
 		return ctrl.Result{}, err
 	}
-	helper, err := patch.NewHelper(config, r.Client)
+	helper, err := patch.NewHelper(config, objects.ReadLive(r.Client, r.APIReader))
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("preparing the patch: %w", err)
 	}
@@ -120,8 +121,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Re
 			reterr = kerrors.NewAggregate([]error{reterr, err})
 		}
 		if reterr == nil && s.waits {
-			reconciliation.OnlyWaits(r.limiter, req)
+			r.pace.OnlyWaits(req)
 		}
+		result, reterr = r.pace.AfterConflict(ctx, req, result, reterr)
 	}()
 
 	return r.reconcileNormal(ctx, s)

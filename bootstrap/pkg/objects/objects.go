@@ -38,6 +38,24 @@ func PatchStatus(ctx context.Context, c client.Client, before, after client.Obje
 	return c.Status().Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
+// ReadLive is a client that reads single objects live and does all else as c does. Cluster
+// API's patch.Helper wants it: before it writes conditions it reads those of others, and
+// fails when they have changed since, so that a cache that is behind would fail it.
+func ReadLive(c client.Client, live client.Reader) client.Client {
+	return liveClient{Client: c, live: live}
+}
+
+type liveClient struct {
+	client.Client
+
+	live client.Reader
+}
+
+// Get implements client.Reader.
+func (c liveClient) Get(ctx context.Context, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+	return c.live.Get(ctx, key, into, opts...)
+}
+
 // Change writes what change makes of an object, as Patch does.
 func Change[T client.Object](ctx context.Context, c client.Client, object T, change func(T)) error {
 	before := object.DeepCopyObject().(client.Object) //nolint:forcetypeassert // It is a copy of one.

@@ -9,8 +9,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/cluster-api/util/patch"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -94,6 +97,36 @@ func TestAStatusIsWrittenWithOneCallOrNone(t *testing.T) {
 	g.Expect(found.Status.Phase).To(Equal(corev1.PodRunning))
 	g.Expect(found.Status.Conditions).To(HaveLen(1))
 	g.Expect(apierrors.IsConflict(PatchStatus(t.Context(), c, before, after))).To(BeTrue(), "somebody has written it meanwhile")
+}
+
+// TestConditionsAreWrittenBesideThoseOfOthers: the cache has not seen what others, or this
+// controller just before, have written.
+func TestConditionsAreWrittenBesideThoseOfOthers(t *testing.T) {
+	g, ctx := NewWithT(t), t.Context()
+	scheme := runtime.NewScheme()
+	g.Expect(clusterv1.AddToScheme(scheme)).To(Succeed())
+	made := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: "n", Name: "m"}}
+	live := fake.NewClientBuilder().WithScheme(scheme).WithObjects(made).WithStatusSubresource(made).Build()
+	old := &clusterv1.Machine{}
+	g.Expect(live.Get(ctx, client.ObjectKeyFromObject(made), old)).To(Succeed())
+	behind := interceptor.NewClient(live, interceptor.Funcs{
+		Get: func(_ context.Context, _ client.WithWatch, _ client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+			old.DeepCopyInto(into.(*clusterv1.Machine))
+			return nil
+		},
+	})
+	newer := old.DeepCopy()
+	conditions.Set(newer, metav1.Condition{Type: "Theirs", Status: metav1.ConditionTrue, Reason: "Test"})
+	g.Expect(live.Status().Update(ctx, newer)).To(Succeed())
+
+	machine := old.DeepCopy()
+	helper, err := patch.NewHelper(machine, ReadLive(behind, live))
+	g.Expect(err).NotTo(HaveOccurred())
+	conditions.Set(machine, metav1.Condition{Type: "Ours", Status: metav1.ConditionTrue, Reason: "Test"})
+	g.Expect(helper.Patch(ctx, machine)).To(Succeed())
+	g.Expect(live.Get(ctx, client.ObjectKeyFromObject(made), machine)).To(Succeed())
+	g.Expect(conditions.IsTrue(machine, "Ours")).To(BeTrue())
+	g.Expect(conditions.IsTrue(machine, "Theirs")).To(BeTrue())
 }
 
 func TestSelects(t *testing.T) {

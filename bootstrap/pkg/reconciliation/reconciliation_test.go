@@ -1,24 +1,16 @@
 package reconciliation_test
 
 import (
-	"errors"
-	"fmt"
 	"testing"
-	"time"
 
 	. "github.com/onsi/gomega"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/runtime/schema"
-	kerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
-	capicontroller "sigs.k8s.io/cluster-api/util/controller"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
-	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
@@ -60,32 +52,4 @@ func TestBegin(t *testing.T) {
 			g.Expect(c.Update(t.Context(), object)).To(Succeed(), "the object in hand is the newest")
 		})
 	}
-}
-
-func TestAPassThatOnlyWaitsDoesNotCount(t *testing.T) {
-	g := NewWithT(t)
-	limiter := capicontroller.NewFakeController()
-	req := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "fleet", Name: "a"}}
-	reconciliation.OnlyWaits(limiter, req)
-	g.Expect(limiter.Deferrals).To(HaveKeyWithValue(req, BeZero()))
-	reconciliation.OnlyWaits(nil, req)
-}
-
-func TestAConflictIsNoError(t *testing.T) {
-	g := NewWithT(t)
-	limiter := capicontroller.NewFakeController()
-	req := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "fleet", Name: "a"}}
-	conflict := fmt.Errorf("recording: %w", apierrors.NewConflict(schema.GroupResource{}, "a", errors.New("changed")))
-
-	result, err := reconciliation.AgainAfterConflict(t.Context(), limiter, req, reconcile.Result{}, kerrors.NewAggregate([]error{conflict, conflict}))
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
-	g.Expect(limiter.Deferrals).To(HaveKey(req))
-
-	other := errors.New("refused")
-	_, err = reconciliation.AgainAfterConflict(t.Context(), nil, req, reconcile.Result{}, kerrors.NewAggregate([]error{conflict, other}))
-	g.Expect(err).To(MatchError(other))
-	result, err = reconciliation.AgainAfterConflict(t.Context(), nil, req, reconcile.Result{RequeueAfter: time.Hour}, nil)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(result.RequeueAfter).To(Equal(time.Hour))
 }

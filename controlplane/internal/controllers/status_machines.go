@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/capimachine"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
@@ -31,7 +32,7 @@ func (r *Reconciler) reconcileMachineConditions(ctx context.Context, s *scope) e
 	verdicts := plan.Verdicts(s.facts)
 	var errs []error
 	for _, machine := range s.machines {
-		helper, err := patch.NewHelper(machine, r.Client)
+		helper, err := patch.NewHelper(machine, objects.ReadLive(r.Client, r.APIReader))
 		if err != nil {
 			errs = append(errs, fmt.Errorf("preparing the patch of Machine %s: %w", machine.Name, err))
 			continue

@@ -29,6 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/requeue"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
@@ -90,7 +91,7 @@ type Reconciler struct {
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
 
-	limiter reconciliation.Limiter
+	pace reconciliation.Pace
 	// infrastructure is what is known of the infrastructure provider beyond the contract.
 	infrastructure Infrastructure
 	backups        backups.Backups
@@ -110,7 +111,7 @@ type Reconciler struct {
 // +kubebuilder:rbac:groups=bootstrap.cluster.x-k8s.io,resources=talosconfigs,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=*,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=clusters,verbs=get;list;watch
-// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines/status,verbs=patch
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machines/finalizers,verbs=update
 // +kubebuilder:rbac:groups=cluster.x-k8s.io,resources=machinepools,verbs=list;watch
@@ -143,7 +144,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	if err != nil {
 		return fmt.Errorf("setting up the TalosControlPlane controller: %w", err)
 	}
-	r.limiter = built
+	r.pace = reconciliation.Pace{Limiter: built, Live: mgr.GetAPIReader(), Kind: controlplanev1.GroupVersion.WithKind(controlplanev1.TalosControlPlaneKind)}
 
 	return nil
 }
@@ -184,7 +185,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	}
 	if cluster == nil {
 		ctrl.LoggerFrom(ctx).Info("Waiting for the Cluster controller to set the owner reference")
-		reconciliation.OnlyWaits(r.limiter, req)
+		r.pace.OnlyWaits(req)
 		return ctrl.Result{}, nil
 	}
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx).WithValues("Cluster", klog.KObj(cluster)))
@@ -192,7 +193,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	if proceed, err := reconciliation.Begin(ctx, r.Client, r.APIReader, cluster, controlPlane, controlplanev1.TalosControlPlaneFinalizer); err != nil || !proceed {
 		return ctrl.Result{}, err
 	}
-	helper, err := patch.NewHelper(controlPlane, r.Client)
+	helper, err := patch.NewHelper(controlPlane, objects.ReadLive(r.Client, r.APIReader))
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("preparing the patch: %w", err)
 	}
@@ -205,9 +206,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 		}
 		switch {
 		case reterr != nil:
-			result, reterr = reconciliation.AgainAfterConflict(ctx, r.limiter, req, ctrl.Result{}, reterr)
+			result, reterr = r.pace.AfterConflict(ctx, req, ctrl.Result{}, reterr)
 		case s.onlyWaits():
-			reconciliation.OnlyWaits(r.limiter, req)
+			r.pace.OnlyWaits(req)
 		}
 	}()
 

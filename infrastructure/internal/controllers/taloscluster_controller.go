@@ -28,6 +28,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
@@ -46,7 +47,7 @@ type ClusterReconciler struct {
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
 
-	limiter reconciliation.Limiter
+	pace reconciliation.Pace
 }
 
 // maxFailureDomains is what the Cluster API contract allows.
@@ -79,13 +80,13 @@ func (r *ClusterReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 	if err != nil {
 		return fmt.Errorf("setting up the TalosCluster controller: %w", err)
 	}
-	r.limiter = built
+	r.pace = reconciliation.Pace{Limiter: built, Live: mgr.GetAPIReader(), Kind: infrav1.GroupVersion.WithKind(infrav1.TalosClusterKind)}
 
 	return nil
 }
 
 // Reconcile reconciles one TalosCluster.
-func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, reterr error) {
+func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, reterr error) {
 	talosCluster := &infrav1.TalosCluster{}
 	if err := r.Client.Get(ctx, req.NamespacedName, talosCluster); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
@@ -100,13 +101,13 @@ func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 	}
 	if cluster == nil && talosCluster.DeletionTimestamp.IsZero() {
 		ctrl.LoggerFrom(ctx).Info("Waiting for the Cluster controller to set the owner reference")
-		reconciliation.OnlyWaits(r.limiter, req)
+		r.pace.OnlyWaits(req)
 		return ctrl.Result{}, nil
 	}
 	if proceed, err := reconciliation.Begin(ctx, r.Client, r.APIReader, cluster, talosCluster, infrav1.TalosClusterFinalizer); err != nil || !proceed {
 		return ctrl.Result{}, err
 	}
-	helper, err := patch.NewHelper(talosCluster, r.Client)
+	helper, err := patch.NewHelper(talosCluster, objects.ReadLive(r.Client, r.APIReader))
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("preparing the patch: %w", err)
 	}
@@ -114,6 +115,7 @@ func (r *ClusterReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ 
 		if err := writeCluster(ctx, helper, talosCluster); err != nil {
 			reterr = kerrors.NewAggregate([]error{reterr, err})
 		}
+		result, reterr = r.pace.AfterConflict(ctx, req, result, reterr)
 	}()
 
 	if !talosCluster.DeletionTimestamp.IsZero() {

@@ -27,6 +27,7 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/machinewatch"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -67,6 +68,8 @@ type HostReconciler struct {
 	// WatchFilterValue restricts the controller to objects with this value of
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
+
+	pace reconciliation.Pace
 }
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=taloshosts,verbs=get;list;watch;update;patch
@@ -84,7 +87,7 @@ func (r *HostReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager,
 		return errors.New("setting up the TalosHost controller: a required field is not set")
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", "taloshost")
-	_, err := capicontroller.NewControllerManagedBy(mgr, log).
+	built, err := capicontroller.NewControllerManagedBy(mgr, log).
 		For(&infrav1.TalosHost{}).
 		WithOptions(options).
 		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
@@ -96,12 +99,13 @@ func (r *HostReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager,
 	if err != nil {
 		return fmt.Errorf("setting up the TalosHost controller: %w", err)
 	}
+	r.pace = reconciliation.Pace{Limiter: built, Live: mgr.GetAPIReader(), Kind: infrav1.GroupVersion.WithKind(infrav1.TalosHostKind)}
 
 	return nil
 }
 
 // Reconcile reconciles one TalosHost.
-func (r *HostReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctrl.Result, reterr error) {
+func (r *HostReconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ctrl.Result, reterr error) {
 	host := &infrav1.TalosHost{}
 	if err := r.Client.Get(ctx, req.NamespacedName, host); err != nil {
 		if apierrors.IsNotFound(err) {
@@ -117,7 +121,7 @@ func (r *HostReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctr
 	if proceed, err := reconciliation.Begin(ctx, r.Client, r.APIReader, s.cluster, host, infrav1.TalosHostFinalizer); err != nil || !proceed {
 		return ctrl.Result{}, err
 	}
-	helper, err := patch.NewHelper(host, r.Client)
+	helper, err := patch.NewHelper(host, objects.ReadLive(r.Client, r.APIReader))
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("preparing the patch: %w", err)
 	}
@@ -125,6 +129,7 @@ func (r *HostReconciler) Reconcile(ctx context.Context, req ctrl.Request) (_ ctr
 		if err := r.reconcileStatus(ctx, s, helper); err != nil {
 			reterr = kerrors.NewAggregate([]error{reterr, err})
 		}
+		result, reterr = r.pace.AfterConflict(ctx, req, result, reterr)
 	}()
 
 	return r.reconcileHost(ctx, s)

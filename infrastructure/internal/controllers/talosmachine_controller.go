@@ -46,7 +46,7 @@ type MachineReconciler struct {
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
 
-	limiter reconciliation.Limiter
+	pace reconciliation.Pace
 }
 
 // +kubebuilder:rbac:groups=infrastructure.cluster.x-k8s.io,resources=talosmachines,verbs=get;list;watch;patch
@@ -78,7 +78,7 @@ func (r *MachineReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 	if err != nil {
 		return fmt.Errorf("setting up the TalosMachine controller: %w", err)
 	}
-	r.limiter = built
+	r.pace = reconciliation.Pace{Limiter: built, Live: mgr.GetAPIReader(), Kind: infrav1.GroupVersion.WithKind(infrav1.TalosMachineKind)}
 
 	return nil
 }
@@ -90,7 +90,7 @@ func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 		if apierrors.IsNotFound(err) {
 			err = kerrors.NewAggregate([]error{r.Metal.Gone(ctx, req.NamespacedName), r.Container.Gone(ctx, req.NamespacedName)})
 		}
-		return reconciliation.AgainAfterConflict(ctx, r.limiter, req, ctrl.Result{}, err)
+		return r.pace.AfterConflict(ctx, req, ctrl.Result{}, err)
 	}
 	scope, err := r.newScope(ctx, talosMachine)
 	if err != nil {
@@ -100,16 +100,16 @@ func (r *MachineReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 		return ctrl.Result{}, err
 	}
 	if err := r.upgradeConditions(ctx, talosMachine); err != nil {
-		return reconciliation.AgainAfterConflict(ctx, r.limiter, req, ctrl.Result{}, err)
+		return r.pace.AfterConflict(ctx, req, ctrl.Result{}, err)
 	}
 	defer func() {
 		if err := r.reconcileStatus(ctx, scope); err != nil {
 			reterr = kerrors.NewAggregate([]error{reterr, err})
 		}
 		if reterr == nil && onlyWaits(scope) {
-			reconciliation.OnlyWaits(r.limiter, req)
+			r.pace.OnlyWaits(req)
 		}
-		result, reterr = reconciliation.AgainAfterConflict(ctx, r.limiter, req, result, reterr)
+		result, reterr = r.pace.AfterConflict(ctx, req, result, reterr)
 	}()
 
 	if !talosMachine.DeletionTimestamp.IsZero() {

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 )
@@ -24,7 +25,7 @@ import (
 // begins.
 func (r *MachineReconciler) reconcileStatus(ctx context.Context, scope *backends.Scope) error {
 	machine, observed := scope.TalosMachine, scope.Observed
-	helper, err := patch.NewHelper(machine, r.Client)
+	helper, err := patch.NewHelper(machine, objects.ReadLive(r.Client, r.APIReader))
 	if err != nil {
 		return fmt.Errorf("preparing the patch: %w", err)
 	}

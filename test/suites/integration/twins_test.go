@@ -2,6 +2,7 @@ package integration
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 
@@ -10,15 +11,19 @@ import (
 )
 
 // TestManagersRunTwice: each of our managers runs twice at the same time, as when a leader was
-// paused and another one was elected. Neither knows of the other one, and etcd is bootstrapped
-// once, loses no quorum, and all steps of the main job end well.
+// paused and another one was elected. Neither knows of the other one, and the caches of one of
+// them are three seconds behind. Etcd is bootstrapped once, loses no quorum, and all steps of
+// the main job end well.
 func TestManagersRunTwice(t *testing.T) {
+	const lag = 3 * time.Second
 	g, ctx := NewWithT(t), t.Context()
 	for _, name := range world.Stack.Managers.Ours() {
 		twin, err := world.Stack.Twin(ctx, name)
 		g.Expect(err).NotTo(HaveOccurred())
 		t.Cleanup(func() { g.Expect(twin.Kill()).To(Succeed()) })
-		g.Expect(twin.Start(ctx)).To(Succeed())
+		kubeconfig, err := world.Stack.Behind(ctx, twin, lag)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(twin.RestartWith(ctx, "--kubeconfig="+kubeconfig)).To(Succeed())
 	}
 	machines := newFleet(t, simfleet.Options{})
 	scenario := newScenario(t, machines, "twice", nil)

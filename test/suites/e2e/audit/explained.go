@@ -58,6 +58,10 @@ func ofRareMoments() []Explanation {
 			Reason: "read live when one of the name is there, and not in the cache or somebody else's",
 		},
 		{
+			Manager: addon, Group: "addons.cluster.x-k8s.io", Resource: "talosclusteraddons", Verb: "get",
+			Reason: "read live after a conflict",
+		},
+		{
 			Manager: backup, Group: backupGroup, Resource: "talosetcdbackups", Verb: "get",
 			Reason: "read live when a pause begins or ends",
 		},
