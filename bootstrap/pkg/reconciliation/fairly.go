@@ -3,24 +3,20 @@ package reconciliation
 import (
 	"context"
 	"sync"
-	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 )
 
-const (
-	// fullInterval is how soon a reconcile is tried again that found the share of its
-	// namespace taken.
-	fullInterval = 500 * time.Millisecond
-	// fullJitter is by what part of it that is put off at most.
-	fullJitter = 1.0
-)
+// fullJitter is by what part of Soonest a reconcile is put off at most that found the share
+// of its namespace taken, so that those that were refused together do not come together again.
+const fullJitter = 0.5
 
 // Fairly shares the workers of a controller so that no namespace takes all of them: it
-// gets at most half of those that the others leave. A reconcile waits for machines, which users name: a thousand that take calls and never answer would keep the
-// machines of everybody else from being looked at.
+// gets at most half of those that the others leave. A reconcile waits for machines, which
+// users name: a thousand that take calls and never answer would keep the machines of
+// everybody else from being looked at.
 func Fairly(reconciler reconcile.Reconciler, workers int) reconcile.Reconciler {
 	return &fair{inner: reconciler, workers: max(workers, 1), running: map[string]int{}}
 }
@@ -43,7 +39,7 @@ type fair struct {
 func (f *fair) Reconcile(ctx context.Context, req reconcile.Request) (reconcile.Result, error) {
 	if !f.begin(req.Namespace) {
 		ctrl.LoggerFrom(ctx).V(4).Info("Waiting until fewer objects of the namespace are worked on")
-		return reconcile.Result{RequeueAfter: wait.Jitter(fullInterval, fullJitter)}, nil
+		return reconcile.Result{RequeueAfter: wait.Jitter(Soonest, fullJitter)}, nil
 	}
 	defer f.end(req.Namespace)
 

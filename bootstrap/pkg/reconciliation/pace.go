@@ -17,7 +17,7 @@ import (
 
 // Pace says when the objects of a controller are reconciled next. Cluster API's controllers
 // reconcile an object at most once a second, so what a reconcile leaves to the next one
-// costs the user a second. An empty Pace changes nothing.
+// costs the user a second. An empty Pace defers nothing.
 type Pace struct {
 	// Limiter is the controller.
 	Limiter Limiter
@@ -41,9 +41,9 @@ func (p Pace) OnlyWaits(req reconcile.Request) {
 	}
 }
 
-// conflictRetryInterval is how soon an object is reconciled again after a conflict, when no
-// event has been faster: Cluster API's controllers take no less.
-const conflictRetryInterval = time.Second
+// Soonest is after how long an object that is to be tried again at once is reconciled, when
+// no event has been faster: Cluster API's controllers take no less.
+const Soonest = time.Second
 
 // AfterConflict reconciles again on what is there now, when all errors are conflicts:
 // somebody else was faster, or the cache was behind. That is no error, and does not count.
@@ -64,7 +64,7 @@ func (p Pace) AfterConflict(ctx context.Context, req reconcile.Request, result r
 		log.Info("Not waiting for the cache", "reason", err.Error())
 	}
 
-	return reconcile.Result{RequeueAfter: conflictRetryInterval}, nil
+	return reconcile.Result{RequeueAfter: Soonest}, nil
 }
 
 // awaitCache has the next reconcile of an object wait until the cache has what the API

@@ -34,14 +34,9 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 )
 
-const (
-	// claimRetryInterval is how soon another host is tried when one was taken
-	// by somebody else.
-	claimRetryInterval = 500 * time.Millisecond
-	// refusedRetryInterval is how often a configuration is tried again that
-	// Talos has refused, beside changes of the host.
-	refusedRetryInterval = 5 * time.Minute
-)
+// refusedRetryInterval is how often a configuration is tried again that Talos has refused,
+// beside changes of the host.
+const refusedRetryInterval = 5 * time.Minute
 
 // Backend is the metal backend. All exported fields but ImageFactory are required.
 type Backend struct {

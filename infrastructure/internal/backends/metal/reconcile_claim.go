@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/claim"
@@ -84,7 +85,7 @@ func (m *Backend) chooseHost(ctx context.Context, scope *backends.Scope, data *b
 		return nil, ctrl.Result{}, err
 	}
 	if host == nil || claim.Judge(host, data.request) != "" {
-		return nil, m.Pacing.After(claimRetryInterval), nil
+		return nil, m.Pacing.After(reconciliation.Soonest), nil
 	}
 
 	return m.claimHost(ctx, scope, host)
@@ -164,7 +165,7 @@ func (m *Backend) claimHost(ctx context.Context, scope *backends.Scope, host *in
 		if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
 			m.Counts.Claim(host.Namespace, metrics.ClaimConflict)
 			scope.Observed.Claim = condition.False(infrav1.ClaimingHostReason, "Claiming a TalosHost")
-			return nil, m.Pacing.After(claimRetryInterval), nil
+			return nil, m.Pacing.After(reconciliation.Soonest), nil
 		}
 		return nil, ctrl.Result{}, fmt.Errorf("claiming TalosHost %s: %w", host.Name, err)
 	}

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
@@ -82,7 +83,7 @@ func (m *Backend) beginReprovision(ctx context.Context, scope *backends.Scope) (
 	)
 	switch {
 	case errors.Is(err, errBehind):
-		return nil, m.Pacing.After(claimRetryInterval), nil
+		return nil, m.Pacing.After(reconciliation.Soonest), nil
 	case err != nil:
 		return nil, ctrl.Result{}, err
 	case !begun:
