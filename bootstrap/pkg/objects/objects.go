@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	capilabels "sigs.k8s.io/cluster-api/util/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -38,9 +39,10 @@ func PatchStatus(ctx context.Context, c client.Client, before, after client.Obje
 	return c.Status().Patch(ctx, after, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
 }
 
-// ReadLive is a client that reads single objects live and does all else as c does. Cluster
-// API's patch.Helper wants it: before it writes conditions it reads those of others, and
-// fails when they have changed since, so that a cache that is behind would fail it.
+// ReadLive is a client that reads single objects live, whatever they hold already, and does
+// all else as c does. Cluster API's patch.Helper wants it: before it writes conditions it
+// reads those of others, and fails when they have changed since, so that a cache that is
+// behind would fail it.
 func ReadLive(c client.Client, live client.Reader) client.Client {
 	return liveClient{Client: c, live: live}
 }
@@ -53,6 +55,11 @@ type liveClient struct {
 
 // Get implements client.Reader.
 func (c liveClient) Get(ctx context.Context, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+	// An answer is decoded on top of what is there.
+	if _, ok := into.(runtime.Unstructured); !ok {
+		reflect.ValueOf(into).Elem().SetZero()
+	}
+
 	return c.live.Get(ctx, key, into, opts...)
 }
 

@@ -2,6 +2,7 @@ package objects
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"testing"
 
@@ -127,6 +128,20 @@ func TestConditionsAreWrittenBesideThoseOfOthers(t *testing.T) {
 	g.Expect(live.Get(ctx, client.ObjectKeyFromObject(made), machine)).To(Succeed())
 	g.Expect(conditions.IsTrue(machine, "Ours")).To(BeTrue())
 	g.Expect(conditions.IsTrue(machine, "Theirs")).To(BeTrue())
+}
+
+// TestWhatIsReadLiveIsWhatIsThere: an API server leaves out what is empty, and its answer is
+// decoded on top of what the object held.
+func TestWhatIsReadLiveIsWhatIsThere(t *testing.T) {
+	g := NewWithT(t)
+	live := interceptor.NewClient(fake.NewFakeClient(), interceptor.Funcs{
+		Get: func(_ context.Context, _ client.WithWatch, _ client.ObjectKey, into client.Object, _ ...client.GetOption) error {
+			return json.Unmarshal([]byte(`{"metadata":{"name":"p"},"spec":{"nodeName":"n"}}`), into)
+		},
+	})
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Labels: map[string]string{"gone": "by now"}}, Status: corev1.PodStatus{Phase: corev1.PodRunning}}
+	g.Expect(ReadLive(live, live).Get(t.Context(), client.ObjectKeyFromObject(pod), pod)).To(Succeed())
+	g.Expect(pod).To(Equal(&corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p"}, Spec: corev1.PodSpec{NodeName: "n"}}))
 }
 
 func TestSelects(t *testing.T) {

@@ -23,7 +23,8 @@ import (
 func Begin(
 	ctx context.Context, c client.Client, live client.Reader, cluster *clusterv1.Cluster, object paused.ConditionSetter, finalizer string,
 ) (proceed bool, err error) {
-	isPaused, written, err := paused.EnsurePausedCondition(ctx, objects.ReadLive(c, live), cluster, object)
+	current := objects.ReadLive(c, live)
+	isPaused, written, err := paused.EnsurePausedCondition(ctx, current, cluster, object)
 	if err != nil || isPaused {
 		return false, err
 	}
@@ -36,7 +37,7 @@ func Begin(
 		written = written && !added
 	}
 	if written {
-		if err := live.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
+		if err := current.Get(ctx, client.ObjectKeyFromObject(object), object); err != nil {
 			return false, client.IgnoreNotFound(err)
 		}
 	}
