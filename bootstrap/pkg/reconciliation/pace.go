@@ -6,10 +6,9 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	kerrors "k8s.io/apimachinery/pkg/util/errors"
-	capicontroller "sigs.k8s.io/cluster-api/util/controller"
+	"k8s.io/apimachinery/pkg/util/resourceversion"
+	"k8s.io/apimachinery/pkg/util/wait"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
@@ -21,16 +20,17 @@ import (
 type Pace struct {
 	// Limiter is the controller.
 	Limiter Limiter
+	// Cached reads from the cache that the reconciles read.
+	Cached client.Reader
 	// Live reads from the API server.
 	Live client.Reader
-	// Kind is that of the controller's objects, as its cache has them: not unstructured.
-	Kind schema.GroupVersionKind
+	// Object is an empty object of the controller's kind.
+	Object client.Object
 }
 
 // Limiter decides when an object is reconciled next: Cluster API's controllers do.
 type Limiter interface {
 	DeferNextReconcile(req reconcile.Request, reconcileAfter time.Time)
-	DeferNextReconcileUntilCacheUpToDate(object metav1.Object, kind capicontroller.GroupVersionKindType, resourceVersion string)
 }
 
 // OnlyWaits lets the next reconcile of an object begin as soon as there is a reason for
@@ -45,11 +45,18 @@ func (p Pace) OnlyWaits(req reconcile.Request) {
 // no event has been faster: Cluster API's controllers take no less.
 const Soonest = time.Second
 
+const (
+	// cacheTimeout is how long the cache is waited for after a conflict, and cacheInterval is
+	// how often it is looked at: as in Cluster API's controller of MachinePools.
+	cacheTimeout  = 10 * time.Second
+	cacheInterval = 100 * time.Millisecond
+)
+
 // AfterConflict reconciles again on what is there now, when all errors are conflicts:
 // somebody else was faster, or the cache was behind. That is no error, and does not count.
 // Any other result and error are returned as they are.
 //
-// The next reconcile waits until the cache has the object as it is now. Otherwise a
+// It waits until the cache has the object as it is now, up to ten seconds. Otherwise a
 // reconcile that writes a status, and so changes the object, could make the next one meet a
 // conflict, and that the one after it, for as long as the cache is behind by more than the
 // time between them.
@@ -60,28 +67,40 @@ func (p Pace) AfterConflict(ctx context.Context, req reconcile.Request, result r
 	log := ctrl.LoggerFrom(ctx).V(4)
 	log.Info("Trying again after a conflict", "reason", err.Error())
 	p.OnlyWaits(req)
-	if err := p.awaitCache(ctx, req); err != nil {
-		log.Info("Not waiting for the cache", "reason", err.Error())
+	if err := p.awaitCache(ctx, req.NamespacedName); client.IgnoreNotFound(err) != nil {
+		log.Info("The cache is still behind", "reason", err.Error())
 	}
 
 	return reconcile.Result{RequeueAfter: Soonest}, nil
 }
 
-// awaitCache has the next reconcile of an object wait until the cache has what the API
-// server has now.
-func (p Pace) awaitCache(ctx context.Context, req reconcile.Request) error {
-	if p.Limiter == nil || p.Live == nil {
+// awaitCache waits until the cache has an object as the API server has it now.
+func (p Pace) awaitCache(ctx context.Context, key client.ObjectKey) error {
+	if p.Object == nil {
 		return nil
 	}
-	object := &metav1.PartialObjectMetadata{}
-	object.SetGroupVersionKind(p.Kind)
-	if err := p.Live.Get(ctx, req.NamespacedName, object); err != nil {
-		if apierrors.IsNotFound(err) {
-			return nil
-		}
-		return fmt.Errorf("reading %s %s: %w", p.Kind.Kind, req, err)
+	now, err := p.version(ctx, p.Live, key)
+	if err != nil {
+		return err
 	}
-	p.Limiter.DeferNextReconcileUntilCacheUpToDate(object, capicontroller.StructuredObject(p.Kind.GroupVersion(), p.Kind.Kind), object.ResourceVersion)
 
-	return nil
+	return wait.PollUntilContextTimeout(ctx, cacheInterval, cacheTimeout, true, func(ctx context.Context) (bool, error) {
+		cached, err := p.version(ctx, p.Cached, key)
+		if err != nil {
+			return false, err
+		}
+		difference, err := resourceversion.CompareResourceVersion(cached, now)
+
+		return difference >= 0, err
+	})
+}
+
+// version is the resource version of an object.
+func (p Pace) version(ctx context.Context, from client.Reader, key client.ObjectKey) (string, error) {
+	object := p.Object.DeepCopyObject().(client.Object) //nolint:forcetypeassert // It is a copy of one.
+	if err := from.Get(ctx, key, object); err != nil {
+		return "", fmt.Errorf("reading %s: %w", key, err)
+	}
+
+	return object.GetResourceVersion(), nil
 }

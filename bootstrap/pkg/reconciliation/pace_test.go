@@ -1,6 +1,7 @@
 package reconciliation_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -15,24 +16,12 @@ import (
 	capicontroller "sigs.k8s.io/cluster-api/util/controller"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 )
-
-// recorder records until when the cache has to be read.
-type recorder struct {
-	*capicontroller.FakeController
-
-	kind    capicontroller.GroupVersionKindType
-	object  client.ObjectKey
-	version string
-}
-
-func (r *recorder) DeferNextReconcileUntilCacheUpToDate(object metav1.Object, kind capicontroller.GroupVersionKindType, version string) {
-	r.object, r.kind, r.version = client.ObjectKey{Namespace: object.GetNamespace(), Name: object.GetName()}, kind, version
-}
 
 func TestAPassThatOnlyWaitsDoesNotCount(t *testing.T) {
 	g := NewWithT(t)
@@ -49,13 +38,26 @@ func TestAConflictIsNoError(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	scheme := runtime.NewScheme()
 	g.Expect(bootstrapv1.AddToScheme(scheme)).To(Succeed())
-	made := &bootstrapv1.TalosConfig{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "a"}}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(made).Build()
-	written := &bootstrapv1.TalosConfig{}
-	g.Expect(c.Get(ctx, client.ObjectKeyFromObject(made), written)).To(Succeed())
-	limiter := &recorder{FakeController: capicontroller.NewFakeController()}
-	pace := reconciliation.Pace{Limiter: limiter, Live: c, Kind: bootstrapv1.GroupVersion.WithKind(bootstrapv1.TalosConfigKind)}
-	req := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(made)}
+	config := &bootstrapv1.TalosConfig{ObjectMeta: metav1.ObjectMeta{Namespace: "fleet", Name: "a"}}
+	live := fake.NewClientBuilder().WithScheme(scheme).WithObjects(config).Build()
+	old := &bootstrapv1.TalosConfig{}
+	g.Expect(live.Get(ctx, client.ObjectKeyFromObject(config), old)).To(Succeed())
+	written := old.DeepCopy()
+	written.Labels = map[string]string{"written": "since"}
+	g.Expect(live.Update(ctx, written)).To(Succeed())
+	looks := 0
+	cached := interceptor.NewClient(live, interceptor.Funcs{
+		Get: func(ctx context.Context, live client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+			if looks++; looks <= 3 {
+				old.DeepCopyInto(into.(*bootstrapv1.TalosConfig))
+				return nil
+			}
+			return live.Get(ctx, key, into, opts...)
+		},
+	})
+	limiter := capicontroller.NewFakeController()
+	pace := reconciliation.Pace{Limiter: limiter, Cached: cached, Live: live, Object: &bootstrapv1.TalosConfig{}}
+	req := reconcile.Request{NamespacedName: client.ObjectKeyFromObject(config)}
 	conflict := fmt.Errorf("recording: %w", apierrors.NewConflict(schema.GroupResource{}, "a", errors.New("changed")))
 
 	// Other errors count, and so does none.
@@ -66,21 +68,23 @@ func TestAConflictIsNoError(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(result.RequeueAfter).To(Equal(time.Hour))
 	g.Expect(limiter.Deferrals).To(BeEmpty())
-	g.Expect(limiter.version).To(BeEmpty())
+	g.Expect(looks).To(BeZero())
 
 	result, err = pace.AfterConflict(ctx, req, reconcile.Result{}, kerrors.NewAggregate([]error{conflict, conflict}))
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
 	g.Expect(limiter.Deferrals).To(HaveKeyWithValue(req, BeZero()))
-	g.Expect(limiter.object).To(Equal(req.NamespacedName))
-	g.Expect(limiter.kind).To(Equal(capicontroller.StructuredObject(bootstrapv1.GroupVersion, bootstrapv1.TalosConfigKind)))
-	g.Expect(limiter.version).To(Equal(written.ResourceVersion))
+	g.Expect(looks).To(Equal(4), "until the cache has what was written")
 
-	// An object that is gone by now is not waited for.
-	limiter.version = ""
+	// One that is gone by now is not waited for, nor a cache longer than the reconcile may take.
 	gone := reconcile.Request{NamespacedName: client.ObjectKey{Namespace: "fleet", Name: "gone"}}
-	result, err = pace.AfterConflict(ctx, gone, reconcile.Result{}, conflict)
+	_, err = pace.AfterConflict(ctx, gone, reconcile.Result{}, conflict)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(result.RequeueAfter).To(BeNumerically(">", 0))
-	g.Expect(limiter.version).To(BeEmpty())
+	g.Expect(looks).To(Equal(4))
+	ended, end := context.WithCancel(ctx)
+	end()
+	looks = 0
+	_, err = pace.AfterConflict(ended, req, reconcile.Result{}, conflict)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(looks).To(BeNumerically("<=", 1))
 }
