@@ -17,7 +17,7 @@ import (
 // The release is bookworm because its systemd still starts on version 1 of
 // control groups.
 var debianPackages = []string{
-	"systemd", "systemd-sysv", "dbus", "conntrack", "iptables", "nftables", "iproute2", "ethtool", "util-linux", "mount", "kmod",
+	"systemd", "systemd-sysv", "dbus", "conntrack", "iptables", "ipset", "nftables", "iproute2", "ethtool", "util-linux", "mount", "kmod",
 	"libseccomp2", "pigz", "e2fsprogs", "bash", "ca-certificates", "curl", "jq", "procps", "socat", "hostname", "less",
 	"busybox-static",
 }

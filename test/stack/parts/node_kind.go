@@ -39,7 +39,7 @@ func kindNodePart() Part {
 			debianPart, "containerd", "runc", "cni", "crictl", "kubeadm", "kubelet", "kubectl", "kindnetd", "local-path-provisioner",
 			"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kube-proxy", "etcd", "coredns", "pause",
 		},
-		Inputs: []string{"1", KindNodeImage, scores},
+		Inputs: []string{"2", KindNodeImage, scores},
 		Build:  buildKindNode,
 	}
 }
@@ -63,7 +63,7 @@ func buildKindNode(ctx context.Context, w *Workspace) error {
 	kindBase(tree, filepath.Join(sources, "images/base/files"))
 	kindPrograms(tree, w.Needs)
 	tree.Write("/kind/version", KubernetesVersion, images.Data)
-	tree.Write("/kind/manifests/default-cni.yaml", constants["defaultCNIManifest"], images.Data)
+	kindNetwork(tree, constants["defaultCNIManifest"])
 	tree.Write("/kind/manifests/default-storage.yaml", constants["defaultStorageManifest"], images.Data)
 	if err := kindServices(ctx, w, root); err != nil {
 		return err
@@ -117,6 +117,14 @@ func kindPrograms(tree *images.Tree, needs Built) {
 	}
 }
 
+// kindNetwork writes the manifest of kind's network. The daemon of the test bed reads its node
+// by name.
+func kindNetwork(tree *images.Tree, manifest string) {
+	const path = "/kind/manifests/default-cni.yaml"
+	tree.Write(path, manifest, images.Data)
+	tree.Replace(path, "      - namespaces\n    verbs:\n", "      - namespaces\n    verbs:\n      - get\n")
+}
+
 func kindServices(ctx context.Context, w *Workspace, root string) error {
 	err := w.Run(ctx, w.Scratch, "chroot", root, "systemctl", "enable", "kubelet.service", "containerd.service", "undo-mount-hacks.service")
 	if err != nil {
@@ -165,9 +173,12 @@ func kindContents(ctx context.Context, w *Workspace, tree *images.Tree, constant
 	for _, name := range append(required, kindSandbox) {
 		kubernetesImage(ctx, maker, w.Needs, name)
 	}
-	for constant, part := range map[string]string{"kindnetdImage": "kindnetd", "storageProvisionerImage": "local-path-provisioner"} {
-		maker.static(constants[constant], w.Needs.Path(part), binDir)
-	}
+	maker.static(constants["storageProvisionerImage"], w.Needs.Path("local-path-provisioner"), binDir)
+	maker.make(constants["kindnetdImage"], filepath.Join(binDir, "kindnetd"), func(tree *images.Tree) {
+		tree.Copy(w.Needs.Path("kindnetd"), filepath.Join(binDir, "kindnetd"), images.Program)
+		netfilter(ctx, tree, debianRoot(w.Needs))
+		tree.Dynamic(ctx, debianRoot(w.Needs), "/usr/sbin/ipset")
+	})
 	maker.make(constants["storageHelperImage"], "/bin/sh", func(tree *images.Tree) {
 		tree.Copy(filepath.Join(debianRoot(w.Needs), "usr/bin/busybox"), "/usr/bin/busybox", images.Program)
 		for _, name := range []string{"sh", "mkdir", "rm", "ls", "cat", "sleep", "wget", "nslookup", "nc", "httpd", "echo", "id"} {

@@ -3,7 +3,9 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"net/url"
 	"path/filepath"
+	"strconv"
 
 	"github.com/minio/minio-go/v7"
 	. "github.com/onsi/ginkgo/v2"
@@ -27,6 +29,11 @@ func backUp(ctx context.Context, name string) {
 	server, err := s3server.StartAt(ctx, filepath.Join(world.dir, "s3"), world.nodes.Network.Gateway.String())
 	Expect(err).NotTo(HaveOccurred())
 	DeferCleanup(func() { Expect(server.Stop()).To(Succeed()) })
+	endpoint, err := url.Parse(server.Endpoint)
+	Expect(err).NotTo(HaveOccurred())
+	port, err := strconv.Atoi(endpoint.Port())
+	Expect(err).NotTo(HaveOccurred())
+	allow(ctx, "capt-backup-system", port)
 	Expect(server.MakeBucket(ctx, backups, minio.MakeBucketOptions{})).To(Succeed())
 	meta := metav1.ObjectMeta{Namespace: name, Name: backups}
 	step(ctx, name+": a backup made by a schedule", func(ctx context.Context) string {

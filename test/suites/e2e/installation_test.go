@@ -46,4 +46,5 @@ func installationSpecs() {
 		}
 		Expect(kindstack.CheckManagers(ctx, world.client)).To(Succeed())
 	}, SpecTimeout(timeout))
+	policySpecs()
 }

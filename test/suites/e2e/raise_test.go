@@ -37,7 +37,7 @@ const (
 	// run names what the suite starts in Docker, and its cluster in kind; bridge is
 	// the device of their network.
 	run, bridge = "capi-talos-e2e", "capt-e2e"
-	// writerImage is the image of cmd/writer.
+	// writerImage is the image of cmd/writer here.
 	writerImage = "registry.local/writer:v1"
 )
 
@@ -98,6 +98,7 @@ func raise(ctx context.Context) {
 		initProviders(ctx, world.tool)
 		return "providers installed"
 	})
+	step(ctx, "network policies", holdToPolicies)
 	world.raised = true
 }
 
@@ -151,7 +152,9 @@ func startKind(ctx context.Context) string {
 	Expect(err).NotTo(HaveOccurred())
 	others, err := kindstack.LoadIntoDocker(ctx, world.nodes, world.built, append([]string{"capi-core-image", "cert-manager-image"}, kindstack.PodParts()...)...)
 	Expect(err).NotTo(HaveOccurred())
-	images := slices.Concat(others, makeImages(ctx, world.source), []string{makeWriter(ctx)})
+	images := slices.Concat(others, makeImages(ctx, world.source), []string{
+		makeProgram(ctx, ".", "writer", writerImage), makeProgram(ctx, filepath.Join(world.source, "test", "stack"), "reach", reachImage),
+	})
 	world.kind = bootstrap.CreateKindBootstrapClusterAndLoadImages(ctx, bootstrap.CreateKindBootstrapClusterAndLoadImagesInput{
 		Name: run, CustomNodeImage: node[0], Images: mustLoad(images), LogFolder: filepath.Join(world.artifacts, "kind"),
 	})
@@ -209,12 +212,12 @@ func makeImages(ctx context.Context, source string, overrides ...string) []strin
 	return names
 }
 
-// makeWriter builds the image of the client that writes from inside kind.
-func makeWriter(ctx context.Context) string {
+// makeProgram builds the image of one of our programs, which lies below cmd of a module.
+func makeProgram(ctx context.Context, module, program, image string) string {
 	GinkgoHelper()
-	binary := filepath.Join(world.dir, "writer")
-	command(ctx, ".", "env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", binary, "./cmd/writer")
-	name, err := kindstack.LoadProgram(ctx, world.nodes, binary, filepath.Join(world.dir, "writer-image"), writerImage)
+	binary := filepath.Join(world.dir, program)
+	command(ctx, module, "env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-o", binary, "./cmd/"+program)
+	name, err := kindstack.LoadProgram(ctx, world.nodes, binary, filepath.Join(world.dir, program+"-image"), image)
 	Expect(err).NotTo(HaveOccurred())
 	return name
 }

@@ -1,8 +1,8 @@
 // Command kindnetd is the network daemon of kind's nodes where kind's own image
 // cannot be pulled. It runs under the same image name from the same manifest:
-// it writes the CNI configuration for the pod network of its node and keeps
-// routes to the pod networks of the others. It knows IPv4 and no network
-// policies, which is all the test bed needs.
+// it writes the CNI configuration for the pod network of its node, keeps routes to the pod
+// networks of the others, and enforces network policies. It knows IPv4 only, which is all the
+// test bed needs.
 package main
 
 import (
@@ -71,6 +71,9 @@ func run(ctx context.Context) error {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("making a client: %w", err)
+	}
+	if err := enforce(ctx, client); err != nil {
+		return err
 	}
 	node := &node{ip: os.Getenv("HOST_IP")}
 	ticker := time.NewTicker(period)

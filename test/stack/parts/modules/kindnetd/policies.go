@@ -25,7 +25,7 @@ const rulesPeriod = time.Minute
 // of nftables.
 func enforce(ctx context.Context, client kubernetes.Interface) error {
 	config := options.NewKubeRouterConfig()
-	config.EnableIPv6 = false
+	config.EnableIPv4 = true
 	config.IPTablesSyncPeriod = rulesPeriod
 	tables, err := iptables.New(iptables.IPFamily(iptables.ProtocolIPv4))
 	if err != nil {
