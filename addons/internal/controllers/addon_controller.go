@@ -96,7 +96,7 @@ func (r *AddonReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager
 	if err != nil {
 		return fmt.Errorf("setting up the TalosClusterAddon controller: %w", err)
 	}
-	r.pace = reconciliation.Pace{Limiter: built, Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Object: &addonv1.TalosClusterAddon{}}
+	r.pace = reconciliation.NewPace(mgr, built, &addonv1.TalosClusterAddon{})
 
 	return nil
 }

@@ -115,7 +115,7 @@ func (r *ReleaseReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 	if err != nil {
 		return fmt.Errorf("setting up the TalosClusterAddonRelease controller: %w", err)
 	}
-	r.pace = reconciliation.Pace{Limiter: built, Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Object: &addonv1.TalosClusterAddonRelease{}}
+	r.pace = reconciliation.NewPace(mgr, built, &addonv1.TalosClusterAddonRelease{})
 
 	return nil
 }

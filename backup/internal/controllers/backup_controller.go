@@ -106,7 +106,7 @@ func (r *BackupReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manage
 	if err != nil {
 		return fmt.Errorf("setting up the TalosEtcdBackup controller: %w", err)
 	}
-	r.pace = reconciliation.Pace{Limiter: built, Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Object: &backupv1.TalosEtcdBackup{}}
+	r.pace = reconciliation.NewPace(mgr, built, &backupv1.TalosEtcdBackup{})
 
 	return nil
 }

@@ -118,7 +118,7 @@ func (r *RestoreReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 	if err != nil {
 		return fmt.Errorf("setting up the TalosEtcdRestore controller: %w", err)
 	}
-	r.pace = reconciliation.Pace{Limiter: built, Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Object: &backupv1.TalosEtcdRestore{}}
+	r.pace = reconciliation.NewPace(mgr, built, &backupv1.TalosEtcdRestore{})
 
 	return nil
 }

@@ -81,7 +81,7 @@ func (r *ScheduleReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Mana
 	if err != nil {
 		return fmt.Errorf("setting up the TalosEtcdBackupSchedule controller: %w", err)
 	}
-	r.pace = reconciliation.Pace{Limiter: built, Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Object: &backupv1.TalosEtcdBackupSchedule{}}
+	r.pace = reconciliation.NewPace(mgr, built, &backupv1.TalosEtcdBackupSchedule{})
 
 	return nil
 }

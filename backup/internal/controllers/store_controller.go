@@ -92,7 +92,7 @@ func (r *StoreReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager
 	if err != nil {
 		return fmt.Errorf("setting up the TalosBackupStore controller: %w", err)
 	}
-	r.pace = reconciliation.Pace{Limiter: built, Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Object: &backupv1.TalosBackupStore{}}
+	r.pace = reconciliation.NewPace(mgr, built, &backupv1.TalosBackupStore{})
 
 	return nil
 }

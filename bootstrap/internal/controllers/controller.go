@@ -78,7 +78,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	if err != nil {
 		return fmt.Errorf("setting up the TalosConfig controller: %w", err)
 	}
-	r.pace = reconciliation.Pace{Limiter: built, Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Object: &bootstrapv1.TalosConfig{}}
+	r.pace = reconciliation.NewPace(mgr, built, &bootstrapv1.TalosConfig{})
 
 	return nil
 }

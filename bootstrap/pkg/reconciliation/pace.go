@@ -28,6 +28,11 @@ type Pace struct {
 	Object client.Object
 }
 
+// NewPace is the Pace of a controller of a manager that reconciles objects like this empty one.
+func NewPace(mgr ctrl.Manager, controller Limiter, object client.Object) Pace {
+	return Pace{Limiter: controller, Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Object: object}
+}
+
 // Limiter decides when an object is reconciled next: Cluster API's controllers do.
 type Limiter interface {
 	DeferNextReconcile(req reconcile.Request, reconcileAfter time.Time)

@@ -144,7 +144,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 	if err != nil {
 		return fmt.Errorf("setting up the TalosControlPlane controller: %w", err)
 	}
-	r.pace = reconciliation.Pace{Limiter: built, Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Object: &controlplanev1.TalosControlPlane{}}
+	r.pace = reconciliation.NewPace(mgr, built, &controlplanev1.TalosControlPlane{})
 
 	return nil
 }

@@ -80,7 +80,7 @@ func (r *ClusterReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 	if err != nil {
 		return fmt.Errorf("setting up the TalosCluster controller: %w", err)
 	}
-	r.pace = reconciliation.Pace{Limiter: built, Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Object: &infrav1.TalosCluster{}}
+	r.pace = reconciliation.NewPace(mgr, built, &infrav1.TalosCluster{})
 
 	return nil
 }

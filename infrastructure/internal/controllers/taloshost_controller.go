@@ -99,7 +99,7 @@ func (r *HostReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager,
 	if err != nil {
 		return fmt.Errorf("setting up the TalosHost controller: %w", err)
 	}
-	r.pace = reconciliation.Pace{Limiter: built, Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Object: &infrav1.TalosHost{}}
+	r.pace = reconciliation.NewPace(mgr, built, &infrav1.TalosHost{})
 
 	return nil
 }

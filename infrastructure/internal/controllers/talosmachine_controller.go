@@ -78,7 +78,7 @@ func (r *MachineReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 	if err != nil {
 		return fmt.Errorf("setting up the TalosMachine controller: %w", err)
 	}
-	r.pace = reconciliation.Pace{Limiter: built, Cached: mgr.GetClient(), Live: mgr.GetAPIReader(), Object: &infrav1.TalosMachine{}}
+	r.pace = reconciliation.NewPace(mgr, built, &infrav1.TalosMachine{})
 
 	return nil
 }

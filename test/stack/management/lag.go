@@ -17,10 +17,10 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// Behind serves the API server a second time, until ctx ends, to whom watches tell of each
-// change so much later than it happened: caches fed by them are always behind, as those of
-// a busy machine are. All else is answered at once. It returns a kubeconfig of the manager
-// for that server.
+// Behind serves the API server a second time, until ctx ends, with watches that tell of each
+// change so much later than it happened: caches that are fed by them are always behind, as on
+// a busy machine. All else is answered at once. It returns a kubeconfig with which the manager
+// asks there.
 func (c *Cluster) Behind(ctx context.Context, m *Manager, lag time.Duration) (string, error) {
 	config, err := clientcmd.LoadFromFile(m.Kubeconfig)
 	if err != nil {
