@@ -85,6 +85,9 @@ func TestBootstrapIsRepeatedWhenAPersonGivesTheDataUp(t *testing.T) {
 	w.settle(w.manager())
 	w.prober.set(health.APIServerSilent)
 	w.wipeEtcd()
+	w.settle(w.manager())
+	g.Expect(w.bootstraps()).To(Equal(1))
+	g.Expect(conditions.GetMessage(w.controlPlane(), controlplanev1.AvailableCondition)).To(ContainSubstring(controlplanev1.BootstrapOverrideAnnotation))
 
 	w.change(func(controlPlane *controlplanev1.TalosControlPlane) {
 		controlPlane.Annotations[controlplanev1.BootstrapOverrideAnnotation] = w.machines()[0].Name

@@ -353,11 +353,15 @@ func setAvailableCondition(s *scope) {
 	note(apiServerStatus(s))
 	note(quorumStatus(s))
 	note(healthyMachineStatus(s))
+	problems := slices.Concat(bad, unknown)
+	if s.decision.WaitsForPerson() {
+		problems = append(problems, s.decision.Message)
+	}
 	switch {
 	case len(bad) > 0:
-		condition.Set(s.controlPlane, conditionType, condition.False(controlplanev1.NotAvailableReason, bullets(append(bad, unknown...))))
+		condition.Set(s.controlPlane, conditionType, condition.False(controlplanev1.NotAvailableReason, bullets(problems)))
 	case len(unknown) > 0:
-		condition.Set(s.controlPlane, conditionType, condition.Unknown(controlplanev1.AvailableUnknownReason, bullets(unknown)))
+		condition.Set(s.controlPlane, conditionType, condition.Unknown(controlplanev1.AvailableUnknownReason, bullets(problems)))
 	default:
 		condition.Set(s.controlPlane, conditionType, condition.True(controlplanev1.AvailableReason, ""))
 	}

@@ -48,6 +48,12 @@ func (d Decision) IsDeparture() bool {
 	return slices.Contains([]Action{LeaveEtcd, RemoveMember, ReleaseHook}, d.Action)
 }
 
+// WaitsForPerson reports whether nothing goes on before a person has acted, or before the
+// TalosEtcdRestore has ended that a person has made.
+func (d Decision) WaitsForPerson() bool {
+	return slices.Contains([]Action{WaitForEndpointSilence, WaitForOverride, WaitForRestore, Refuse}, d.Action)
+}
+
 // Decide says what to do next. It decides one thing at a time, and rather waits
 // than acts on what is not known.
 func Decide(facts Facts) Decision {
