@@ -36,6 +36,26 @@ var errConflictingCA = errors.New("it holds another Kubernetes CA than the Secre
 // reconcileCertificates finds the secrets bundle of the cluster, and makes it
 // where it may: once, and never again (design D6).
 func (r *Reconciler) reconcileCertificates(ctx context.Context, s *scope) error {
+	err := r.findCertificates(ctx, s)
+	if err != nil && s.certificates.Status == "" {
+		s.certificates = failed(bootstrapv1.CertificatesErrorReason, "The Secrets with the keys of the cluster cannot be read or made", err)
+	}
+
+	return err
+}
+
+// failed is what a condition says about a Secret that cannot be had. None, when somebody
+// else was faster: the next reconcile sees what is there then.
+func failed(reason, what string, err error) condition.Finding {
+	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+		return condition.Finding{}
+	}
+
+	return condition.False(reason, objects.Explain(what+"; it is tried again", err))
+}
+
+// findCertificates takes the bundle that is there, or makes one.
+func (r *Reconciler) findCertificates(ctx context.Context, s *scope) error {
 	if !ptr.Deref(s.cluster.Status.Initialization.InfrastructureProvisioned, false) {
 		s.certificates = condition.False(bootstrapv1.CertificatesWaitingReason, "Waiting for the infrastructure of the Cluster to be provisioned")
 		return nil

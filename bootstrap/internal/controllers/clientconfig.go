@@ -33,7 +33,7 @@ func (r *Reconciler) reconcileClientConfig(ctx context.Context, s *scope) error 
 	stored, err := r.getSecret(ctx, s, name)
 	switch {
 	case err != nil:
-		s.clientConfig = condition.Falsef(bootstrapv1.ClientConfigErrorReason, "Secret %s cannot be read", name)
+		s.clientConfig = failed(bootstrapv1.ClientConfigErrorReason, "Secret "+name+" cannot be read", err)
 		return err
 	case hasTalosControlPlane(s.cluster) && stored == nil:
 		s.clientConfig = condition.Falsef(bootstrapv1.ClientConfigWaitingReason, "Waiting for the control plane provider to make Secret %s", name)
@@ -43,7 +43,7 @@ func (r *Reconciler) reconcileClientConfig(ctx context.Context, s *scope) error 
 		return nil
 	}
 	if err := r.writeClientConfig(ctx, s, stored); err != nil {
-		s.clientConfig = condition.Falsef(bootstrapv1.ClientConfigErrorReason, "Secret %s cannot be written", name)
+		s.clientConfig = failed(bootstrapv1.ClientConfigErrorReason, "Secret "+name+" cannot be written", err)
 		return err
 	}
 	s.clientConfig = condition.True(bootstrapv1.ClientConfigAvailableReason, "")

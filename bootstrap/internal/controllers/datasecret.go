@@ -38,7 +38,7 @@ func (r *Reconciler) reconcileDataSecret(ctx context.Context, s *scope) error {
 		s.dataSecret = condition.Falsef(bootstrapv1.DataSecretForeignReason, "Secret %s belongs to somebody else; delete or rename it", s.config.Name)
 		return nil
 	case !apierrors.IsNotFound(err):
-		s.dataSecret = condition.False(bootstrapv1.DataSecretErrorReason, "The Secret with the machine configuration cannot be read")
+		s.dataSecret = failed(bootstrapv1.DataSecretErrorReason, "The Secret with the machine configuration cannot be read or taken over", err)
 		return fmt.Errorf("reading the bootstrap data Secret: %w", err)
 	}
 
@@ -64,7 +64,7 @@ func (r *Reconciler) reconcileDataSecret(ctx context.Context, s *scope) error {
 		return nil
 	}
 	if err := r.createDataSecret(ctx, s, configuration); err != nil {
-		s.dataSecret = condition.False(bootstrapv1.DataSecretErrorReason, "The Secret with the machine configuration cannot be created")
+		s.dataSecret = failed(bootstrapv1.DataSecretErrorReason, "The Secret with the machine configuration cannot be created", err)
 		return err
 	}
 	s.found()

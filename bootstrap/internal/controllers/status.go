@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/cluster-api/util/patch"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
@@ -19,9 +21,9 @@ func (r *Reconciler) reconcileStatus(ctx context.Context, s *scope, helper *patc
 		s.config.Status.DataSecretName = s.config.Name
 		s.config.Status.Initialization.DataSecretCreated = ptr.To(true)
 	}
-	condition.Set(s.config, bootstrapv1.TalosConfigCertificatesAvailableCondition, s.certificates)
-	condition.Set(s.config, bootstrapv1.TalosConfigDataSecretAvailableCondition, s.dataSecret)
-	condition.Set(s.config, bootstrapv1.TalosConfigClientConfigAvailableCondition, s.clientConfig)
+	r.set(s, bootstrapv1.TalosConfigCertificatesAvailableCondition, s.certificates)
+	r.set(s, bootstrapv1.TalosConfigDataSecretAvailableCondition, s.dataSecret)
+	r.set(s, bootstrapv1.TalosConfigClientConfigAvailableCondition, s.clientConfig)
 	// Only what the Machine needs of the config decides whether it is ready.
 	condition.Set(s.config, bootstrapv1.TalosConfigReadyCondition, s.dataSecret)
 
@@ -40,4 +42,13 @@ func (r *Reconciler) reconcileStatus(ctx context.Context, s *scope, helper *patc
 	}
 
 	return nil
+}
+
+// set sets a condition, and records an event when it begins to say that a Secret cannot be
+// had.
+func (r *Reconciler) set(s *scope, conditionType string, found condition.Finding) {
+	if found.Reason == clusterv1.InternalErrorReason && conditions.GetReason(s.config, conditionType) != found.Reason {
+		r.Recorder.Eventf(s.config, s.machine, corev1.EventTypeWarning, bootstrapv1.EventAttention, "Reconcile", "%s: %s", conditionType, found.Message)
+	}
+	condition.Set(s.config, conditionType, found)
 }

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -54,6 +55,7 @@ type world struct {
 	t      *testing.T
 	client client.WithWatch
 	clock  *clocktesting.FakePassiveClock
+	events *events.FakeRecorder
 
 	// life is that of the managers.
 	life mortal.Life
@@ -61,7 +63,7 @@ type world struct {
 
 func newWorld(t *testing.T, objects ...client.Object) *world {
 	t.Helper()
-	w := &world{WithT: NewWithT(t), t: t, clock: clocktesting.NewFakePassiveClock(testTime)}
+	w := &world{WithT: NewWithT(t), t: t, clock: clocktesting.NewFakePassiveClock(testTime), events: events.NewFakeRecorder(1000)}
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{
 		corev1.AddToScheme, clusterv1.AddToScheme, bootstrapv1.AddToScheme, controlplanev1.AddToScheme,
@@ -77,7 +79,7 @@ func (w *world) reconcile(name string) (ctrl.Result, error) {
 	c := w.life.Client(w.client)
 	r := &Reconciler{
 		Client: c, APIReader: c, SecretCachingClient: c,
-		Clock: w.clock, Recorder: events.NewFakeRecorder(100),
+		Clock: w.clock, Recorder: w.events,
 	}
 	return r.Reconcile(w.t.Context(), ctrl.Request{NamespacedName: client.ObjectKey{Namespace: namespace, Name: name}})
 }
@@ -97,6 +99,21 @@ func (w *world) settle(names ...string) {
 		}
 	}
 	w.t.Fatalf("still writing after %d reconciles", reconciles)
+}
+
+// warnings are the events of type Warning since the last call.
+func (w *world) warnings() []string {
+	var found []string
+	for {
+		select {
+		case event := <-w.events.Events:
+			if strings.HasPrefix(event, corev1.EventTypeWarning) {
+				found = append(found, event)
+			}
+		default:
+			return found
+		}
+	}
 }
 
 func (w *world) get(object client.Object, name string) {

@@ -73,7 +73,8 @@ const (
 	// WaitingForHostReason says that there is no claimed host yet.
 	WaitingForHostReason = "WaitingForHost"
 	// WaitingForCredentialsReason says that the cluster's secrets bundle, from
-	// which the admin client certificate of the host is made, is missing.
+	// which the admin client certificate of the host is made, is missing or invalid,
+	// or that the Secret for that certificate cannot be written.
 	WaitingForCredentialsReason = "WaitingForCredentials"
 	// InstallDiskUnfitReason says that the machine configuration, with what the
 	// host adds, names no disk of the machine, or several.

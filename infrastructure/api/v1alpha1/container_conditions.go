@@ -7,7 +7,7 @@ const (
 	// PodScheduledReason says that the Pod has a node.
 	PodScheduledReason = "PodScheduled"
 	// PodPreparingReason says that what the Pod needs is being made: the Service of
-	// its etcd, its volume claim.
+	// its etcd, its volume claim; or that the namespace cannot be read.
 	PodPreparingReason = "PreparingPod"
 	// PodNotScheduledReason says that no node of the management cluster fits; the
 	// message has the scheduler's words.
@@ -18,8 +18,9 @@ const (
 	// NodeNotReadyReason says that the node of the Pod is not ready, so that nobody tells
 	// whether the Pod has ended; it is a reason of Allocated, Running and Deleting.
 	NodeNotReadyReason = "NodeNotReady"
-	// PodRefusedReason says that the API server has refused the Pod, its volume claim
-	// or its Service: the namespace forbids privileged Pods, or a quota is used up.
+	// PodRefusedReason says that the API server does not take the Pod, its volume claim,
+	// its Service or its Secret: the namespace forbids privileged Pods, a quota is used up,
+	// or a webhook does not answer.
 	PodRefusedReason = "PodRefused"
 	// PodsNotAllowedReason says that the namespace lacks the label PodSecurityLabel with
 	// the value PodSecurityPrivileged, with which an administrator lets machines be Pods
@@ -70,8 +71,8 @@ const (
 	// TalosCluster has made is still there; of a TalosMachine, that the names of the
 	// Service are waited for, which belong into the configuration.
 	WaitingForServiceReason = "WaitingForService"
-	// ServiceRefusedReason says that the API server has refused the Service as it is
-	// to be; the message has its words.
+	// ServiceRefusedReason says that the API server does not take the Service as it is
+	// to be, for example because a webhook does not answer; the message has its words.
 	ServiceRefusedReason = "ServiceRefused"
 	// ServiceNameConflictReason says that a Service of that name belongs to somebody
 	// else.
@@ -80,7 +81,7 @@ const (
 	// endpoint of the cluster.
 	ServiceAddressLostReason = "ServiceAddressLost"
 	// BudgetMissingReason says that evictions of control plane machines are not held
-	// back, because the API server has refused the PodDisruptionBudget, or because its
+	// back, because the API server does not take the PodDisruptionBudget, or because its
 	// name is somebody else's.
 	BudgetMissingReason = "BudgetMissing"
 	// NetworkOverlapReason says that a network of the cluster overlaps one of the

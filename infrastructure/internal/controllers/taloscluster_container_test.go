@@ -139,6 +139,17 @@ func TestTheBudgetOfTheControlPlane(t *testing.T) {
 		w.Live(m, time.Minute)
 		told(w, infrav1.ClusterReadyReason, "")
 	})
+	t.Run("does not hold the cluster up while a webhook does not answer", func(t *testing.T) {
+		w := harness.NewWithPods(t)
+		w.PodRuntime.Refuse = func(object client.Object) error {
+			if _, isBudget := object.(*policyv1.PodDisruptionBudget); isBudget {
+				return w.PodRuntime.Unanswered()
+			}
+			return nil
+		}
+		w.Live(w.Manager(), time.Minute)
+		told(w, infrav1.BudgetMissingReason, "policy.example.com", "it is tried again")
+	})
 	t.Run("may be somebody else's", func(t *testing.T) {
 		g := NewWithT(t)
 		w := harness.NewWithPods(t, &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: harness.TestNamespace, Name: harness.MadeService, UID: "theirs"}})

@@ -196,20 +196,20 @@ func servicePort(talosCluster *infrav1.TalosCluster) int32 {
 	return ptr.Deref(talosCluster.Spec.Container.ControlPlaneService.Port, infrav1.DefaultControlPlaneServicePort)
 }
 
-// refusedService says that the API server has refused the Service; the zero Finding
+// refusedService says that the API server does not take the Service; the zero Finding
 // for errors that pass by themselves.
 func refusedService(name string, err error) condition.Finding {
-	if !objects.IsRefused(err) {
+	if !objects.IsNotTaken(err) {
 		return condition.Finding{}
 	}
 
-	return condition.Falsef(infrav1.ServiceRefusedReason, "The API server refuses Service %s as it is to be; it is tried again. Its address may be in use by another Service, a quota used up, or its type not changeable: %v", name, err)
+	return condition.False(infrav1.ServiceRefusedReason, objects.Explain("The API server does not take Service "+name+" as it is to be; it is tried again. "+
+		"Its address may be in use by another Service, a quota used up, its type not changeable, or a webhook not answer", err))
 }
 
-// clientError is an error to try again at once; nil for a refusal, which is a
-// condition.
+// clientError is an error to try again at once; nil for one that is a condition.
 func clientError(err error) error {
-	if objects.IsRefused(err) {
+	if objects.IsNotTaken(err) {
 		return nil
 	}
 
@@ -237,14 +237,15 @@ func (r *ClusterReconciler) reconcileBudget(ctx context.Context, cluster *cluste
 		err = r.Client.Create(ctx, wanted)
 	case err != nil:
 	case !metav1.IsControlledBy(budget, talosCluster):
-		return budgetMissing("PodDisruptionBudget %s exists, and does not belong to this TalosCluster, so that drains may evict more control plane machines at once than etcd can lose; delete it to go on", wanted.Name), nil
+		return budgetMissing("PodDisruptionBudget " + wanted.Name + " exists, and does not belong to this TalosCluster, so that drains may evict more control plane machines at once than etcd can lose; delete it to go on"), nil
 	case budget.DeletionTimestamp.IsZero() && differs(budget, wanted):
 		before := budget.DeepCopy()
 		mendBudget(budget, wanted)
 		err = objects.Patch(ctx, r.Client, before, budget)
 	}
-	if objects.IsRefused(err) {
-		return budgetMissing("The API server refuses PodDisruptionBudget %s, so that drains may evict more control plane machines at once than etcd can lose; it is tried again. Its words: %v", wanted.Name, err), nil
+	if objects.IsNotTaken(err) {
+		missing := "The API server does not take PodDisruptionBudget " + wanted.Name + ", so that drains may evict more control plane machines at once than etcd can lose; it is tried again"
+		return budgetMissing(objects.Explain(missing, err)), nil
 	}
 	if err != nil {
 		return condition.Finding{}, fmt.Errorf("writing PodDisruptionBudget %s: %w", wanted.Name, err)
@@ -255,8 +256,8 @@ func (r *ClusterReconciler) reconcileBudget(ctx context.Context, cluster *cluste
 
 // budgetMissing says so. The cluster is ready all the same: while it is not, the
 // MachineHealthChecks of its Cluster do nothing.
-func budgetMissing(format string, args ...any) condition.Finding {
-	return condition.True(infrav1.BudgetMissingReason, fmt.Sprintf(format, args...))
+func budgetMissing(message string) condition.Finding {
+	return condition.True(infrav1.BudgetMissingReason, message)
 }
 
 // controlPlaneMachines are the control plane machines of a cluster that are neither

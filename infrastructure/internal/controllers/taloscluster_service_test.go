@@ -178,6 +178,34 @@ func TestTheServiceOfTheControlPlaneCannotBeHad(t *testing.T) {
 		w.Live(m, time.Minute)
 		w.ExpectReady()
 	})
+	t.Run("a webhook does not answer", func(t *testing.T) {
+		w := harness.NewWithPods(t)
+		w.PodRuntime.Refuse = func(object client.Object) error {
+			if _, isService := object.(*corev1.Service); isService {
+				return w.PodRuntime.Unanswered()
+			}
+			return nil
+		}
+		m := w.Manager()
+		w.Live(m, 5*time.Minute)
+		w.ExpectNotReady(infrav1.ServiceRefusedReason, "policy.example.com", "it is tried again")
+		before := w.TalosCluster().ResourceVersion
+		w.Live(m, 5*time.Minute)
+		NewWithT(t).Expect(w.TalosCluster().ResourceVersion).To(Equal(before), "what does not change is not written")
+		w.PodRuntime.Refuse = nil
+		w.Live(m, time.Minute)
+		w.ExpectReady()
+	})
+	t.Run("a webhook does not answer for a mend", func(t *testing.T) {
+		w, m := harness.WithPods(t, nil)
+		harness.Change(w, w.Service(), func(s *corev1.Service) { s.Spec.Selector = nil })
+		w.PodRuntime.Refuse = func(client.Object) error { return w.PodRuntime.Unanswered() }
+		w.Live(m, time.Minute)
+		w.ExpectNotReady(infrav1.ServiceRefusedReason, "policy.example.com", "it is tried again")
+		w.PodRuntime.Refuse = nil
+		w.Live(m, time.Minute)
+		w.ExpectReady()
+	})
 	t.Run("a mend is refused", func(t *testing.T) {
 		w, m := harness.WithPods(t, nil)
 		harness.Change(w, w.Service(), func(s *corev1.Service) { s.Spec.Selector = nil })

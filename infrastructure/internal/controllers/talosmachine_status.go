@@ -85,9 +85,8 @@ func setMachineConditions(machine *infrav1.TalosMachine, observed backends.Obser
 			observed.Deleting = condition.True(infrav1.DeletingReason, "")
 		}
 	}
-	waitsFor := "Waiting for a host"
-	if machine.Spec.Container != nil {
-		waitsFor = "Waiting for the Pod"
+	if observed.Configuration.Status == "" {
+		observed.Configuration = unobservedConfiguration(machine, observed.Claim)
 	}
 	for _, one := range []struct {
 		kind    string
@@ -95,7 +94,7 @@ func setMachineConditions(machine *infrav1.TalosMachine, observed backends.Obser
 		initial condition.Finding
 	}{
 		{infrav1.AllocatedCondition, observed.Claim, condition.False(infrav1.WaitingForClusterInfrastructureReason, "Waiting for the Machine and its Cluster")},
-		{infrav1.ConfigurationAppliedCondition, observed.Configuration, condition.False(infrav1.WaitingForHostReason, waitsFor)},
+		{infrav1.ConfigurationAppliedCondition, observed.Configuration, condition.Finding{}},
 		{infrav1.RunningCondition, observed.Running, condition.False(infrav1.NotConfiguredReason, "The machine has no configuration yet")},
 		{infrav1.IdentityVerifiedCondition, observed.Identity, condition.Unknown(infrav1.NotConfiguredReason, "The machine has no configuration yet")},
 		{infrav1.ReprovisioningCondition, observed.Reprovisioning, condition.False(infrav1.NotReprovisioningReason, "")},
@@ -108,6 +107,23 @@ func setMachineConditions(machine *infrav1.TalosMachine, observed backends.Obser
 		condition.Set(machine, one.kind, found)
 	}
 	condition.Set(machine, infrav1.ReadyCondition, readyOf(machine))
+}
+
+// unobservedConfiguration is what ConfigurationApplied says where nothing was observed of the
+// configuration: none, so that it stays, when something was before.
+func unobservedConfiguration(machine *infrav1.TalosMachine, claim condition.Finding) condition.Finding {
+	before := conditions.Get(machine, infrav1.ConfigurationAppliedCondition)
+	isAllocated := claim.Status == metav1.ConditionTrue || claim.Status == "" && conditions.IsTrue(machine, infrav1.AllocatedCondition)
+	switch {
+	case before != nil && before.Reason != infrav1.WaitingForHostReason:
+		return condition.Finding{}
+	case isAllocated:
+		return condition.False(infrav1.ApplyingConfigurationReason, "The configuration is not handed over yet; if that lasts, the log of the manager says why")
+	case machine.Spec.Container != nil:
+		return condition.False(infrav1.WaitingForHostReason, "Waiting for the Pod")
+	default:
+		return condition.False(infrav1.WaitingForHostReason, "Waiting for a host")
+	}
 }
 
 // readyOf is the first thing that is not right; the state of the machine when

@@ -383,6 +383,15 @@ func (y *PodRuntime) Machine(name string) *BareMetal {
 	return y.Machines[Get(y.Environment, &corev1.Pod{}, name).UID]
 }
 
+// Unanswered is what the API server says when a webhook ends its connections, each of which
+// comes from another port.
+func (y *PodRuntime) Unanswered() error {
+	const firstPort = 40000
+
+	return apierrors.NewInternalError(fmt.Errorf(`failed calling webhook "policy.example.com": failed to call webhook: Post "https://policy.example.svc:443/": `+
+		"read tcp 10.0.0.9:%d->10.96.1.2:443: read: connection reset by peer", firstPort+y.number()))
+}
+
 // Forbidden is how the API server refuses what a rule of the namespace forbids.
 func Forbidden(object client.Object, words string) error {
 	return apierrors.NewForbidden(schema.GroupResource{Resource: fmt.Sprintf("%T", object)}, object.GetName(), errors.New(words))

@@ -10,6 +10,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 )
@@ -30,17 +31,24 @@ func (m *Backend) observeRefusal(scope *backends.Scope, err error) (ctrl.Result,
 	case errors.As(err, &going):
 		scope.Observed.Claim = condition.False(infrav1.PodPreparingReason, going.Error()+", which is waited for")
 		return m.Pacing.Later(), nil
-	case apierrors.IsForbidden(err):
-		scope.Observed.Claim = condition.Falsef(infrav1.PodRefusedReason,
-			"The API server refuses what the machine needs; it is tried again. The namespace must allow privileged Pods (label pod-security.kubernetes.io/enforce: privileged) and have quota left. Its words: %s", err)
-		return m.Pacing.Refused(), nil
-	case apierrors.IsInvalid(err) || apierrors.IsBadRequest(err):
-		scope.Observed.Claim = condition.Falsef(infrav1.PodRefusedReason,
-			"The API server refuses what the machine needs; it is tried again. Free what is in use, or mend what it names in a new template. Its words: %s", err)
+	case objects.IsNotTaken(err):
+		scope.Observed.Claim = condition.False(infrav1.PodRefusedReason, objects.Explain("The API server does not take what the machine needs; it is tried again. "+cure(err), err))
 		return m.Pacing.Refused(), nil
 	}
 
 	return ctrl.Result{}, err
+}
+
+// cure is what a person can do so that the API server takes what a machine needs.
+func cure(err error) string {
+	switch {
+	case apierrors.IsForbidden(err):
+		return "The namespace must allow privileged Pods (label pod-security.kubernetes.io/enforce: privileged) and have quota left"
+	case apierrors.IsInternalError(err):
+		return "If that lasts, a webhook may not answer: bring it back, or take its configuration away"
+	default:
+		return "Free what is in use, or mend what it names in a new template"
+	}
 }
 
 // scheduling is what is known of the node of a Pod.

@@ -58,10 +58,10 @@ func (m *Backend) createPod(ctx context.Context, scope *backends.Scope) (ctrl.Re
 			return m.Pacing.Later(), nil
 		}
 	}
-	if allowed, err := m.allowsPods(ctx, scope.TalosMachine.Namespace); err != nil || !allowed {
-		scope.Observed.Claim = condition.False(infrav1.PodsNotAllowedReason, "The namespace does not ask for privileged Pods, which run as root on the nodes of the management cluster: "+
-			"an administrator allows machines in Pods there with the label "+infrav1.PodSecurityLabel+": "+infrav1.PodSecurityPrivileged+"; it is looked at again")
-		return m.Pacing.Refused(), err
+	if allowed, err := m.observeAllowed(ctx, scope); err != nil {
+		return ctrl.Result{}, err
+	} else if !allowed {
+		return m.Pacing.Refused(), nil
 	}
 	if err := m.recordIntent(ctx, scope); err != nil {
 		return ctrl.Result{}, err
@@ -96,6 +96,23 @@ func (m *Backend) allowsPods(ctx context.Context, name string) (bool, error) {
 	}
 
 	return namespace.Labels[infrav1.PodSecurityLabel] == infrav1.PodSecurityPrivileged, nil
+}
+
+// observeAllowed says why no Pod is made in the namespace: nobody allows that, or it is not
+// known whether anybody does.
+func (m *Backend) observeAllowed(ctx context.Context, scope *backends.Scope) (bool, error) {
+	name := scope.TalosMachine.Namespace
+	allowed, err := m.allowsPods(ctx, name)
+	switch {
+	case err != nil:
+		scope.Observed.Claim = condition.False(infrav1.PodPreparingReason,
+			objects.Explain("Namespace "+name+" cannot be read, which has to ask for privileged Pods; it is tried again", err))
+	case !allowed:
+		scope.Observed.Claim = condition.False(infrav1.PodsNotAllowedReason, "The namespace does not ask for privileged Pods, which run as root on the nodes of the management cluster: "+
+			"an administrator allows machines in Pods there with the label "+infrav1.PodSecurityLabel+": "+infrav1.PodSecurityPrivileged+"; it is looked at again")
+	}
+
+	return allowed, err
 }
 
 // recordCreated records a Pod that was just created.

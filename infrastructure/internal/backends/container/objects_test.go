@@ -1,6 +1,8 @@
 package container_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -14,6 +16,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/harness"
@@ -23,17 +26,28 @@ import (
 // asked for again.
 func expectRefused(t *testing.T, kind, refusal string, words ...string) {
 	t.Helper()
+	expectNotTaken(t, kind, func(_ *harness.PodRuntime, object client.Object) error { return harness.Forbidden(object, refusal) }, append(words, refusal)...)
+}
+
+// expectNotTaken lets the API server give an answer, and expects that it is told, the same
+// each time, and asked again.
+func expectNotTaken(t *testing.T, kind string, answer func(*harness.PodRuntime, client.Object) error, words ...string) {
+	t.Helper()
 	g := NewWithT(t)
 	w := harness.NewWithPods(t, harness.NewPodControlPlane(t, "a", harness.OnVolume)...)
 	w.PodRuntime.Refuse = func(object client.Object) error {
-		if fmt.Sprintf("%T", object) == kind {
-			return harness.Forbidden(object, refusal)
+		// The Service of the control plane is none of the machine.
+		if fmt.Sprintf("%T", object) == kind && object.GetName() != harness.MadeService {
+			return answer(w.PodRuntime, object)
 		}
 		return nil
 	}
 	m := w.Manager()
 	w.Live(m, 5*time.Minute)
-	w.ExpectTold("a", infrav1.AllocatedCondition, infrav1.PodRefusedReason, append(words, refusal)...)
+	w.ExpectTold("a", infrav1.AllocatedCondition, infrav1.PodRefusedReason, words...)
+	before := w.Machine("a").ResourceVersion
+	w.Live(m, 5*time.Minute)
+	g.Expect(w.Machine("a").ResourceVersion).To(Equal(before), "what does not change is not written")
 	g.Expect(w.Recorded()).To(ContainElement(HavePrefix("Warning NeedsAttention PodRefused: ")))
 	w.PodRuntime.Refuse = nil
 	w.Live(m, time.Minute)
@@ -88,6 +102,39 @@ func TestBadInputQuotaUsedUp(t *testing.T) {
 		expectRefused(t, "*v1.PersistentVolumeClaim", "exceeded quota: storage", "PersistentVolumeClaim a-data")
 	})
 	t.Run("of Secrets", func(t *testing.T) { expectRefused(t, "*v1.Secret", "exceeded quota: secrets", "Secret a-userdata") })
+}
+
+func TestAWebhookThatDoesNotAnswer(t *testing.T) {
+	for kind, name := range map[string]string{"*v1.Pod": "Pod a", "*v1.Service": "Service a-etcd", "*v1.PersistentVolumeClaim": "PersistentVolumeClaim a-data", "*v1.Secret": "Secret a-userdata"} {
+		t.Run(name, func(t *testing.T) {
+			unanswered := func(y *harness.PodRuntime, _ client.Object) error { return y.Unanswered() }
+			expectNotTaken(t, kind, unanswered, name, "it is tried again", "policy.example.com")
+		})
+	}
+}
+
+// TestANamespaceThatCannotBeRead: nobody knows whether it asks for privileged Pods.
+func TestANamespaceThatCannotBeRead(t *testing.T) {
+	g := NewWithT(t)
+	w := harness.NewWithPods(t, harness.NewPodControlPlane(t, "a", harness.OnVolume)...)
+	fails, broken := true, errors.New("the connection was reset")
+	w.Client = interceptor.NewClient(w.Client, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+			if _, isNamespace := into.(*corev1.Namespace); isNamespace && fails {
+				return broken
+			}
+			return c.Get(ctx, key, into, opts...)
+		},
+	})
+	m := w.Manager()
+	for range harness.Rounds {
+		w.RoundWith(m, func(err error) bool { return errors.Is(err, broken) })
+	}
+	w.ExpectTold("a", infrav1.AllocatedCondition, infrav1.PodPreparingReason, "Namespace", "cannot be read", "it is tried again")
+	g.Expect(w.Recorded()).NotTo(ContainElement(ContainSubstring(infrav1.EventAttention)))
+	fails = false
+	w.Live(m, time.Minute)
+	harness.ExpectRuns(w, "a")
 }
 
 func TestNamesThatOthersHave(t *testing.T) {

@@ -49,10 +49,14 @@ func (m *Backend) reconcileBootstrapData(ctx context.Context, scope *backends.Sc
 		return nil, m.Pacing.Later(), nil
 	}
 	data := &bootstrapData{configuration: configuration}
-	if invalid, err := m.fillRequest(ctx, scope, data); err != nil || invalid != "" {
+	invalid, err := m.fillRequest(ctx, scope, data)
+	if err != nil {
+		return nil, ctrl.Result{}, err
+	}
+	if invalid != "" {
 		scope.Observed.Claim = condition.False(infrav1.InvalidSelectorReason, invalid)
 
-		return nil, ctrl.Result{}, err
+		return nil, ctrl.Result{}, nil
 	}
 
 	return data, ctrl.Result{}, nil

@@ -1,6 +1,8 @@
 package metal_test
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 
@@ -11,7 +13,9 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/harness"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
@@ -42,6 +46,27 @@ func TestTwoMachinesWantOneHost(t *testing.T) {
 	g.Expect(metals[0].Applied()).To(HaveLen(1))
 	g.Expect(metals[1].Applied()).To(HaveLen(1))
 	g.Expect(m.Counts.Claims(harness.TestNamespace, metrics.ClaimClaimed)).To(Equal(2))
+}
+
+// TestWhatCannotBeReadIsNoMistakeOfTheUser: no selector is called wrong because of it.
+func TestWhatCannotBeReadIsNoMistakeOfTheUser(t *testing.T) {
+	g := NewWithT(t)
+	w := harness.New(t, append(harness.NewMachine(t, "a"), harness.NewHost("h1", "10.0.0.1"))...)
+	w.AddMachine("10.0.0.1")
+	harness.Change(w, harness.Get(w, &clusterv1.Machine{}, "a"), func(machine *clusterv1.Machine) {
+		machine.Spec.Bootstrap.ConfigRef = clusterv1.ContractVersionedObjectReference{APIGroup: bootstrapv1.GroupVersion.Group, Kind: "TalosConfig", Name: "a"}
+	})
+	w.Client = interceptor.NewClient(w.Client, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+			if _, isConfig := into.(*bootstrapv1.TalosConfig); isConfig {
+				return errTest
+			}
+			return c.Get(ctx, key, into, opts...)
+		},
+	})
+	w.RoundWith(w.Manager(), func(err error) bool { return errors.Is(err, errTest) })
+	g.Expect(w.Told("a", infrav1.AllocatedCondition).Reason).NotTo(Equal(infrav1.InvalidSelectorReason))
+	g.Expect(w.Recorded()).NotTo(ContainElement(ContainSubstring(infrav1.EventAttention)))
 }
 
 // TestTheControlPlaneGetsItsHostFirst: of a worker and a control plane with one host, the

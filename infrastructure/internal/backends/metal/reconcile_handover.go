@@ -14,10 +14,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 )
@@ -61,17 +63,31 @@ func (m *Backend) handOver(
 		return m.Pacing.Later(), nil
 	}
 	if err := m.Credentials.EnsureAdmin(ctx, clusterKey(scope), host); err != nil {
-		if errors.Is(err, secrets.ErrBundleMissing) {
-			scope.Observed.Configuration = condition.False(infrav1.WaitingForCredentialsReason, "Waiting for the secrets of the cluster, from which the client certificate of the host is made")
-			return m.Pacing.Soon(), nil
-		}
-		return ctrl.Result{}, err
+		return m.observeNoAdmin(scope, host, err)
 	}
 	if err := m.recordHandover(ctx, scope, host, answer, configuration); err != nil {
 		return ctrl.Result{}, err
 	}
 
 	return m.apply(ctx, scope, host, answer, configuration)
+}
+
+// observeNoAdmin says why there is no administrator's certificate of a host, without which
+// its machine is not configured.
+func (m *Backend) observeNoAdmin(scope *backends.Scope, host *infrav1.TalosHost, err error) (ctrl.Result, error) {
+	const reason = infrav1.WaitingForCredentialsReason
+	switch {
+	case errors.Is(err, secrets.ErrBundleMissing):
+		scope.Observed.Configuration = condition.False(reason, "Waiting for the secrets of the cluster, from which the client certificate of the host is made")
+		return m.Pacing.Soon(), nil
+	case errors.Is(err, secrets.ErrBundleInvalid):
+		scope.Observed.Configuration = condition.Falsef(reason, "Secret %s, from which the client certificate of the host is made, holds no secrets bundle: restore its content", secrets.BundleName(scope.Cluster.Name))
+		return m.Pacing.Later(), nil
+	}
+	scope.Observed.Configuration = condition.False(reason,
+		objects.Explain("Secret "+credentials.AdminName(host.Name)+" cannot be written, in which the client certificate of the host is kept; it is tried again", err))
+
+	return ctrl.Result{}, err
 }
 
 // overlaid is the configuration with what only the host knows; nil, with the

@@ -1,20 +1,27 @@
 package metal_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/harness"
 )
+
+var errTest = errors.New("the connection was reset")
 
 func TestTheHandoverWaitsForTheSecretsOfTheCluster(t *testing.T) {
 	g := NewWithT(t)
@@ -31,6 +38,94 @@ func TestTheHandoverWaitsForTheSecretsOfTheCluster(t *testing.T) {
 	g.Expect(w.Client.Create(t.Context(), harness.NewBundleSecret(t))).To(Succeed())
 	w.Settle(m)
 	g.Expect(metal.Applied()).To(HaveLen(1))
+}
+
+func TestTheHandoverWaitsForABundleThatCanBeRead(t *testing.T) {
+	g := NewWithT(t)
+	w := harness.New(t, append(harness.NewMachine(t, "a"), harness.NewHost("h1", "10.0.0.1"))...)
+	metal := w.AddMachine("10.0.0.1")
+	bundle := func(content []byte) {
+		harness.Change(w, harness.Get(w, &corev1.Secret{}, secrets.BundleName(harness.TestCluster)), func(s *corev1.Secret) { s.Data[secrets.BundleKey] = content })
+	}
+	bundle([]byte("?"))
+	m := w.Manager()
+	w.Settle(m)
+	for _, kind := range []string{infrav1.ConfigurationAppliedCondition, infrav1.ReadyCondition} {
+		w.ExpectTold("a", kind, infrav1.WaitingForCredentialsReason, secrets.BundleName(harness.TestCluster), "restore")
+	}
+	g.Expect(metal.Applied()).To(BeEmpty())
+
+	bundle(harness.NewBundleSecret(t).Data[secrets.BundleKey])
+	w.Settle(m)
+	g.Expect(metal.Applied()).To(HaveLen(1))
+}
+
+// TestTheHandoverTellsThatNoCertificateCanBeStored: a machine that has its host does not
+// wait for one, though the condition said so before.
+func TestTheHandoverTellsThatNoCertificateCanBeStored(t *testing.T) {
+	for name, words := range map[string]string{"exceeded quota: secrets": "exceeded quota: secrets", "": "see the log of the manager"} {
+		t.Run(words, func(t *testing.T) {
+			g := NewWithT(t)
+			w := harness.New(t, harness.NewMachine(t, "a")...)
+			m := w.Manager()
+			w.Settle(m)
+			w.ExpectTold("a", infrav1.ConfigurationAppliedCondition, infrav1.WaitingForHostReason, "Waiting for a host")
+
+			g.Expect(w.Client.Create(t.Context(), harness.NewHost("h1", "10.0.0.1"))).To(Succeed())
+			metal := w.AddMachine("10.0.0.1")
+			w.PodRuntime.Refuse = func(object client.Object) error {
+				switch {
+				case object.GetName() != credentials.AdminName("h1"):
+					return nil
+				case name == "":
+					return errTest
+				}
+				return harness.Forbidden(object, name)
+			}
+			isExpected := func(err error) bool { return errors.Is(err, errTest) || apierrors.IsForbidden(err) }
+			for range harness.Rounds {
+				w.RoundWith(m, isExpected)
+			}
+			for _, kind := range []string{infrav1.ConfigurationAppliedCondition, infrav1.ReadyCondition} {
+				w.ExpectTold("a", kind, infrav1.WaitingForCredentialsReason, "Secret h1-talos-admin cannot be written", "it is tried again", words)
+			}
+			g.Expect(conditions.IsTrue(w.Machine("a"), infrav1.AllocatedCondition)).To(BeTrue())
+			g.Expect(metal.Applied()).To(BeEmpty())
+			before := w.Machine("a").ResourceVersion
+			w.RoundWith(m, isExpected)
+			g.Expect(w.Machine("a").ResourceVersion).To(Equal(before), "what does not change is not written")
+
+			w.PodRuntime.Refuse = nil
+			w.Settle(m)
+			g.Expect(metal.Applied()).To(HaveLen(1))
+		})
+	}
+}
+
+// TestAMachineThatHasItsHostWaitsForNone: also where nothing could be found out about its
+// configuration.
+func TestAMachineThatHasItsHostWaitsForNone(t *testing.T) {
+	g := NewWithT(t)
+	w := harness.New(t, harness.NewMachine(t, "a")...)
+	w.Settle(w.Manager())
+	g.Expect(w.Client.Create(t.Context(), harness.NewHost("h1", "10.0.0.1"))).To(Succeed())
+	w.AddMachine("10.0.0.1")
+	w.Client = interceptor.NewClient(w.Client, interceptor.Funcs{
+		Update: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.UpdateOption) error {
+			if host, isHost := object.(*infrav1.TalosHost); isHost && host.Spec.Handover.ProviderID != "" {
+				return errTest
+			}
+			return c.Update(ctx, object, opts...)
+		},
+	})
+	m := w.Manager()
+	for range harness.Rounds {
+		w.RoundWith(m, func(err error) bool { return errors.Is(err, errTest) })
+	}
+	g.Expect(conditions.IsTrue(w.Machine("a"), infrav1.AllocatedCondition)).To(BeTrue())
+	for _, kind := range []string{infrav1.ConfigurationAppliedCondition, infrav1.ReadyCondition} {
+		w.ExpectTold("a", kind, infrav1.ApplyingConfigurationReason, "not handed over yet", "the log of the manager")
+	}
 }
 
 func TestAConfigurationThatTalosRefuses(t *testing.T) {

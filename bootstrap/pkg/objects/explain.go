@@ -1,0 +1,38 @@
+package objects
+
+import (
+	"regexp"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+)
+
+// IsNotTaken reports whether a person may have to see to it that the API server takes what
+// is written: it refuses that, as IsRefused says, or cannot decide on it, as when a webhook
+// does not answer.
+func IsNotTaken(err error) bool {
+	return IsRefused(err) || apierrors.IsInternalError(err)
+}
+
+// Explain says in a text, which is without a full stop, why a call has failed: in the words
+// of the API server where it does not take what is written, else by a hint at the log. It
+// is the same each time, as the message of a condition has to be.
+func Explain(text string, err error) string {
+	if !IsNotTaken(err) {
+		return text + ", see the log of the manager"
+	}
+
+	return text + ". The API server says: " + Words(err)
+}
+
+var (
+	// sourceAddress is where a connection comes from, with a port that is of that one alone.
+	sourceAddress = regexp.MustCompile(`[^\s"]+:\d+->`)
+	// presentTime is what a certificate was compared with.
+	presentTime = regexp.MustCompile(`current time \S+ is `)
+)
+
+// Words are those of an error of the API server, without what differs each time when a
+// webhook is asked that does not answer.
+func Words(err error) string {
+	return presentTime.ReplaceAllString(sourceAddress.ReplaceAllString(err.Error(), ""), "the current time is ")
+}
