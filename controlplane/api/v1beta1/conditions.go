@@ -260,9 +260,9 @@ const (
 // Conditions ScalingUp and ScalingDown of a TalosControlPlane and their
 // reasons.
 const (
-	// ScalingUpCondition is true when there are fewer Machines than wanted, or
-	// when one waits for its turn to join etcd. The message says what is waited
-	// for.
+	// ScalingUpCondition is true when there are fewer Machines than wanted, those that
+	// are being deleted not counted, or when one waits for its turn to join etcd. The
+	// message says what is waited for.
 	ScalingUpCondition = clusterv1.ScalingUpCondition
 
 	// ScalingUpReason says that there are fewer Machines than wanted.

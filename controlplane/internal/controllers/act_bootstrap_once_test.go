@@ -92,10 +92,11 @@ func TestTheNodeIsLookedAtJustBeforeTheBootstrap(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			w, r, node := slowToStart(t)
-			r.Prober = lateProber{asked: func() {
+			r.Prober = lateProber{asked: func() health.APIServerState {
 				if _, recorded := w.controlPlane().Annotations[controlplanev1.BootstrapIntentAnnotation]; recorded {
 					change(node)
 				}
+				return health.APIServerSilent
 			}}
 			for range 2 {
 				_ = w.reconcile(r) // The intent is recorded, and the call is next.

@@ -33,7 +33,7 @@ func (r *Reconciler) createMachine(ctx context.Context, s *scope) error {
 	if err := listMachines(ctx, r.APIReader, live); err != nil {
 		return err
 	}
-	if live.foreign || !slices.Equal(machineNames(live), machineNames(s)) {
+	if len(live.foreign) > 0 || !slices.Equal(machineNames(live), machineNames(s)) {
 		return nil // Its event starts another reconcile.
 	}
 	template, err := r.template(ctx, r.Client, s)
@@ -80,7 +80,7 @@ func (r *Reconciler) createMachine(ctx context.Context, s *scope) error {
 // left to do.
 func (r *Reconciler) bind(ctx context.Context, s *scope, machine *unstructured.Unstructured, refs ...clusterv1.ContractVersionedObjectReference) error {
 	for _, ref := range refs {
-		object, err := external.GetObjectFromContractVersionedRef(ctx, r.APIReader, ref, s.controlPlane.Namespace)
+		object, err := readRef(ctx, r.APIReader, ref, s.controlPlane.Namespace)
 		if err != nil {
 			return fmt.Errorf("reading %s %s: %w", ref.Kind, ref.Name, err)
 		}

@@ -95,7 +95,7 @@ func (r *Reconciler) deleteIfUnchanged(ctx context.Context, s *scope, machine *c
 	if err := listMachines(ctx, r.APIReader, live); err != nil {
 		return false, err
 	}
-	if live.foreign || !slices.Equal(stayingNames(live), stayingNames(s)) || !slices.Equal(machineNames(live), machineNames(s)) {
+	if len(live.foreign) > 0 || !slices.Equal(stayingNames(live), stayingNames(s)) || !slices.Equal(machineNames(live), machineNames(s)) {
 		return false, nil // Its event starts another reconcile.
 	}
 	preconditions := client.Preconditions{UID: ptr.To(machine.UID), ResourceVersion: ptr.To(machine.ResourceVersion)}

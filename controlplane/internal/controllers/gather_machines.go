@@ -10,7 +10,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/controllers/external"
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/labels/format"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -34,7 +33,7 @@ func listMachines(ctx context.Context, reader client.Reader, s *scope) error {
 	if err := reader.List(ctx, list, client.InNamespace(s.cluster.Namespace), inCluster); err != nil {
 		return fmt.Errorf("listing the control plane Machines: %w", err)
 	}
-	s.machines, s.foreign = nil, false
+	s.machines, s.foreign = nil, nil
 	for i := range list.Items {
 		machine := &list.Items[i]
 		_, labelled := machine.Labels[clusterv1.MachineControlPlaneLabel]
@@ -42,9 +41,10 @@ func listMachines(ctx context.Context, reader client.Reader, s *scope) error {
 		case isControlled(s.controlPlane, machine), labelled && isOwn(s.controlPlane, machine):
 			s.machines = append(s.machines, machine)
 		case labelled:
-			s.foreign = true
+			s.foreign = append(s.foreign, machine.Name)
 		}
 	}
+	slices.Sort(s.foreign)
 	slices.SortFunc(s.machines, func(a, b *clusterv1.Machine) int { return cmp.Compare(a.Name, b.Name) })
 	s.machinesListed = true
 
@@ -85,5 +85,5 @@ func (r *Reconciler) gatherTemplate(ctx context.Context, s *scope) error {
 }
 
 func (r *Reconciler) template(ctx context.Context, reader client.Reader, s *scope) (*unstructured.Unstructured, error) {
-	return external.GetObjectFromContractVersionedRef(ctx, reader, s.controlPlane.Spec.MachineTemplate.Spec.InfrastructureRef, s.controlPlane.Namespace)
+	return readRef(ctx, reader, s.controlPlane.Spec.MachineTemplate.Spec.InfrastructureRef, s.controlPlane.Namespace)
 }

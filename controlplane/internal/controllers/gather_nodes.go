@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	"github.com/capi-talos/capi-talos/controlplane/internal/clientconfig"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/nodes"
 )
@@ -79,7 +80,7 @@ func (r *Reconciler) gatherEndpoint(ctx context.Context, s *scope) error {
 	}
 	state, err := r.Prober.Probe(ctx, s.kubeconfig)
 	if err != nil {
-		return fmt.Errorf("asking the API server: %w", err)
+		return causeError{fmt.Errorf("asking the API server by Secret %s: %w; correct it", clientconfig.KubeconfigName(s.cluster.Name), err)}
 	}
 	s.apiServer, s.facts.APIServer = state, state
 	r.memory.Answered(client.ObjectKeyFromObject(s.controlPlane), state)

@@ -8,14 +8,13 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
-	"sigs.k8s.io/cluster-api/controllers/external"
 
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // gatherOutdated compares each Machine with what is wanted.
 func (r *Reconciler) gatherOutdated(ctx context.Context, s *scope) error {
-	s.outdated = map[string][]string{}
+	outdated := map[string][]string{}
 	ref := s.controlPlane.Spec.MachineTemplate.Spec.InfrastructureRef
 	template, err := r.templateSpec(ctx, s, ref.Name)
 	if err != nil {
@@ -41,9 +40,10 @@ func (r *Reconciler) gatherOutdated(ctx context.Context, s *scope) error {
 			return fmt.Errorf("comparing Machine %s with what is wanted: %w", machine.Name, err)
 		}
 		if len(differences) > 0 {
-			s.outdated[machine.Name] = differences
+			outdated[machine.Name] = differences
 		}
 	}
+	s.outdated = outdated
 
 	return nil
 }
@@ -53,7 +53,7 @@ func (r *Reconciler) gatherOutdated(ctx context.Context, s *scope) error {
 func (r *Reconciler) templateSpec(ctx context.Context, s *scope, name string) (map[string]any, error) {
 	ref := s.controlPlane.Spec.MachineTemplate.Spec.InfrastructureRef
 	ref.Name = name
-	template, err := external.GetObjectFromContractVersionedRef(ctx, r.Client, ref, s.controlPlane.Namespace)
+	template, err := readRef(ctx, r.Client, ref, s.controlPlane.Namespace)
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil, nil

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/external"
@@ -36,7 +37,7 @@ func (r *Reconciler) gatherMachineRefs(ctx context.Context, s *scope) error {
 }
 
 func (r *Reconciler) readParts(ctx context.Context, machine *clusterv1.Machine) (parts, error) {
-	infraMachine, err := external.GetObjectFromContractVersionedRef(ctx, r.Client, machine.Spec.InfrastructureRef, machine.Namespace)
+	infraMachine, err := readRef(ctx, r.Client, machine.Spec.InfrastructureRef, machine.Namespace)
 	switch {
 	case apierrors.IsNotFound(err):
 		infraMachine = nil
@@ -56,6 +57,17 @@ func (r *Reconciler) readParts(ctx context.Context, machine *clusterv1.Machine) 
 	}
 
 	return parts{infraMachine: infraMachine, config: config}, nil
+}
+
+// readRef reads what a reference names. That its kind is not installed, or is of no version
+// of Cluster API's contract, is a cause to tell; the library drops the type of that error.
+func readRef(ctx context.Context, reader client.Reader, ref clusterv1.ContractVersionedObjectReference, namespace string) (*unstructured.Unstructured, error) {
+	object, err := external.GetObjectFromContractVersionedRef(ctx, reader, ref, namespace)
+	if err != nil && ctx.Err() == nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
+		return nil, causeError{fmt.Errorf("%s %s in API group %s cannot be read: %w", ref.Kind, ref.Name, ref.APIGroup, err)}
+	}
+
+	return object, err
 }
 
 // held reports whether a Machine is held back: the provider has not allowed it to

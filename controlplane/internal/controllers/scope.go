@@ -32,12 +32,13 @@ type scope struct {
 	counted bool
 	// machines are the Machines of this control plane, in the order of names.
 	machines []*clusterv1.Machine
-	// foreign reports whether the Cluster has other control plane Machines.
-	foreign bool
+	// foreign are the names of other control plane Machines of the Cluster.
+	foreign []string
 
 	// bundle is nil when it is missing, changed or could not be read.
 	bundle *secrets.Bundle
-	// certificates is the state of the secrets of the cluster.
+	// certificates is the state of the secrets of the cluster; unknown until it was
+	// looked at.
 	certificates plan.CertificatesState
 	// certificatesErr says why the state is not known.
 	certificatesErr error

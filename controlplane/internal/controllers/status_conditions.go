@@ -1,12 +1,11 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"slices"
 	"strings"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -18,10 +17,8 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
-	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
-	"github.com/capi-talos/capi-talos/controlplane/internal/naming"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
@@ -30,54 +27,14 @@ func setInitializedCondition(s *scope) {
 		condition.Set(s.controlPlane, controlplanev1.InitializedCondition, condition.True(controlplanev1.InitializedReason, ""))
 		return
 	}
-	reason, message := controlplanev1.NotInitializedReason, "The control plane was not looked at yet"
+	reason, message := controlplanev1.NotInitializedReason, cmp.Or(progress(s), "The control plane was not looked at yet")
 	switch {
 	case s.deleting():
 		message = "The control plane is being deleted"
 	case s.decision.Action != "":
-		reason, message = s.decision.Reason, s.decision.Message
-	case s.gatherErr != nil:
-		message = "The state of the control plane could not be read: " + explain(s.gatherErr)
-	}
-	if explained := explain(s.effectErr); explained != "" {
-		message += "; it failed: " + explained
+		reason = s.decision.Reason
 	}
 	condition.Set(s.controlPlane, controlplanev1.InitializedCondition, condition.False(reason, message))
-}
-
-// explain says why a step failed, if the words stay the same from reconcile to
-// reconcile: a refusal of the management cluster, or of a node to bootstrap etcd. All else
-// is in the log.
-func explain(err error) string {
-	var (
-		joined interface{ Unwrap() []error }
-		unfit  *naming.UnfitError
-	)
-	switch {
-	case err == nil:
-		return ""
-	case errors.Is(err, talosclient.ErrClock):
-		return health.WrongClockText
-	case errors.As(err, &unfit):
-		return "spec.machineNaming.template " + unfit.Error()
-	case errors.As(err, &joined):
-		var explained []string
-		for _, one := range joined.Unwrap() {
-			if words := explain(one); !slices.Contains(explained, words) {
-				explained = append(explained, words)
-			}
-		}
-		return strings.Join(explained, "; ")
-	case errors.Is(err, talosclient.ErrBootstrapRefused):
-		_, words, _ := strings.Cut(err.Error(), talosclient.ErrBootstrapRefused.Error())
-		return talosclient.ErrBootstrapRefused.Error() + words
-	case apierrors.IsConflict(err):
-		return "somebody has changed an object meanwhile"
-	case apierrors.IsInvalid(err), apierrors.IsForbidden(err), apierrors.IsNotFound(err), apierrors.IsBadRequest(err):
-		return err.Error()
-	default:
-		return "it is tried again, see the log of the manager"
-	}
 }
 
 func setCertificatesCondition(s *scope) {
@@ -85,12 +42,12 @@ func setCertificatesCondition(s *scope) {
 	begun := s.initialized() || s.intent() != nil
 	missing := strings.Join(s.missingSecrets, ", ")
 	switch {
-	case s.deleting() && s.decision.Action == "":
-		if !conditions.Has(s.controlPlane, conditionType) {
-			condition.Set(s.controlPlane, conditionType, condition.Unknown(controlplanev1.CertificatesInternalErrorReason, "The control plane is being deleted"))
-		}
 	case s.certificatesErr != nil:
 		condition.Set(s.controlPlane, conditionType, condition.Unknown(controlplanev1.CertificatesInternalErrorReason, "The Secrets of the cluster cannot be read, see the log of the manager"))
+	case s.certificates == plan.CertificatesUnknown:
+		if !conditions.Has(s.controlPlane, conditionType) {
+			condition.Set(s.controlPlane, conditionType, condition.Unknown(controlplanev1.CertificatesInternalErrorReason, "The Secrets of the cluster were not looked at yet"))
+		}
 	case s.invalidBundle:
 		condition.Set(s.controlPlane, conditionType, condition.False(controlplanev1.CertificatesNotAvailableReason,
 			"Secret "+secrets.BundleName(s.cluster.Name)+" holds no valid secrets bundle; correct it"))
@@ -267,11 +224,11 @@ func (r *Reconciler) withoutHost(s *scope) string {
 
 // waiting says what a change waits for, as more lines of a message.
 func waiting(s *scope) string {
-	if s.decision.Action == plan.Stable || s.decision.Message == "" {
-		return ""
+	if message := progress(s); message != "" {
+		return "\n" + message
 	}
 
-	return "\n" + s.decision.Message
+	return ""
 }
 
 func setScalingConditions(s *scope) {
@@ -281,17 +238,17 @@ func setScalingConditions(s *scope) {
 		}
 		return
 	}
-	wanted, present := int(*s.controlPlane.Spec.Replicas), len(s.machines)
+	wanted, present, staying := int(*s.controlPlane.Spec.Replicas), len(s.machines), len(stayingNames(s))
 	if s.deleting() {
 		wanted = 0
 	}
-	if present < wanted || (!s.deleting() && slices.ContainsFunc(s.machines, func(m *clusterv1.Machine) bool { return s.parts[m.Name].held() })) {
-		condition.Set(s.controlPlane, controlplanev1.ScalingUpCondition, condition.True(controlplanev1.ScalingUpReason, s.decision.Message))
+	if staying < wanted || (!s.deleting() && slices.ContainsFunc(s.machines, func(m *clusterv1.Machine) bool { return s.parts[m.Name].held() })) {
+		condition.Set(s.controlPlane, controlplanev1.ScalingUpCondition, condition.True(controlplanev1.ScalingUpReason, progress(s)))
 	} else {
 		condition.Set(s.controlPlane, controlplanev1.ScalingUpCondition, condition.False(controlplanev1.NotScalingUpReason, ""))
 	}
 	if present > wanted {
-		condition.Set(s.controlPlane, controlplanev1.ScalingDownCondition, condition.True(controlplanev1.ScalingDownReason, s.decision.Message))
+		condition.Set(s.controlPlane, controlplanev1.ScalingDownCondition, condition.True(controlplanev1.ScalingDownReason, progress(s)))
 	} else {
 		condition.Set(s.controlPlane, controlplanev1.ScalingDownCondition, condition.False(controlplanev1.NotScalingDownReason, ""))
 	}
@@ -317,9 +274,10 @@ func setDeletingCondition(s *scope, reconcileErr error) {
 	case s.controlPlane.DeletionTimestamp.IsZero():
 		condition.Set(s.controlPlane, conditionType, condition.False(controlplanev1.NotDeletingReason, ""))
 	case s.deletion.Action == "" || (reconcileErr != nil && s.effectErr == nil):
-		condition.Set(s.controlPlane, conditionType, condition.True(controlplanev1.DeletingInternalErrorReason, "The deletion is tried again, see the log of the manager"))
+		condition.Set(s.controlPlane, conditionType, condition.True(controlplanev1.DeletingInternalErrorReason,
+			"The deletion does not go on: "+cmp.Or(explain(reconcileErr), "see the log of the manager")))
 	default:
-		condition.Set(s.controlPlane, conditionType, condition.True(s.deletion.Reason, s.deletion.Message))
+		condition.Set(s.controlPlane, conditionType, condition.True(s.deletion.Reason, outcome(s.deletion, s.effectErr)))
 	}
 }
 
@@ -354,8 +312,8 @@ func setAvailableCondition(s *scope) {
 	note(quorumStatus(s))
 	note(healthyMachineStatus(s))
 	problems := slices.Concat(bad, unknown)
-	if s.decision.WaitsForPerson() {
-		problems = append(problems, s.decision.Message)
+	if message := standstill(s); message != "" {
+		problems = append(problems, message)
 	}
 	switch {
 	case len(bad) > 0:
@@ -363,7 +321,7 @@ func setAvailableCondition(s *scope) {
 	case len(unknown) > 0:
 		condition.Set(s.controlPlane, conditionType, condition.Unknown(controlplanev1.AvailableUnknownReason, bullets(problems)))
 	default:
-		condition.Set(s.controlPlane, conditionType, condition.True(controlplanev1.AvailableReason, ""))
+		condition.Set(s.controlPlane, conditionType, condition.True(controlplanev1.AvailableReason, bullets(problems)))
 	}
 }
 

@@ -41,7 +41,7 @@ func (r *Reconciler) reconcileMachineConditions(ctx context.Context, s *scope) e
 		if s.outdated != nil {
 			r.setUpToDateCondition(s, machine)
 		}
-		setOwnerRemediatedCondition(machine, verdicts)
+		setOwnerRemediatedCondition(machine, verdicts, standstill(s))
 		if err := helper.Patch(ctx, machine, patch.WithOwnedConditions{Conditions: owned}); client.IgnoreNotFound(err) != nil {
 			errs = append(errs, fmt.Errorf("writing the conditions of Machine %s: %w", machine.Name, err))
 		}
@@ -142,13 +142,13 @@ func (r *Reconciler) setUpToDateCondition(s *scope, machine *clusterv1.Machine) 
 }
 
 // setOwnerRemediatedCondition answers a MachineHealthCheck: what becomes of the
-// Machine. The answer to one that is healthy again goes.
-func setOwnerRemediatedCondition(machine *clusterv1.Machine, verdicts map[string]plan.Verdict) {
+// Machine, and what holds that up. The answer to one that is healthy again goes.
+func setOwnerRemediatedCondition(machine *clusterv1.Machine, verdicts map[string]plan.Verdict, holdup string) {
 	switch verdict, judged := verdicts[machine.Name]; {
 	case collections.IsUnhealthyAndOwnerRemediated(machine) && !machine.DeletionTimestamp.IsZero():
 		conditions.Set(machine, ownerRemediated(controlplanev1.MachineRemediationMachineDeletingReason, "The Machine is being deleted"))
 	case judged && verdict.Remediate:
-		conditions.Set(machine, ownerRemediated(controlplanev1.MachineRemediationDeferredReason, "The Machine is to be deleted"))
+		conditions.Set(machine, ownerRemediated(controlplanev1.MachineRemediationDeferredReason, strings.TrimSpace("The Machine is to be deleted\n"+holdup)))
 	case judged:
 		conditions.Set(machine, ownerRemediated(verdict.Reason, verdict.Message))
 	case !collections.IsUnhealthy(machine) && conditions.Has(machine, clusterv1.MachineOwnerRemediatedCondition):

@@ -15,7 +15,7 @@ func (r *Reconciler) syncClientConfigs(ctx context.Context, s *scope) error {
 		Client: r.Client, Secrets: r.secrets(), Live: r.APIReader, Clock: r.Clock, Recorder: r.Recorder, Metrics: r.Metrics,
 	}
 	kept, err := keeper.Sync(ctx, clientconfig.Input{
-		Cluster: s.cluster, ControlPlane: s.controlPlane, Machines: s.machines, HasForeign: s.foreign, Bundle: s.bundle,
+		Cluster: s.cluster, ControlPlane: s.controlPlane, Machines: s.machines, HasForeign: len(s.foreign) > 0, Bundle: s.bundle,
 	})
 	s.kubeconfig, s.expiries = kept.Kubeconfig, kept.Expiries
 	if err != nil || !kept.Renewed {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -179,7 +180,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	cluster, err := util.GetOwnerCluster(ctx, r.Client, controlPlane.ObjectMeta)
+	cluster, err := r.ownerCluster(ctx, controlPlane)
 	if err != nil {
 		return ctrl.Result{}, fmt.Errorf("reading the owner Cluster: %w", err)
 	}
@@ -217,6 +218,24 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	}
 
 	return r.reconcileNormal(ctx, s)
+}
+
+// ownerCluster is the Cluster of a control plane; nil when none is named yet. Of one that
+// is gone the name is left, by which the control plane is deleted.
+func (r *Reconciler) ownerCluster(ctx context.Context, controlPlane *controlplanev1.TalosControlPlane) (*clusterv1.Cluster, error) {
+	cluster, err := util.GetOwnerCluster(ctx, r.Client, controlPlane.ObjectMeta)
+	if !apierrors.IsNotFound(err) || controlPlane.DeletionTimestamp.IsZero() {
+		return cluster, err
+	}
+	gone := &clusterv1.Cluster{}
+	gone.Namespace = controlPlane.Namespace
+	for _, owner := range controlPlane.OwnerReferences {
+		if owner.Kind == clusterv1.ClusterKind && strings.HasPrefix(owner.APIVersion, clusterv1.GroupVersion.Group+"/") {
+			gone.Name = owner.Name
+		}
+	}
+
+	return gone, nil
 }
 
 // step is a part of a reconcile: gather steps only read, sync and record steps write.

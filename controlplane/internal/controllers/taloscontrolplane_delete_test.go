@@ -212,12 +212,10 @@ func (w *world) recorded() []string {
 }
 
 // lateProber is asked what answers at the endpoint.
-type lateProber struct{ asked func() }
+type lateProber struct{ asked func() health.APIServerState }
 
 func (p lateProber) Probe(context.Context, []byte) (health.APIServerState, error) {
-	p.asked()
-
-	return health.APIServerSilent, nil
+	return p.asked(), nil
 }
 
 // TestAnEndpointThatHangsDelaysNoLeave: whoever reaches the API server of a node that
@@ -231,10 +229,14 @@ func TestAnEndpointThatHangsDelaysNoLeave(t *testing.T) {
 		return !slices.ContainsFunc(w.talos[w.machines()[1].Name].Snapshot().Members, func(m talosclient.EtcdMember) bool { return m.ID == member })
 	}
 	var outBefore bool
-	r.Prober = lateProber{asked: func() {
-		if outBefore && len(w.machines()) == 3 {
+	r.Prober = lateProber{asked: func() health.APIServerState {
+		if !outBefore {
+			return health.APIServerReady
+		}
+		if len(w.machines()) == 3 {
 			g.Expect(w.machines()[0].Annotations).NotTo(HaveKey(controlplanev1.EtcdPreTerminateHookAnnotation))
 		}
+		return health.APIServerSilent
 	}}
 	g.Expect(w.client.Delete(t.Context(), leaving)).To(Succeed())
 	g.Eventually(func() bool {

@@ -104,7 +104,7 @@ func TestNeedsEndpoint(t *testing.T) {
 		"when a member of no Machine is to leave":  {three(func(f *Facts) { f.Machines = f.Machines[:2] }), false},
 		"when a Machine goes from an unused etcd":  {three(departing(1), unused), true},
 		"when a Machine goes that is not due yet":  {three(departing(1, early)), true},
-		"when something comes before the decision": {three(departing(1), func(f *Facts) { f.ForeignMachines = true }), true},
+		"when something comes before the decision": {three(departing(1), func(f *Facts) { f.ForeignMachines = []string{"stray"} }), true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -86,7 +86,7 @@ func waitForSilence(facts Facts) *Decision {
 			Message: "Waiting for the kubeconfig of the cluster, to look at the control plane endpoint before etcd is bootstrapped"}
 	case health.APIServerUntrusted, health.APIServerNotReady, health.APIServerReady:
 		return &Decision{Action: WaitForEndpointSilence, Reason: controlplanev1.EndpointInUseReason,
-			Message: "Something answers at the control plane endpoint though no control plane node has etcd data; etcd is not bootstrapped beside it"}
+			Message: "Something answers at the control plane endpoint though no control plane node has etcd data; etcd is not bootstrapped beside it; see to it that nothing answers there, or make a Cluster with another endpoint"}
 	case health.APIServerSilent:
 	}
 
@@ -223,11 +223,24 @@ func decideRunningEtcd(facts Facts) *Decision {
 		if waiting := decideNodes(facts); waiting != nil {
 			return waiting
 		}
-		return &Decision{Action: WaitForAPIServer, Reason: controlplanev1.WaitingForAPIServerReason,
-			Message: "Waiting for the API server to answer at the control plane endpoint"}
+		return waitForAPIServer(facts.APIServer)
 	}
 
 	return nil
+}
+
+// waitForAPIServer waits for the API server to answer for the first time.
+func waitForAPIServer(present health.APIServerState) *Decision {
+	message := "Waiting for the API server to answer at the control plane endpoint"
+	switch present {
+	case health.APIServerUntrusted:
+		message = "What answers at the control plane endpoint is no API server of this cluster; point the endpoint at the control plane machines, with nothing that ends TLS in between"
+	case health.APIServerNotReady:
+		message = "Waiting for the API server to become ready, which answers at the control plane endpoint"
+	case health.APIServerUnknown, health.APIServerSilent, health.APIServerReady:
+	}
+
+	return &Decision{Action: WaitForAPIServer, Reason: controlplanev1.WaitingForAPIServerReason, Message: message}
 }
 
 // decideNodes waits for nodes that do not answer, or whose etcd member is not

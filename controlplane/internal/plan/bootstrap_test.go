@@ -71,3 +71,17 @@ func TestWhoIsRecordedWhereEtcdRuns(t *testing.T) {
 		})
 	}
 }
+
+// TestWhatAnswersAtTheEndpointIsTold: an endpoint that leads elsewhere never becomes right
+// by waiting.
+func TestWhatAnswersAtTheEndpointIsTold(t *testing.T) {
+	g := NewWithT(t)
+	for state, says := range map[health.APIServerState]string{
+		health.APIServerUntrusted: "is no API server of this cluster; point the endpoint at the control plane machines",
+		health.APIServerNotReady:  "to become ready, which answers",
+		health.APIServerSilent:    "to answer at the control plane endpoint",
+	} {
+		decision := Decide(ready(running, func(f *Facts) { f.Initialized, f.APIServer = false, state }))
+		g.Expect(decision).To(And(HaveField("Action", WaitForAPIServer), HaveField("Message", ContainSubstring(says))))
+	}
+}

@@ -5,6 +5,7 @@ package plan
 
 import (
 	"slices"
+	"strings"
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
@@ -106,9 +107,10 @@ func decideCluster(facts Facts) *Decision {
 	case facts.ClusterDeleting:
 		return &Decision{Action: WaitForClusterDeletion, Reason: controlplanev1.NotInitializedReason,
 			Message: "The Cluster is being deleted"}
-	case facts.ForeignMachines:
+	case len(facts.ForeignMachines) > 0:
 		return &Decision{Action: Refuse, Reason: controlplanev1.ForeignMachinesReason,
-			Message: "The Cluster has control plane Machines that do not belong to this TalosControlPlane; delete them, or the TalosControlPlane"}
+			Message: "The Cluster has control plane Machines that do not belong to this TalosControlPlane: " + strings.Join(facts.ForeignMachines, ", ") +
+				"; delete them, or the TalosControlPlane"}
 	case !facts.InfrastructureProvisioned:
 		return &Decision{Action: WaitForInfrastructure, Reason: controlplanev1.WaitingForClusterInfrastructureReason,
 			Message: "Waiting for the infrastructure of the Cluster to be provisioned"}

@@ -61,7 +61,7 @@ func TestDecide(t *testing.T) {
 		"waits for the endpoint":       {ready(func(f *Facts) { f.EndpointSet = false }), WaitForEndpoint},
 		"starts nothing while the Cluster is being deleted": {
 			ready(func(f *Facts) { f.ClusterDeleting = true; f.Machines = nil }), WaitForClusterDeletion},
-		"refuses to act beside foreign Machines":        {ready(func(f *Facts) { f.ForeignMachines = true }), Refuse},
+		"refuses to act beside foreign Machines":        {ready(func(f *Facts) { f.ForeignMachines = []string{"stray"} }), Refuse},
 		"creates the first Machine":                     {ready(func(f *Facts) { f.Machines = nil }), CreateMachine},
 		"creates the first Machine before there is PKI": {ready(func(f *Facts) { f.Machines = nil; f.Certificates = CertificatesMissing }), CreateMachine},
 		"waits for a lost bundle instead of creating a Machine": {

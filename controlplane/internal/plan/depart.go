@@ -39,12 +39,18 @@ func decideDepartures(facts Facts) *Decision {
 	return waiting
 }
 
-// DepartureMessage says what the deletion of a Machine waits for.
+// DepartureMessage says what the deletion of a Machine waits for, and why the other one
+// does not come that has to be there before.
 func (f Facts) DepartureMessage(name string) string {
 	for _, machine := range f.leaving() {
-		if machine.Name == name {
-			return decideDeparture(f, machine).Message
+		if machine.Name != name {
+			continue
 		}
+		message := decideDeparture(f, machine).Message
+		if next := decideReplicas(f); mustGrowFirst(f) && next != nil && next.Action == WaitForPreflight {
+			message += "\n" + next.Message
+		}
+		return message
 	}
 
 	return "Machine " + name + " is being deleted"

@@ -13,8 +13,10 @@ import (
 type CertificatesState int
 
 const (
+	// CertificatesUnknown means that nobody has looked.
+	CertificatesUnknown CertificatesState = iota
 	// CertificatesMissing means that the secrets bundle is not there.
-	CertificatesMissing CertificatesState = iota
+	CertificatesMissing
 	// CertificatesPresent means that it is there, and is the one with which the
 	// cluster was bootstrapped, if it was.
 	CertificatesPresent
@@ -188,9 +190,9 @@ type Facts struct {
 	InfrastructureProvisioned bool
 	// EndpointSet reports whether the Cluster has a control plane endpoint.
 	EndpointSet bool
-	// ForeignMachines reports whether the Cluster has control plane Machines that
-	// do not belong to this control plane.
-	ForeignMachines bool
+	// ForeignMachines are the names of control plane Machines of the Cluster that do not
+	// belong to this control plane.
+	ForeignMachines []string
 	// Restore is the restore of etcd that holds the control plane; its zero value says that
 	// none does.
 	Restore controlplanev1.RestoreRecord
