@@ -128,7 +128,8 @@ const (
 	PlannedReason = "Planned"
 )
 
-// Reasons of Drifted.
+// Reasons of Drifted, beside ClusterUnreachable and ActionFailed when drift could not be
+// looked for.
 const (
 	// DriftedReason: objects were changed; status.drift names them.
 	DriftedReason = "Drifted"

@@ -110,11 +110,15 @@ type addonScope struct {
 	// chart is what the source was resolved to, and chartFound what its condition says.
 	chart      addonv1.ChartStatus
 	chartFound condition.Finding
-	// clusters are those that are selected, and releases those of the add-on.
-	clusters []clusterv1.Cluster
-	releases []addonv1.TalosClusterAddonRelease
+	// clusters are those that are selected, and releases those of the add-on. isGathered
+	// reports whether both are known.
+	clusters   []clusterv1.Cluster
+	releases   []addonv1.TalosClusterAddonRelease
+	isGathered bool
 	// conflicts are releases of the same name that are not the add-on's.
 	conflicts []string
+	// refused is what the API server has refused, by the name of the Cluster.
+	refused map[string]string
 	// stopped reports whether a change is brought to no further cluster.
 	stopped bool
 	// waitsFor says what a deletion waits for.
@@ -140,7 +144,7 @@ func (r *AddonReconciler) Reconcile(ctx context.Context, req ctrl.Request) (resu
 	if proceed, err := reconciliation.Begin(ctx, r.Client, r.APIReader, nil, addon, addonv1.AddonFinalizer); err != nil || !proceed {
 		return ctrl.Result{}, err
 	}
-	before, s := addon.DeepCopy(), &addonScope{addon: addon}
+	before, s := addon.DeepCopy(), &addonScope{addon: addon, refused: map[string]string{}}
 	defer func() {
 		if err := r.reconcileStatus(ctx, s, before, reterr); err != nil {
 			reterr = kerrors.NewAggregate([]error{reterr, err})

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -22,8 +23,13 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 )
 
-// maxNamed is how many objects a message names.
-const maxNamed = 3
+const (
+	// maxNamed is how many objects a message names.
+	maxNamed = 3
+	// releaseRetryInterval is how soon is tried again what the API server refuses, and looked
+	// again at a release of somebody else.
+	releaseRetryInterval = time.Minute
+)
 
 // reconcileReleases makes a release for each Cluster that is selected, deletes those of
 // others, and lets changes go to so many clusters at a time.
@@ -34,6 +40,7 @@ func (r *AddonReconciler) reconcileReleases(ctx context.Context, s *addonScope) 
 	if err := r.gatherReleases(ctx, s); err != nil {
 		return err
 	}
+	s.isGathered = true
 	var errs []error
 	byCluster := map[string]*addonv1.TalosClusterAddonRelease{}
 	for i := range s.releases {
@@ -42,20 +49,32 @@ func (r *AddonReconciler) reconcileReleases(ctx context.Context, s *addonScope) 
 	for i := range s.clusters {
 		name := s.clusters[i].Name
 		if found := byCluster[name]; found != nil {
-			errs = append(errs, r.syncRelease(ctx, s, found))
+			errs = append(errs, s.heed(name, r.syncRelease(ctx, s, found)))
 			delete(byCluster, name)
 			continue
 		}
-		errs = append(errs, r.createRelease(ctx, s, &s.clusters[i]))
+		errs = append(errs, s.heed(name, r.createRelease(ctx, s, &s.clusters[i])))
 	}
-	for _, release := range byCluster {
+	for name, release := range byCluster {
 		if !isPlanned(s.addon) {
-			errs = append(errs, r.deleteDeselected(ctx, s, release))
+			errs = append(errs, s.heed(name, r.deleteDeselected(ctx, s, release)))
 		}
 	}
 	errs = append(errs, r.admit(ctx, s))
 
 	return kerrors.NewAggregate(errs)
+}
+
+// heed notes what the API server refuses for a Cluster. That is no error of the reconcile:
+// it is tried again after a while.
+func (s *addonScope) heed(cluster string, err error) error {
+	if !objects.IsRefused(err) {
+		return err
+	}
+	s.refused[cluster] = err.Error()
+	s.again(releaseRetryInterval)
+
+	return nil
 }
 
 func (r *AddonReconciler) gatherClusters(ctx context.Context, s *addonScope) error {
@@ -114,6 +133,7 @@ func (r *AddonReconciler) createRelease(ctx context.Context, s *addonScope, clus
 		}
 		if !metav1.IsControlledBy(found, s.addon) {
 			s.conflicts = append(s.conflicts, made.Name)
+			s.again(releaseRetryInterval)
 		}
 		return nil
 	}
@@ -142,8 +162,8 @@ func (r *AddonReconciler) syncRelease(ctx context.Context, s *addonScope, releas
 			release.Spec.AdmittedDigest = ""
 		}
 	})
-	if err != nil {
-		return fmt.Errorf("writing TalosClusterAddonRelease %s: %w", release.Name, client.IgnoreNotFound(err))
+	if client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("writing TalosClusterAddonRelease %s: %w", release.Name, err)
 	}
 
 	return nil
@@ -197,7 +217,7 @@ func (r *AddonReconciler) admit(ctx context.Context, s *addonScope) error {
 			release.Spec.AdmittedDigest = release.Status.DesiredDigest
 		})
 		if client.IgnoreNotFound(err) != nil {
-			errs = append(errs, fmt.Errorf("admitting TalosClusterAddonRelease %s: %w", release.Name, err))
+			errs = append(errs, s.heed(release.Spec.ClusterName, fmt.Errorf("admitting TalosClusterAddonRelease %s: %w", release.Name, err)))
 		}
 	}
 
@@ -205,14 +225,19 @@ func (r *AddonReconciler) admit(ctx context.Context, s *addonScope) error {
 }
 
 func namesOf(releases []addonv1.TalosClusterAddonRelease) string {
-	var names []string
+	names := make([]string, 0, len(releases))
 	for i := range releases {
-		if len(names) == maxNamed {
-			names = append(names, fmt.Sprintf("and %d more", len(releases)-maxNamed))
-			break
-		}
 		names = append(names, releases[i].Name)
 	}
 
-	return strings.Join(names, ", ")
+	return listed(names, ", ")
+}
+
+// listed are the first of some texts, and how many more there are.
+func listed(texts []string, separator string) string {
+	if more := len(texts) - maxNamed; more > 0 {
+		texts = append(slices.Clone(texts[:maxNamed]), fmt.Sprintf("and %d more", more))
+	}
+
+	return strings.Join(texts, separator)
 }

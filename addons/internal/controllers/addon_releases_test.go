@@ -1,17 +1,22 @@
 package controllers
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/addons/internal/naming"
 	helmfake "github.com/capi-talos/capi-talos/addons/internal/release/fake"
 )
 
@@ -125,4 +130,115 @@ func TestNothingIsDoneWhilePaused(t *testing.T) {
 	edit(b, clusterOf("blue", nil), func(c *clusterv1.Cluster) { c.Labels, c.Spec.Paused = on, nil })
 	b.settle()
 	b.Expect(b.deployed("demo", "blue")).To(Equal("2 2.0.0"))
+}
+
+// failWrites has the writes of releases fail of the verbs, as the controller of add-ons asks
+// for them.
+func (b *bed) failWrites(err error, verbs ...string) {
+	answer := func(verb string, object client.Object, ask func() error) error {
+		if _, ok := object.(*addonv1.TalosClusterAddonRelease); ok && slices.Contains(verbs, verb) {
+			return err
+		}
+		return ask()
+	}
+	b.addons.Client = interceptor.NewClient(b.client, interceptor.Funcs{
+		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
+			return answer("create", o, func() error { return c.Create(ctx, o, opts...) })
+		},
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			return answer("patch", o, func() error { return c.Patch(ctx, o, p, opts...) })
+		},
+		Delete: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.DeleteOption) error {
+			return answer("delete", o, func() error { return c.Delete(ctx, o, opts...) })
+		},
+	})
+}
+
+// TestWhatTheAPIServerRefusesIsToldAndTriedAgain: a quota or a policy keeps an add-on that
+// is ready elsewhere from a Cluster.
+func TestWhatTheAPIServerRefusesIsToldAndTriedAgain(t *testing.T) {
+	kind := addonv1.GroupVersion.WithResource("talosclusteraddonreleases").GroupResource()
+	for name, tt := range map[string]struct {
+		verb, says string
+		change     func(b *bed)
+	}{
+		"a Cluster is selected": {"create", "Cluster red: creating TalosClusterAddonRelease demo-red", func(b *bed) {
+			edit(b, clusterOf("red", nil), func(c *clusterv1.Cluster) { c.Labels = on })
+		}},
+		"a Cluster is not any more": {"delete", "Cluster blue: deleting TalosClusterAddonRelease demo-blue", func(b *bed) {
+			edit(b, clusterOf("blue", nil), func(c *clusterv1.Cluster) { c.Labels = nil })
+		}},
+		"a policy is changed": {"patch", "Cluster blue: writing TalosClusterAddonRelease demo-blue", func(b *bed) {
+			edit(b, b.addon("demo"), func(a *addonv1.TalosClusterAddon) { a.Spec.DeletionPolicy = addonv1.DeletionOrphan })
+		}},
+		"a change is rolled out": {"patch", "Cluster blue: admitting TalosClusterAddonRelease demo-blue", func(b *bed) {
+			edit(b, b.addon("demo"), func(a *addonv1.TalosClusterAddon) {
+				a.Spec.Rollout.MaxConcurrent, a.Spec.Source.Repository.Version = ptr.To(int32(1)), "2.0.0"
+			})
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, clusterOf("blue", on), clusterOf("red", nil), addonOf("demo"))
+			b.settle()
+			b.failWrites(apierrors.NewForbidden(kind, "a release", errors.New("exceeded quota: objects")), tt.verb)
+			tt.change(b)
+			b.settle()
+			found := b.addon("demo")
+			b.Expect(reason(found, addonv1.ReleasesReadyCondition)).To(Equal("False ReleasesNotReady"))
+			b.Expect(reason(found, addonv1.AddonReadyCondition)).To(Equal("False ReleasesNotReady"))
+			b.Expect(message(found, addonv1.ReleasesReadyCondition)).To(And(HavePrefix(tt.says), ContainSubstring("exceeded quota: objects")))
+			result, err := b.addons.Reconcile(t.Context(), requestFor(found))
+			b.Expect(err).NotTo(HaveOccurred())
+			b.Expect(result.RequeueAfter).To(BeNumerically("~", releaseRetryInterval, releaseRetryInterval/3))
+
+			b.addons.Client = b.client
+			b.settle()
+			b.Expect(reason(b.addon("demo"), addonv1.AddonReadyCondition)).To(HavePrefix("True"))
+			b.Expect(b.addon("demo").Status.ObservedGeneration).To(Equal(b.addon("demo").Generation))
+		})
+	}
+}
+
+// TestAnAddonIsNotReadyWhereItHasNoRelease, whatever keeps it from being made.
+func TestAnAddonIsNotReadyWhereItHasNoRelease(t *testing.T) {
+	b := newBed(t, clusterOf("blue", on), clusterOf("red", nil), addonOf("demo"))
+	b.settle()
+	b.failWrites(apierrors.NewInternalError(errors.New("failed calling webhook: dial tcp 10.0.0.1:443")), "create")
+	edit(b, clusterOf("red", nil), func(c *clusterv1.Cluster) { c.Labels = on })
+	edit(b, b.addon("demo"), func(*addonv1.TalosClusterAddon) {})
+	_, err := b.addons.Reconcile(t.Context(), requestFor(b.addon("demo")))
+	b.Expect(err).To(HaveOccurred())
+	found := b.addon("demo")
+	b.Expect(reason(found, addonv1.AddonReadyCondition)).To(Equal("False ReleasesNotReady"))
+	b.Expect(message(found, addonv1.ReleasesReadyCondition)).To(HavePrefix("Cluster red: it has no TalosClusterAddonRelease yet"))
+	b.Expect(message(found, addonv1.ReleasesReadyCondition)).NotTo(ContainSubstring("10.0.0.1"), "it would change with each try")
+	b.Expect(found.Status.SelectedClusters).To(HaveValue(Equal(int32(2))))
+	b.Expect(found.Status.ObservedGeneration).To(BeNumerically("<", found.Generation))
+}
+
+// TestNothingIsClaimedOfReleasesThatCannotBeRead.
+func TestNothingIsClaimedOfReleasesThatCannotBeRead(t *testing.T) {
+	b := newBed(t, clusterOf("blue", on), addonOf("demo"))
+	b.settle()
+	b.addons.Client = interceptor.NewClient(b.client, interceptor.Funcs{
+		List: func(context.Context, client.WithWatch, client.ObjectList, ...client.ListOption) error {
+			return errors.New("no cache")
+		},
+	})
+	_, err := b.addons.Reconcile(t.Context(), requestFor(b.addon("demo")))
+	b.Expect(err).To(MatchError(ContainSubstring("no cache")))
+	found := b.addon("demo")
+	b.Expect(reason(found, addonv1.AddonReadyCondition)).To(Equal("Unknown NotYetKnown"))
+	b.Expect(found.Status.ReadyReleases).To(HaveValue(Equal(int32(1))), "it is what was last counted")
+}
+
+// TestAReleaseOfSomebodyElseIsLookedAtAgain: no event tells the add-on that it is gone.
+func TestAReleaseOfSomebodyElseIsLookedAtAgain(t *testing.T) {
+	theirs := &addonv1.TalosClusterAddonRelease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: naming.Release("demo", "blue")}}
+	b := newBed(t, theirs, clusterOf("blue", on), addonOf("demo", func(a *addonv1.TalosClusterAddon) { a.Spec.Source.IntervalSeconds = ptr.To(int32(0)) }))
+	b.settle()
+	b.Expect(reason(b.addon("demo"), addonv1.ReleasesReadyCondition)).To(Equal("False ReleaseConflict"))
+	result, err := b.addons.Reconcile(t.Context(), requestFor(b.addon("demo")))
+	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(result.RequeueAfter).To(BeNumerically("~", releaseRetryInterval, releaseRetryInterval/3))
 }

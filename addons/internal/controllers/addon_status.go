@@ -3,6 +3,8 @@ package controllers
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -23,12 +25,14 @@ func (r *AddonReconciler) reconcileStatus(ctx context.Context, s *addonScope, be
 	case s.addon.DeletionTimestamp.IsZero():
 		status.Chart = s.chart
 		condition.Set(s.addon, addonv1.ChartAvailableCondition, s.chartFound)
-		if reconcileErr == nil {
+		if s.isGathered {
 			s.count(status)
-			condition.Set(s.addon, addonv1.ReleasesReadyCondition, s.releasesFound())
 		}
+		condition.Set(s.addon, addonv1.ReleasesReadyCondition, s.releasesFound())
 		condition.Set(s.addon, addonv1.AddonReadyCondition, readyOf(s.addon))
-		status.ObservedGeneration = s.addon.Generation
+		if reconcileErr == nil {
+			status.ObservedGeneration = s.addon.Generation
+		}
 	case s.waitsFor != "":
 		condition.Set(s.addon, addonv1.AddonDeletingCondition, condition.True(addonv1.WaitingForReleasesReason, s.waitsFor))
 	default:
@@ -62,19 +66,18 @@ func (s *addonScope) count(status *addonv1.TalosClusterAddonStatus) {
 
 // releasesFound says whether the add-on is ready in all clusters.
 func (s *addonScope) releasesFound() condition.Finding {
-	var waiting []addonv1.TalosClusterAddonRelease
-	for i := range s.releases {
-		if release := &s.releases[i]; !order.IsCurrent(release) || release.Status.AddonGeneration != s.addon.Generation {
-			waiting = append(waiting, *release)
-		}
-	}
+	waiting := s.waiting()
 	switch {
+	case !s.isGathered:
+		return condition.Unknown(addonv1.NotYetKnownReason, "the Clusters and their releases cannot be read; the log of the manager says why")
 	case len(s.conflicts) > 0:
 		return condition.Falsef(addonv1.ReleaseConflictReason, "TalosClusterAddonRelease %s belongs to somebody else; delete it", s.conflicts[0])
+	case len(s.refused) > 0:
+		return condition.False(addonv1.ReleasesNotReadyReason, s.refusals()+"; change what forbids it, it is tried again each minute")
 	case s.stopped:
 		return condition.Falsef(addonv1.RolloutStoppedReason, "%d clusters have failed; mend them, or change the add-on", ptr.Deref(s.addon.Status.FailedReleases, 0))
 	case len(waiting) > 0:
-		return condition.False(addonv1.ReleasesNotReadyReason, firstOf(waiting))
+		return condition.False(addonv1.ReleasesNotReadyReason, listed(waiting, "; "))
 	case len(s.clusters) == 0:
 		return condition.True(addonv1.NoClusterSelectedReason, "no Cluster of the namespace has the labels that clusterSelector asks for")
 	}
@@ -82,24 +85,40 @@ func (s *addonScope) releasesFound() condition.Finding {
 	return condition.True(addonv1.ReleasesReadyReason, "")
 }
 
-// firstOf names the first releases that are not ready, with their reasons.
-func firstOf(releases []addonv1.TalosClusterAddonRelease) string {
-	text := ""
-	for i := range releases {
-		if i == maxNamed {
-			return text + fmt.Sprintf("; and %d more", len(releases)-maxNamed)
-		}
-		reason := "not looked at yet"
-		if found := conditions.Get(&releases[i], addonv1.ReleaseReadyCondition); found != nil {
-			reason = found.Reason
-		}
-		if text != "" {
-			text += "; "
-		}
-		text += fmt.Sprintf("Cluster %s: %s", releases[i].Spec.ClusterName, reason)
+// refusals are the words of the API server, with the Clusters.
+func (s *addonScope) refusals() string {
+	var refusals []string
+	for _, cluster := range slices.Sorted(maps.Keys(s.refused)) {
+		refusals = append(refusals, fmt.Sprintf("Cluster %s: %s", cluster, s.refused[cluster]))
 	}
 
-	return text
+	return listed(refusals, "; ")
+}
+
+// waiting are the clusters in which the add-on is not ready, with the reasons: first those
+// that have no release.
+func (s *addonScope) waiting() []string {
+	var missing, waiting []string
+	has := map[string]bool{}
+	for i := range s.releases {
+		release := &s.releases[i]
+		has[release.Spec.ClusterName] = true
+		if order.IsCurrent(release) && release.Status.AddonGeneration == s.addon.Generation {
+			continue
+		}
+		reason := "not looked at yet"
+		if found := conditions.Get(release, addonv1.ReleaseReadyCondition); found != nil {
+			reason = found.Reason
+		}
+		waiting = append(waiting, fmt.Sprintf("Cluster %s: %s", release.Spec.ClusterName, reason))
+	}
+	for i := range s.clusters {
+		if name := s.clusters[i].Name; !has[name] {
+			missing = append(missing, fmt.Sprintf("Cluster %s: it has no TalosClusterAddonRelease yet; if that stays, the log of the manager says why", name))
+		}
+	}
+
+	return append(missing, waiting...)
 }
 
 // readyOf is the summary of an add-on: the first condition that is not True.

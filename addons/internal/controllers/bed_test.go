@@ -60,6 +60,9 @@ type workload struct {
 	waiting string
 	// namespaceMissing says that the cluster has no namespace.
 	namespaceMissing bool
+	// noDrift and noCorrect are why drift cannot be looked for, and not corrected; nil when
+	// it can.
+	noDrift, noCorrect error
 }
 
 func (w *workload) HasNamespace(context.Context, string) (bool, error) {
@@ -73,15 +76,17 @@ func (w *workload) Drift(context.Context, release.Content) ([]addonv1.DriftedObj
 	w.mu.Lock()
 	defer w.mu.Unlock()
 
-	return slices.Clone(w.drifted), nil
+	return slices.Clone(w.drifted), w.noDrift
 }
 
 func (w *workload) Correct(context.Context, release.Content, []addonv1.DriftedObject) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.drifted = nil
+	if w.noCorrect == nil {
+		w.drifted = nil
+	}
 
-	return nil
+	return w.noCorrect
 }
 
 func (w *workload) Waiting(context.Context, release.Content) (string, error) {
@@ -326,6 +331,11 @@ func reason(object conditions.Getter, conditionType string) string {
 	}
 
 	return fmt.Sprint(found.Status, " ", found.Reason)
+}
+
+// message is that of a condition.
+func message(object conditions.Getter, conditionType string) string {
+	return conditions.GetMessage(object, conditionType)
 }
 
 func clusterOf(name string, labels map[string]string) *clusterv1.Cluster {

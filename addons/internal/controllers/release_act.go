@@ -128,11 +128,10 @@ const maxForced = 256
 // due reports whether a job is to be started, or how soon to look again.
 func (r *ReleaseReconciler) due(s *releaseScope) (time.Duration, bool) {
 	status := &s.release.Status
-	settled := status.Deployed.Digest == s.digest && (status.State == addonv1.StateInSync || status.State == addonv1.StateDrifted)
 	if hold := r.holds.left(s.key(), s.digest); hold > 0 {
 		return hold, false
 	}
-	if settled {
+	if s.isDeployed() {
 		drift := r.driftIsDue(s)
 		if drift == 0 || (s.addon.Spec.Phase == addonv1.PhaseNetwork && !conditions.IsTrue(s.release, addonv1.ReleasedCondition)) {
 			return 0, true
@@ -198,6 +197,16 @@ func decidedBy(result *release.Result) condition.Finding {
 	}
 
 	return condition.Finding{}
+}
+
+// told is an error for a condition. Why an API server does not answer has addresses and
+// times in it, with which the condition would change at each try.
+func told(err error) string {
+	if errors.Is(err, release.ErrUnreachable) {
+		return release.ErrUnreachable.Error()
+	}
+
+	return cut(err.Error())
 }
 
 // reasonOf is the reason that an error has, or another one.

@@ -162,6 +162,76 @@ func TestDriftIsToldAndCorrected(t *testing.T) {
 	b.Expect(b.counted("capi_talos_addon_actions_total")).To(Equal([]string{"CorrectDrift succeeded 1", "Install succeeded 1"}))
 }
 
+// TestDriftThatCannotBeCorrectedIsTold beside the objects that were changed, until it is.
+func TestDriftThatCannotBeCorrectedIsTold(t *testing.T) {
+	b := newBed(t, clusterOf("blue", on), addonOf("demo", func(a *addonv1.TalosClusterAddon) { a.Spec.Drift.Mode = addonv1.DriftCorrect }))
+	b.settle()
+	workload := b.clusters.of("blue")
+	workload.drifted = []addonv1.DriftedObject{{Object: "ConfigMap/default/a", Change: "/data/x"}}
+	for says, err := range map[string]error{
+		"the webhook says no":                           errors.New("the webhook says no"),
+		"the API server of the cluster does not answer": fmt.Errorf("%w: read tcp 10.0.0.1:41234->10.0.0.2:6443", release.ErrUnreachable),
+	} {
+		workload.noCorrect = err
+		b.clock.Step(10 * time.Minute)
+		b.settle()
+		found := b.release("demo", "blue")
+		b.Expect(reason(found, addonv1.DriftedCondition)).To(Equal("True Drifted"))
+		b.Expect(message(found, addonv1.DriftedCondition)).To(Equal(
+			"1 objects were changed: ConfigMap/default/a (/data/x); changing them back has failed, and is tried again: " + says))
+		b.Expect(found.Status.Failure).To(BeZero(), "the release has not failed")
+		b.Expect(b.addon("demo").Status.FailedReleases).To(HaveValue(BeZero()))
+		b.start()
+		b.settle()
+		b.Expect(message(b.release("demo", "blue"), addonv1.DriftedCondition)).To(HaveSuffix(says), "it stays until somebody looks again")
+	}
+	workload.noCorrect = nil
+	b.clock.Step(10 * time.Minute)
+	b.settle()
+	b.Expect(reason(b.release("demo", "blue"), addonv1.DriftedCondition)).To(Equal("False NotDrifted"))
+}
+
+// TestDriftThatCannotBeLookedForIsNotKnown: it is neither there nor not.
+func TestDriftThatCannotBeLookedForIsNotKnown(t *testing.T) {
+	b := newBed(t, clusterOf("blue", on), addonOf("demo", func(a *addonv1.TalosClusterAddon) { a.Spec.Drift.Mode = addonv1.DriftWarn }))
+	b.settle()
+	workload := b.clusters.of("blue")
+	for _, tt := range []struct {
+		err           error
+		reason, words string
+	}{
+		{errors.New(`no matches for kind "Gadget"`), "Unknown ActionFailed", `drift cannot be looked for, and it is tried again: looking for drift: no matches for kind "Gadget"`},
+		{fmt.Errorf("%w: read tcp 10.0.0.1:41234->10.0.0.2:6443", release.ErrUnreachable), "Unknown ClusterUnreachable",
+			"drift cannot be looked for, and it is tried again: the API server of the cluster does not answer"},
+	} {
+		workload.noDrift = tt.err
+		b.clock.Step(10 * time.Minute)
+		b.settle()
+		found := b.release("demo", "blue")
+		b.Expect(reason(found, addonv1.DriftedCondition)).To(Equal(tt.reason))
+		b.Expect(message(found, addonv1.DriftedCondition)).To(Equal(tt.words))
+		b.Expect(reason(found, addonv1.ReleaseReadyCondition)).To(Equal("True Ready"))
+		versions := b.versions()
+		for range 3 {
+			b.clock.Step(unreachableInterval)
+			b.settle()
+		}
+		b.Expect(b.versions()).To(Equal(versions), "the same again is not written again")
+	}
+	workload.noDrift = nil
+	b.clock.Step(unreachableInterval)
+	b.settle()
+	b.Expect(reason(b.release("demo", "blue"), addonv1.DriftedCondition)).To(Equal("False NotDrifted"))
+
+	// Where there is nothing to look at, nobody has.
+	workload.Fail(helmfake.Upgrade, helmfake.Fault{Err: fmt.Errorf("%w: no connection", release.ErrUnreachable)})
+	b.clock.Step(10 * time.Minute)
+	edit(b, b.addon("demo"), func(a *addonv1.TalosClusterAddon) { a.Spec.Source.Repository.Version = "2.0.0" })
+	b.settle()
+	b.Expect(reason(b.release("demo", "blue"), addonv1.ReleasedCondition)).To(Equal("Unknown ClusterUnreachable"))
+	b.Expect(reason(b.release("demo", "blue"), addonv1.DriftedCondition)).To(Equal("False NotDrifted"))
+}
+
 func TestAManagerThatStartsWaitsForWhatMayBeAtWork(t *testing.T) {
 	b := newBed(t, clusterOf("blue", on), addonOf("demo"))
 	b.clusters.of("blue").Fail(helmfake.Install, helmfake.Fault{Err: fmt.Errorf("dying: %w", release.ErrUnreachable), Midway: true, Dies: true})

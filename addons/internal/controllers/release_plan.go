@@ -21,7 +21,6 @@ func isPlanned(addon *addonv1.TalosClusterAddon) bool {
 // plan writes what would be done, and has nothing done. A plan is made once for what is
 // asked for.
 func (r *ReleaseReconciler) plan(ctx context.Context, s *releaseScope, connected bool) error {
-	s.released = condition.Unknown(addonv1.PlannedReason, "status.plan says what would be done; nothing is while the add-on has the annotation "+addonv1.PlanAnnotation)
 	selected, err := order.Selects(s.addon, s.cluster)
 	if err != nil {
 		return err
@@ -30,6 +29,10 @@ func (r *ReleaseReconciler) plan(ctx context.Context, s *releaseScope, connected
 	if !selected {
 		digest = uninstallDigest
 	}
+	if s.ended != nil && s.ended.Err != nil && s.release.Status.Plan.Digest != digest {
+		s.release.Status.Plan = addonv1.ReleasePlan{Message: condition.Cut(told(s.ended.Err), maxPlanMessage)}
+	}
+	s.released = plannedFound(s.release.Status.Plan, digest)
 	if _, running := r.Jobs.Running(s.key()); running || !connected || s.release.Status.Plan.Digest == digest {
 		return nil
 	}
@@ -58,4 +61,20 @@ func (r *ReleaseReconciler) plan(ctx context.Context, s *releaseScope, connected
 	})
 
 	return nil
+}
+
+// plannedFound is what condition Released says while nothing is done. A plan that has no
+// digest says why there is none.
+func plannedFound(plan addonv1.ReleasePlan, digest string) condition.Finding {
+	text := "nothing is done while the add-on has the annotation " + addonv1.PlanAnnotation
+	switch {
+	case plan.Digest == digest:
+		text = "status.plan says what would be done; " + text
+	case plan.Digest == "" && plan.Message != "":
+		text += "; what would be cannot be said, and is tried again: " + plan.Message
+	default:
+		text = "status.plan does not say yet what would be done; " + text
+	}
+
+	return condition.Unknown(addonv1.PlannedReason, text)
 }

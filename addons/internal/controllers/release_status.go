@@ -2,7 +2,9 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
@@ -10,6 +12,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/addons/internal/release"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 )
@@ -21,8 +24,8 @@ func (r *ReleaseReconciler) reconcileStatus(ctx context.Context, s *releaseScope
 	}
 	condition.Set(s.release, addonv1.ClusterReachableCondition, s.reachable)
 	condition.Set(s.release, addonv1.ReleasedCondition, s.released)
-	if found := s.driftedFound(); found.Status != "" {
-		condition.Set(s.release, addonv1.DriftedCondition, found)
+	if s.looksForDrift() {
+		condition.Set(s.release, addonv1.DriftedCondition, s.driftedFound())
 	} else {
 		conditions.Delete(s.release, addonv1.DriftedCondition)
 		s.release.Status.Drift, s.release.Status.DriftCheckedAt = nil, metav1.Time{}
@@ -44,9 +47,8 @@ func (s *releaseScope) releasedFound() condition.Finding {
 	if s.digest == "" {
 		return condition.Finding{}
 	}
-	isDeployed := status.Deployed.Digest == s.digest && (status.State == addonv1.StateInSync || status.State == addonv1.StateDrifted)
 	switch {
-	case isDeployed:
+	case s.isDeployed():
 		return s.deployedFound()
 	case status.Failure.Digest == s.digest && status.Failure.Count > s.retries():
 		return condition.Falsef(stalledReason(status.Failure.Reason), "%s has failed %d times, and is not tried again before something changes, or the annotation %s does: %s",
@@ -58,6 +60,13 @@ func (s *releaseScope) releasedFound() condition.Finding {
 
 	// What the last job has said stays.
 	return s.decided
+}
+
+// isDeployed reports whether the cluster has what is asked for.
+func (s *releaseScope) isDeployed() bool {
+	status := &s.release.Status
+
+	return status.Deployed.Digest == s.digest && (status.State == addonv1.StateInSync || status.State == addonv1.StateDrifted)
 }
 
 // stalledReason is the reason of a release that was given up: why, where that is known.
@@ -87,20 +96,42 @@ func (s *releaseScope) deployedFound() condition.Finding {
 	return condition.True(addonv1.ReleasedReason, fmt.Sprintf("revision %d: %s %s", s.release.Status.Deployed.Revision, s.release.Status.Deployed.Chart, s.release.Status.Deployed.Version))
 }
 
-// driftedFound is what condition Drifted says; nothing where drift is not looked for.
+// looksForDrift reports whether drift is looked for.
+func (s *releaseScope) looksForDrift() bool {
+	return s.addon != nil && s.addon.Spec.Drift.Mode != "" && s.addon.Spec.Drift.Mode != addonv1.DriftIgnore
+}
+
+// driftedFound is what condition Drifted says where drift is looked for. What the last look
+// has found stays until the next one.
 func (s *releaseScope) driftedFound() condition.Finding {
-	if s.addon == nil || s.addon.Spec.Drift.Mode == "" || s.addon.Spec.Drift.Mode == addonv1.DriftIgnore {
-		return condition.Finding{}
-	}
-	status := &s.release.Status
+	status, ended := &s.release.Status, ptr.Deref(s.ended, release.Result{})
 	switch {
-	case len(status.Drift) > 0:
-		return condition.True(addonv1.DriftedReason, fmt.Sprintf("%d objects were changed: %s (%s)", len(status.Drift), status.Drift[0].Object, status.Drift[0].Change))
+	case ended.DriftMissed && s.isDeployed():
+		return driftMissed(ended.Err)
+	case !ended.DriftLookedFor && conditions.Has(s.release, addonv1.DriftedCondition):
+		return condition.Finding{}
 	case status.DriftCheckedAt.IsZero():
 		return condition.Unknown(addonv1.NotYetKnownReason, "it was not looked for yet")
+	case len(status.Drift) == 0:
+		return condition.False(addonv1.NotDriftedReason, "")
+	}
+	text := fmt.Sprintf("%d objects were changed: %s (%s)", len(status.Drift), status.Drift[0].Object, status.Drift[0].Change)
+	isFailure := func(done release.Done) bool { return done.Action == addonv1.ActionCorrectDrift && done.Err != nil }
+	if i := slices.IndexFunc(ended.Done, isFailure); i >= 0 {
+		text += "; changing them back has failed, and is tried again: " + told(ended.Done[i].Err)
 	}
 
-	return condition.False(addonv1.NotDriftedReason, "")
+	return condition.True(addonv1.DriftedReason, text)
+}
+
+// driftMissed is what condition Drifted says when drift could not be looked for.
+func driftMissed(err error) condition.Finding {
+	reason := addonv1.ActionFailedReason
+	if errors.Is(err, release.ErrUnreachable) {
+		reason = addonv1.ClusterUnreachableReason
+	}
+
+	return condition.Unknown(reason, "drift cannot be looked for, and it is tried again: "+told(err))
 }
 
 // releaseReady is the summary of a release: the first condition that is not True.

@@ -36,6 +36,26 @@ type Objects struct {
 
 // Drift is that of release.Objects.
 func (o Objects) Drift(ctx context.Context, content release.Content) ([]addonv1.DriftedObject, error) {
+	drifted, err := o.drift(ctx, content)
+
+	return drifted, classify(err)
+}
+
+// Correct is that of release.Objects.
+func (o Objects) Correct(ctx context.Context, content release.Content, drifted []addonv1.DriftedObject) error {
+	return classify(o.correct(ctx, content, drifted))
+}
+
+// classify tells errors apart: whether the API server does not answer, or that is its answer.
+func classify(err error) error {
+	if release.IsUnanswered(err) {
+		return fmt.Errorf("%w: %w", release.ErrUnreachable, err)
+	}
+
+	return err
+}
+
+func (o Objects) drift(ctx context.Context, content release.Content) ([]addonv1.DriftedObject, error) {
 	var drifted []addonv1.DriftedObject
 	for _, object := range content.Objects {
 		wanted, err := o.wanted(object, content.Target)
@@ -57,8 +77,7 @@ func (o Objects) Drift(ctx context.Context, content release.Content) ([]addonv1.
 	return drifted, nil
 }
 
-// Correct is that of release.Objects.
-func (o Objects) Correct(ctx context.Context, content release.Content, drifted []addonv1.DriftedObject) error {
+func (o Objects) correct(ctx context.Context, content release.Content, drifted []addonv1.DriftedObject) error {
 	for _, object := range content.Objects {
 		wanted, err := o.wanted(object, content.Target)
 		if err != nil {

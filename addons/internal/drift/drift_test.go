@@ -9,6 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -109,4 +110,16 @@ func TestDriftIsSeenAndCorrected(t *testing.T) {
 	g.Expect(data()).To(HaveKeyWithValue("chart", "1.1.0"))
 	g.Expect(installed.Uninstall(ctx, request.Target, request.Options)).To(Succeed())
 	g.Expect(data()).To(BeNil())
+}
+
+// TestAnAPIServerThatDoesNotAnswerIsTold, and not taken for drift.
+func TestAnAPIServerThatDoesNotAnswerIsTold(t *testing.T) {
+	g := NewWithT(t)
+	silent, err := client.New(&rest.Config{Host: "127.0.0.1:1"}, client.Options{})
+	g.Expect(err).NotTo(HaveOccurred())
+	object := &unstructured.Unstructured{Object: map[string]any{"apiVersion": "v1", "kind": "ConfigMap", "metadata": map[string]any{"name": "demo"}}}
+	of, content := drift.Objects{Client: silent}, release.Content{Objects: []*unstructured.Unstructured{object}}
+	_, err = of.Drift(t.Context(), content)
+	g.Expect(err).To(MatchError(release.ErrUnreachable))
+	g.Expect(of.Correct(t.Context(), content, nil)).To(MatchError(release.ErrUnreachable))
 }

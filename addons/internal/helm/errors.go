@@ -1,11 +1,8 @@
 package helm
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/url"
 	"regexp"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -58,14 +55,7 @@ func classify(err error) error {
 // isUnreachable reports whether an error is one of the way to the API server, or one that
 // the API server gives while it cannot work.
 func isUnreachable(err error) bool {
-	if network := (net.Error)(nil); errors.As(err, &network) {
-		return true
-	}
-	if request := (*url.Error)(nil); errors.As(err, &request) {
-		return true
-	}
-
-	return errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled) ||
+	return release.IsUnanswered(err) ||
 		apierrors.IsServerTimeout(err) || apierrors.IsTimeout(err) || apierrors.IsServiceUnavailable(err) ||
 		apierrors.IsTooManyRequests(err) || apierrors.IsInternalError(err) || apierrors.IsUnauthorized(err)
 }

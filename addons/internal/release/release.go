@@ -6,6 +6,8 @@ package release
 import (
 	"context"
 	"errors"
+	"net"
+	"net/url"
 	"time"
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
@@ -142,6 +144,14 @@ var ErrNotFound = errors.New("there is no such release")
 
 // ErrUnreachable says that the API server of a cluster did not answer.
 var ErrUnreachable = errors.New("the API server of the cluster does not answer")
+
+// IsUnanswered reports whether an error is one of the way to an API server, and not its
+// answer.
+func IsUnanswered(err error) bool {
+	network, request := (net.Error)(nil), (*url.Error)(nil)
+
+	return errors.As(err, &network) || errors.As(err, &request) || errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled)
+}
 
 // RefusedError says that what was asked for is refused before anything is done, and will
 // be again.

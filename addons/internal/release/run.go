@@ -12,7 +12,8 @@ import (
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 )
 
-// Objects looks after the objects of a release in a workload cluster.
+// Objects looks after the objects of a release in a workload cluster. An error that wraps
+// ErrUnreachable says that its API server did not answer.
 type Objects interface {
 	// HasNamespace reports whether the cluster has a namespace.
 	HasNamespace(ctx context.Context, name string) (bool, error)
@@ -51,9 +52,9 @@ type Result struct {
 	FailedAt time.Time
 	Failure  *Failure
 	// Drift are the objects that were changed, when DriftLookedFor says that it was looked
-	// for.
-	Drift          []addonv1.DriftedObject
-	DriftLookedFor bool
+	// for, and DriftMissed that it could not be, though it was to be: Err says why.
+	Drift                       []addonv1.DriftedObject
+	DriftLookedFor, DriftMissed bool
 	// Waiting says what is waited for until the objects work, when ReadinessLookedFor says
 	// that it was looked for.
 	Waiting            string
@@ -115,6 +116,7 @@ func (r Runner) Run(ctx context.Context, task Task, progress func(addonv1.Releas
 	run.result.Failures, run.result.FailedAt, run.result.Digest = task.Failures, task.FailedAt, task.Digest
 	for run.step(ctx, progress) {
 	}
+	run.result.DriftMissed = task.LookForDrift && !run.result.DriftLookedFor && run.result.Err != nil
 
 	return run.result
 }

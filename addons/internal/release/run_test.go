@@ -229,8 +229,16 @@ func TestDriftIsLookedForWhenItIsDue(t *testing.T) {
 	g.Expect(result.Drift).To(HaveLen(1))
 	g.Expect(b.started).To(BeEmpty())
 
+	g.Expect(result.DriftMissed).To(BeFalse())
 	b.objects.err = errOwn
-	g.Expect(b.run(t.Context()).Err).To(MatchError(errOwn))
+	result = b.run(t.Context())
+	g.Expect(result.Err).To(MatchError(errOwn))
+	g.Expect(result.DriftMissed).To(BeTrue())
+	b.task.LookForDrift = false
+	b.helm.Fail(fake.History, fake.Fault{Err: errAPI})
+	result = b.run(t.Context())
+	g.Expect(result.Err).To(MatchError(errAPI))
+	g.Expect(result.DriftMissed).To(BeFalse(), "it was not to be looked for")
 }
 
 func TestObjectsAreWaitedForWhereHelmDoesNot(t *testing.T) {
