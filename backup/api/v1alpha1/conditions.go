@@ -79,7 +79,8 @@ const (
 	NoClusterSelectedReason = "NoClusterSelected"
 	// BackupFailedReason: the newest backup of a Cluster has failed, or is lost.
 	BackupFailedReason = "BackupFailed"
-	// BackupMissedReason: the newest backup of a Cluster was not begun in time.
+	// BackupMissedReason: the newest backup of a Cluster was not begun in time, or the API
+	// server refuses it.
 	BackupMissedReason = "BackupMissed"
 )
 
@@ -100,7 +101,7 @@ const (
 	WaitingForClusterReason = "WaitingForCluster"
 	// WaitingForStoreReason: the store is not there, or not ready.
 	WaitingForStoreReason = "WaitingForStore"
-	// WaitingForTurnReason: other backups are taken first.
+	// WaitingForTurnReason: other backups are taken first, or other restores carried out.
 	WaitingForTurnReason = "WaitingForTurn"
 	// BackingUpReason: the snapshot is being taken and stored.
 	BackingUpReason = "BackingUp"
@@ -140,8 +141,8 @@ const (
 	VerificationFailedReason = "VerificationFailed"
 )
 
-// Reasons of Checked, beside WaitingForCluster, WaitingForStore, and those of Verified and of a
-// store; and Failed.
+// Reasons of Checked, beside WaitingForCluster, WaitingForStore, WaitingForTurn, and those of
+// Verified and of a store; and Failed.
 const (
 	// CheckedReason: the backup can be restored.
 	CheckedReason = "Checked"
@@ -167,7 +168,8 @@ const (
 	// InfrastructureUnsupportedReason: a control plane machine is none of this suite's, and
 	// so cannot be wiped.
 	InfrastructureUnsupportedReason = "InfrastructureUnsupported"
-	// CheckFailedReason: the check could not be carried out; it is tried again.
+	// CheckFailedReason: the check could not be carried out, or the restore cannot begin; it is
+	// tried again.
 	CheckFailedReason = "CheckFailed"
 )
 
@@ -182,7 +184,7 @@ const (
 	WaitingForDeletionReason = "WaitingForDeletion"
 )
 
-// Reasons of EtcdRestored.
+// Reasons of EtcdRestored, beside WaitingForTurn.
 const (
 	// EtcdRestoredReason: etcd is whole.
 	EtcdRestoredReason = "EtcdRestored"
@@ -206,7 +208,7 @@ const (
 	// an older revision.
 	WaitingForAPIServerReason = "WaitingForAPIServer"
 	// WaitingForNodesReason: the Nodes in the message have no Machine, and are not known to be
-	// gone yet.
+	// gone yet, or cannot be deleted.
 	WaitingForNodesReason = "WaitingForNodes"
 )
 

@@ -258,6 +258,18 @@ func (v *fakeVerifier) Verify(ctx context.Context, level backupv1.VerificationLe
 	return &verify.Report{Level: level, Etcd: "3.6", Revision: 42, Keys: 7}, nil
 }
 
+// refusing is a client that makes no objects of a type while an API server has words against it.
+func refusing[T client.Object](c client.Client, words func() error) client.Client {
+	return interceptor.NewClient(c.(client.WithWatch), interceptor.Funcs{ //nolint:forcetypeassert // It is a fake.
+		Create: func(ctx context.Context, c client.WithWatch, object client.Object, options ...client.CreateOption) error {
+			if _, is := object.(T); is && words() != nil {
+				return words()
+			}
+			return c.Create(ctx, object, options...)
+		},
+	})
+}
+
 func (b *bed) create(objects ...client.Object) {
 	b.t.Helper()
 	for _, object := range objects {

@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -163,6 +164,8 @@ type fakeWorkload struct {
 	// nodes are those that are not known to be gone yet, and missing the Machines that have
 	// none.
 	nodes, missing []string
+	// undeleted is why Nodes cannot be deleted, and unlisted why they cannot be listed.
+	undeleted, unlisted error
 }
 
 func (w *fakeWorkload) Revision(context.Context, client.ObjectKey) (int64, error) {
@@ -170,11 +173,11 @@ func (w *fakeWorkload) Revision(context.Context, client.ObjectKey) (int64, error
 }
 
 func (w *fakeWorkload) DeleteNodesWithout(context.Context, client.ObjectKey, []*clusterv1.Machine, time.Time) ([]string, error) {
-	return w.nodes, w.err
+	return w.nodes, cmp.Or(w.undeleted, w.err)
 }
 
 func (w *fakeWorkload) WorkersWithout(context.Context, client.ObjectKey, []*clusterv1.Machine) ([]string, error) {
-	return w.missing, w.err
+	return w.missing, cmp.Or(w.unlisted, w.err)
 }
 
 // mortalDialer gives nodes whose calls that change something are effects.

@@ -30,6 +30,7 @@ import (
 	"github.com/capi-talos/capi-talos/backup/internal/store"
 	"github.com/capi-talos/capi-talos/backup/internal/stores"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 )
@@ -49,6 +50,9 @@ func (r *RestoreReconciler) check(ctx context.Context, s *restoreScope) error {
 	if s.ended != nil && s.ended.Machine == "" {
 		return r.takeCheck(ctx, s, bundle)
 	}
+	if r.isTooSoon(s) {
+		return nil // The condition says why it has failed.
+	}
 	work, err := r.workOf(ctx, s)
 	if err != nil || work == nil {
 		return err
@@ -57,8 +61,8 @@ func (r *RestoreReconciler) check(ctx context.Context, s *restoreScope) error {
 		return err
 	}
 	work.bundle, work.seen = bundle, r.revisionSeen(ctx, s)
-	r.start(s, work)
 	s.is(backupv1.CheckedCondition, condition.Unknown(backupv1.CheckingReason, "the backup is being unpacked, and looked at"))
+	r.start(s, work)
 
 	return nil
 }
@@ -92,7 +96,9 @@ func (r *RestoreReconciler) takeCheck(ctx context.Context, s *restoreScope, bund
 	err := s.ended.Err
 	switch reason := checkReason(err); {
 	case err == nil:
-		return r.begin(ctx, s, bundle)
+		err = r.begin(ctx, s, bundle)
+		s.cannotBegin(err)
+		return err
 	case reason == backupv1.DamagedReason, reason == backupv1.OtherClusterReason:
 		return r.refuse(ctx, s, reason, err.Error())
 	default:
@@ -102,6 +108,15 @@ func (r *RestoreReconciler) takeCheck(ctx context.Context, s *restoreScope, bund
 	}
 
 	return nil
+}
+
+// cannotBegin says why a restore has not begun, unless somebody was faster, which passes. Why
+// it is refused stays, as it is never told again.
+func (s *restoreScope) cannotBegin(err error) {
+	if _, isTold := s.found[backupv1.CheckedCondition]; err == nil || isTold || apierrors.IsConflict(err) {
+		return
+	}
+	s.is(backupv1.CheckedCondition, condition.Unknown(backupv1.CheckFailedReason, objects.Explain("the restore cannot begin; it is tried again", err)))
 }
 
 // checkReason is why a backup could not be looked at, or what is wrong with it.
@@ -256,16 +271,22 @@ func (r *RestoreReconciler) bringBundle(ctx context.Context, s *restoreScope) (r
 	return "", "", nil
 }
 
-// workOf gathers what the backup is read with; nil while that cannot be, or another attempt
-// is to wait.
+// isTooSoon reports whether another attempt is to wait, because the last one has just failed.
+func (r *RestoreReconciler) isTooSoon(s *restoreScope) bool {
+	failure := s.restore.Status.Failure
+	hold := failure.At.Add(retryAfter(failure.Count)).Sub(r.Clock.Now())
+	if failure.Count == 0 || hold <= 0 {
+		return false
+	}
+	s.again(hold)
+
+	return true
+}
+
+// workOf gathers what the backup is read with; nil while that cannot be.
 func (r *RestoreReconciler) workOf(ctx context.Context, s *restoreScope) (*restoreWork, error) {
 	if _, running := r.Jobs.Running(s.key()); running {
 		return nil, nil //nolint:nilnil // The condition says what it is doing.
-	}
-	failure := s.restore.Status.Failure
-	if hold := failure.At.Add(retryAfter(failure.Count)).Sub(r.Clock.Now()); failure.Count > 0 && hold > 0 {
-		s.again(hold)
-		return nil, nil //nolint:nilnil // The condition says why it has failed.
 	}
 	if ready := conditions.Get(s.store, backupv1.StoreReadyCondition); ready == nil || ready.Status != metav1.ConditionTrue {
 		s.waits(backupv1.WaitingForStoreReason, "TalosBackupStore "+s.store.Name+" is not ready")
@@ -295,9 +316,9 @@ func (r *RestoreReconciler) workOf(ctx context.Context, s *restoreScope) (*resto
 // largest that etcd recommends, 8 GiB, at 1 MiB/s. Only one is made at a time, for all Clusters.
 const workTimeout = 3 * time.Hour
 
-// start starts a job. What it has done is told to the next reconcile.
+// start starts a job, or waits for its turn. What it has done is told to the next reconcile.
 func (r *RestoreReconciler) start(s *restoreScope, work *restoreWork) {
-	r.Jobs.Start(keyOf(s.restore), func(ctx context.Context, progress func(metrics.Step)) RestoreResult {
+	started := r.Jobs.Start(keyOf(s.restore), func(ctx context.Context, progress func(metrics.Step)) RestoreResult {
 		ctx, cancel := context.WithTimeout(ctx, workTimeout)
 		defer cancel()
 		began := r.Clock.Now()
@@ -307,6 +328,9 @@ func (r *RestoreReconciler) start(s *restoreScope, work *restoreWork) {
 
 		return result
 	})
+	if !started {
+		s.waits(backupv1.WaitingForTurnReason, "other restores have their turn first")
+	}
 }
 
 // fail counts a step that has failed.

@@ -1,12 +1,15 @@
 package controllers
 
 import (
+	"errors"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
@@ -82,4 +85,28 @@ func TestANewClusterOnMachinesOfOthers(t *testing.T) {
 	b.until(hasEnded)
 	b.Expect(says(b.theRestore(), backupv1.RestoreReadyCondition)).To(Equal("False Failed"))
 	b.Expect(b.wipes).To(BeEmpty())
+}
+
+// TestANewClusterSaysWhyItCannotBegin: its control plane is held, and its backup was unpacked.
+func TestANewClusterSaysWhyItCannotBegin(t *testing.T) {
+	b := newClusterBed(t)
+	words := apierrors.NewConflict(corev1.Resource("secrets"), "prod-talos", errors.New("changed"))
+	b.restores.Client = refusing[*corev1.Secret](b.restores.Client, func() error { return words })
+	b.restore(newCluster)
+	b.until(func(r *backupv1.TalosEtcdRestore) bool {
+		return says(r, backupv1.CheckedCondition) == "Unknown Checking"
+	})
+	b.step()
+	b.Expect(says(b.theRestore(), backupv1.CheckedCondition)).To(Equal("Unknown Checking"), "that passes")
+	words = apierrors.NewForbidden(corev1.Resource("secrets"), "prod-talos", errors.New("exceeded quota: keys"))
+	for range 2 {
+		_, err := b.restores.Reconcile(t.Context(), requestOf(b.theRestore()))
+		b.Expect(err).To(MatchError(ContainSubstring("exceeded quota: keys")))
+		b.Expect(says(b.theRestore(), backupv1.CheckedCondition)).To(Equal("Unknown CheckFailed"))
+		b.Expect(conditions.GetMessage(b.theRestore(), backupv1.CheckedCondition)).To(ContainSubstring("creating Secret prod-talos: secrets \"prod-talos\" is forbidden: exceeded quota: keys"))
+	}
+	b.Expect(b.maker.made).To(Equal(1), "it is not unpacked again")
+	b.startRestores()
+	b.until(hasEnded)
+	b.Expect(says(b.theRestore(), backupv1.RestoreReadyCondition)).To(Equal("True Ready"))
 }

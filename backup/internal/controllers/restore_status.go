@@ -72,6 +72,11 @@ func (s *restoreScope) tell(view *restoreView, decision restore.Decision) {
 	}
 }
 
+// sendingFailed says why a Machine is to be sent the snapshot once more.
+func (s *restoreScope) sendingFailed(machine string) {
+	s.upTo(backupv1.EtcdRestoredCondition, condition.False(backupv1.SendingFailedReason, "Machine "+machine+" is sent the snapshot once more, because the last attempt has failed: "+s.restore.Status.Failure.Message))
+}
+
 // reconcileStatus derives the conditions from what was found, and writes the status.
 func (r *RestoreReconciler) reconcileStatus(ctx context.Context, s *restoreScope) error {
 	s.recall()

@@ -150,8 +150,7 @@ func (r *RestoreReconciler) takeSent(ctx context.Context, s *restoreScope, view 
 	}
 	if result.Err != nil {
 		s.fail(r.Clock.Now(), result.Err)
-		s.is(backupv1.MachinesWipedCondition, condition.True(backupv1.MachinesWipedReason, ""))
-		s.is(backupv1.EtcdRestoredCondition, condition.False(backupv1.SendingFailedReason, "Machine "+result.Machine+" could not be sent the snapshot: "+result.Err.Error()+"; it is tried again"))
+		s.sendingFailed(result.Machine)
 		r.Recorder.Eventf(s.restore, nil, corev1.EventTypeWarning, backupv1.SendingFailedReason, "Send", "%s", condition.Cut(result.Err.Error(), maxMessage))
 		return true, nil
 	}
@@ -235,11 +234,15 @@ func (r *RestoreReconciler) send(ctx context.Context, s *restoreScope, view *res
 	if ready, err := r.gatherBackup(ctx, s); err != nil || !ready {
 		return err
 	}
+	to := view.machine(decision.Machines[0]).Machine
+	if r.isTooSoon(s) {
+		s.sendingFailed(to.Name)
+		return nil
+	}
 	work, err := r.workOf(ctx, s)
 	if err != nil || work == nil {
 		return err
 	}
-	to := view.machine(decision.Machines[0]).Machine
 	admin, err := r.certificates.For(client.ObjectKeyFromObject(s.cluster), view.bundle, secrets.RoleAdmin)
 	if err != nil {
 		return fmt.Errorf("making a client certificate: %w", err)
@@ -349,32 +352,23 @@ func (r *RestoreReconciler) restart(ctx context.Context, s *restoreScope, view *
 // finish sees that the API server serves what was restored, deletes the Nodes that are no
 // more, and lets the control plane go.
 func (r *RestoreReconciler) finish(ctx context.Context, s *restoreScope, view *restoreView) error {
-	cluster := client.ObjectKeyFromObject(s.cluster)
 	waits := func(reason, message string) { s.is(backupv1.NodesRestartedCondition, condition.False(reason, message)) }
-	revision, err := r.Workload.Revision(ctx, cluster)
+	revision, err := r.Workload.Revision(ctx, client.ObjectKeyFromObject(s.cluster))
 	switch {
 	case err != nil:
-		waits(backupv1.WaitingForAPIServerReason, "the API server of the cluster does not answer: "+err.Error())
+		waits(backupv1.WaitingForAPIServerReason, "the API server of the cluster does not answer: "+objects.Words(err))
 		return nil
 	case revision < s.progress.Revision:
 		waits(backupv1.WaitingForAPIServerReason, "the API server of the cluster tells a revision before that of the backup")
 		return nil
 	}
-	machines, err := collections.GetFilteredMachinesForCluster(ctx, r.APIReader, s.cluster)
-	if err != nil {
-		return fmt.Errorf("listing the Machines: %w", err)
-	}
-	left, err := r.Workload.DeleteNodesWithout(ctx, cluster, machines.UnsortedList(), s.progress.SentAt.Time)
+	missing, waiting, err := r.reconcileNodes(ctx, s)
 	if err != nil {
 		return err
 	}
-	if len(left) > 0 {
-		waits(backupv1.WaitingForNodesReason, "Nodes without a Machine seem to be ready still: "+condition.Cut(fmt.Sprint(left), maxMessage/2))
+	if waiting != "" {
+		waits(backupv1.WaitingForNodesReason, waiting)
 		return nil
-	}
-	missing, err := r.Workload.WorkersWithout(ctx, cluster, machines.UnsortedList())
-	if err != nil {
-		return err
 	}
 	s.complete()
 	if len(missing) > 0 {
@@ -388,6 +382,29 @@ func (r *RestoreReconciler) finish(ctx context.Context, s *restoreScope, view *r
 	r.Recorder.Eventf(s.restore, nil, corev1.EventTypeNormal, "Restored", "Restore", "The etcd of Cluster %s is restored: %d members have it, also after a restart", s.cluster.Name, len(view.machines))
 
 	return r.end(ctx, s, outcomeCompleted)
+}
+
+// reconcileNodes deletes the Nodes that are no more, and returns the workers that have none. It
+// says what it waits for, if it does: what keeps Nodes of the cluster is mended there.
+func (r *RestoreReconciler) reconcileNodes(ctx context.Context, s *restoreScope) (missing []string, waiting string, err error) {
+	found, err := collections.GetFilteredMachinesForCluster(ctx, r.APIReader, s.cluster)
+	if err != nil {
+		return nil, "", fmt.Errorf("listing the Machines: %w", err)
+	}
+	cluster, machines := client.ObjectKeyFromObject(s.cluster), found.UnsortedList()
+	left, err := r.Workload.DeleteNodesWithout(ctx, cluster, machines, s.progress.SentAt.Time)
+	if err == nil && len(left) > 0 {
+		return nil, "Nodes without a Machine seem to be ready still: " + condition.Cut(fmt.Sprint(left), maxMessage/2), nil
+	}
+	if err == nil {
+		missing, err = r.Workload.WorkersWithout(ctx, cluster, machines)
+	}
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to clear up the Nodes of the cluster")
+		return nil, objects.Explain("the Nodes of the cluster cannot be cleared up; mend that in the cluster", err), nil
+	}
+
+	return missing, "", nil
 }
 
 // holdOf is the record of the restore that holds a control plane; nil when none does.

@@ -10,6 +10,7 @@ import (
 	machinery "github.com/siderolabs/talos/pkg/machinery/config/generate/secrets"
 	"go.yaml.in/yaml/v4"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -376,6 +377,32 @@ func TestTheEndIsLookedAt(t *testing.T) {
 	})
 	b.Expect(b.theControlPlane().Annotations).To(HaveKey(controlplanev1.RestoreInProgressAnnotation))
 	b.workload.revision = 1_000_000_050
+	b.until(hasEnded)
+	b.expectRestored(1)
+}
+
+// TestTheEndSaysWhatHoldsItUp: the words of the API server, and nothing that is another from
+// one look to the next.
+func TestTheEndSaysWhatHoldsItUp(t *testing.T) {
+	b := newRestoreBed(t)
+	says := func() string {
+		b.step()
+		b.Expect(says(b.theRestore(), backupv1.NodesRestartedCondition)).To(Equal("False WaitingForNodes"))
+		return conditions.GetMessage(b.theRestore(), backupv1.NodesRestartedCondition)
+	}
+	cut := func(port int) error { return fmt.Errorf("read tcp 10.0.0.1:%d: connection reset by peer", port) }
+	b.workload.nodes = []string{"old"}
+	b.restore()
+	b.until(func(r *backupv1.TalosEtcdRestore) bool {
+		return conditions.GetReason(r, backupv1.NodesRestartedCondition) == backupv1.WaitingForNodesReason
+	})
+	b.workload.undeleted = fmt.Errorf("deleting Node old: %w", apierrors.NewInternalError(errors.New(`failed calling webhook "policy"`)))
+	b.Expect(says()).To(HaveSuffix(`mend that in the cluster. The API server says: deleting Node old: Internal error occurred: failed calling webhook "policy"`))
+	b.workload.nodes, b.workload.undeleted, b.workload.unlisted = nil, nil, cut(40001)
+	first := says()
+	b.workload.unlisted = cut(40002)
+	b.Expect(says()).To(And(Equal(first), ContainSubstring("log of the manager")))
+	b.workload.unlisted = nil
 	b.until(hasEnded)
 	b.expectRestored(1)
 }

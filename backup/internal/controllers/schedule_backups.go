@@ -12,6 +12,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	kerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/annotations"
@@ -25,25 +26,21 @@ import (
 )
 
 // reconcileCluster begins the backups of a Cluster that are due, and deletes those that are
-// not to be kept. run, where it is not empty, asks for one now.
+// not to be kept, also where none can be begun: that may be for want of room. run, where it is
+// not empty, asks for one now.
 func (r *ScheduleReconciler) reconcileCluster(ctx context.Context, s *scheduleScope, cluster *scheduledCluster, run string) error {
+	var errs []error
 	if run != "" {
-		if err := r.begin(ctx, s, cluster, nameOf(s.schedule.Name, cluster.Name, "run", run), time.Time{}); err != nil {
-			return err
-		}
+		errs = append(errs, r.begin(ctx, s, cluster, nameOf(s.schedule.Name, cluster.Name, "run", run), time.Time{}))
 	}
-	if err := r.reconcileDue(ctx, s, cluster); err != nil {
-		return err
-	}
+	errs = append(errs, r.reconcileDue(ctx, s, cluster))
 	if cluster.identity == "" {
-		return nil // Nobody knows which backups are its own, and not those of a former one.
+		return kerrors.NewAggregate(errs) // Nobody knows which backups are its own, and not those of a former one.
 	}
-	if err := r.reconcileVerification(ctx, s, cluster); err != nil {
-		return err
-	}
+	errs = append(errs, r.reconcileVerification(ctx, s, cluster))
 	cluster.status.CompletedAt, cluster.status.VerifiedAt = newest(cluster.complete(r.Clock.Now()))
 
-	return r.prune(ctx, s, cluster)
+	return kerrors.NewAggregate(append(errs, r.prune(ctx, s, cluster)))
 }
 
 // newest says when the snapshot of the newest backup that is complete was taken, and not
@@ -161,7 +158,8 @@ func (r *ScheduleReconciler) begin(ctx context.Context, s *scheduleScope, cluste
 	}
 	objects.WatchAs(s.schedule, made)
 	if err := r.Client.Create(ctx, made); err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("creating TalosEtcdBackup %s: %w", name, err)
+		cluster.refusal = fmt.Errorf("creating TalosEtcdBackup %s: %w", name, err)
+		return cluster.refusal
 	}
 
 	return nil

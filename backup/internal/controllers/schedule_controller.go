@@ -98,6 +98,8 @@ type scheduleScope struct {
 	store *backupv1.TalosBackupStore
 	// clusters are those that are selected, with their backups of this schedule.
 	clusters []scheduledCluster
+	// unread is why some of that could not be read; nil where all was.
+	unread error
 
 	// ready is what its condition says.
 	ready condition.Finding
@@ -115,6 +117,8 @@ type scheduledCluster struct {
 	backups []*backupv1.TalosEtcdBackup
 	// status is what is known of it.
 	status backupv1.ScheduledCluster
+	// refusal is why a backup could not be begun; nil where none was to be, or all were.
+	refusal error
 }
 
 // again asks for a look at a time at the latest.
@@ -146,6 +150,7 @@ func (r *ScheduleReconciler) Reconcile(ctx context.Context, req ctrl.Request) (r
 		}
 	}()
 	if err := r.gather(ctx, s); err != nil {
+		s.unread = err
 		return ctrl.Result{}, err
 	}
 	var errs []error

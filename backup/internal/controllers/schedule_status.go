@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -16,13 +17,26 @@ import (
 // maxClusters is how many Clusters a status tells of. It is the bound of the API.
 const maxClusters = 2000
 
-// reconcileStatus derives the status from what was found, and writes it.
+// reconcileStatus derives the status from what was found, and writes it. Where some could not
+// be read, all but the condition stays as it was.
 func (r *ScheduleReconciler) reconcileStatus(ctx context.Context, s *scheduleScope) error {
-	status := &s.schedule.Status
 	if s.ready.Status == "" {
 		s.ready = s.readyFound()
 	}
 	condition.Set(s.schedule, backupv1.ScheduleReadyCondition, s.ready)
+	if s.unread == nil {
+		s.tell()
+	}
+	if err := objects.PatchStatus(ctx, r.Client, s.before, s.schedule); err != nil {
+		return fmt.Errorf("writing the TalosEtcdBackupSchedule: %w", err)
+	}
+
+	return nil
+}
+
+// tell has the status say what was found.
+func (s *scheduleScope) tell() {
+	status := &s.schedule.Status
 	status.SelectedClusters = ptr.To(int32(len(s.clusters))) //nolint:gosec // G115: no namespace has 2^31 Clusters.
 	status.IntervalSeconds = nil
 	if s.parsed != nil {
@@ -36,16 +50,14 @@ func (r *ScheduleReconciler) reconcileStatus(ctx context.Context, s *scheduleSco
 		status.Clusters = append(status.Clusters, cluster.status)
 	}
 	status.ObservedGeneration = s.schedule.Generation
-	if err := objects.PatchStatus(ctx, r.Client, s.before, s.schedule); err != nil {
-		return fmt.Errorf("writing the TalosEtcdBackupSchedule: %w", err)
-	}
-
-	return nil
 }
 
 // readyFound says whether the newest backup of each Cluster is complete.
 func (s *scheduleScope) readyFound() condition.Finding {
-	var failed, missed []string
+	var (
+		failed, missed, refused []string
+		refusal                 error
+	)
 	for i := range s.clusters {
 		cluster := &s.clusters[i]
 		if hasFailed(cluster.backups) {
@@ -54,8 +66,15 @@ func (s *scheduleScope) readyFound() condition.Finding {
 		if ptr.Deref(cluster.status.Missed, 0) > 0 {
 			missed = append(missed, cluster.Name)
 		}
+		if cluster.refusal != nil {
+			refused, refusal = append(refused, cluster.Name), cmp.Or(refusal, cluster.refusal)
+		}
 	}
 	switch {
+	case s.unread != nil:
+		return condition.Unknown(backupv1.NotYetKnownReason, objects.Explain("Clusters and backups cannot be read; it is tried again", s.unread))
+	case len(refused) > 0:
+		return condition.False(backupv1.BackupMissedReason, objects.Explain("backups cannot be begun of Clusters "+someOf(refused)+"; it is tried again", refusal))
 	case len(failed) > 0:
 		return condition.False(backupv1.BackupFailedReason, "the newest backup has failed of Clusters "+someOf(failed))
 	case len(missed) > 0:

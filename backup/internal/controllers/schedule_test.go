@@ -9,10 +9,14 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
@@ -169,6 +173,55 @@ func TestWhatWasMissed(t *testing.T) {
 			b.Expect(says(b.theSchedule(), backupv1.ScheduleReadyCondition)).To(Equal("True Ready"))
 		})
 	}
+}
+
+// TestBackupsThatAreRefused are told with the words of the API server, and retention goes on:
+// it may free a quota.
+func TestBackupsThatAreRefused(t *testing.T) {
+	b := newScheduledBed(t, func(s *backupv1.TalosEtcdBackupSchedule) { s.Spec.Retention.MaxAgeDays = ptr.To(int32(2)) })
+	b.schedules.Client = refusing[*backupv1.TalosEtcdBackup](b.client, func() error {
+		stays := func(one backupv1.TalosEtcdBackup) bool { return one.DeletionTimestamp.IsZero() }
+		if all := b.allBackups(); len(all) < 2 || !stays(all[0]) {
+			return nil
+		}
+		return apierrors.NewForbidden(backupv1.GroupVersion.WithResource("talosetcdbackups").GroupResource(), "daily", errors.New("exceeded quota: backups"))
+	})
+	b.clock.SetTime(midnight.Add(2 * time.Hour))
+	b.settle()
+	b.clock.Step(24 * time.Hour)
+	b.settle()
+	b.Expect(b.days()).To(Equal([]string{"25", "26"}))
+	b.clock.Step(2 * 24 * time.Hour)
+	_, err := b.schedules.Reconcile(t.Context(), requestOf(b.theSchedule()))
+	b.Expect(err).To(MatchError(ContainSubstring("exceeded quota: backups")))
+	b.Expect(says(b.theSchedule(), backupv1.ScheduleReadyCondition)).To(Equal("False BackupMissed"))
+	b.Expect(conditions.GetMessage(b.theSchedule(), backupv1.ScheduleReadyCondition)).To(And(ContainSubstring("Clusters prod"), ContainSubstring("exceeded quota: backups")))
+	b.settle()
+	b.Expect(b.days()).To(Equal([]string{"26", "28"}))
+	b.Expect(says(b.theSchedule(), backupv1.ScheduleReadyCondition)).To(Equal("True Ready"))
+}
+
+// TestWhatCannotBeReadStays as it was told.
+func TestWhatCannotBeReadStays(t *testing.T) {
+	b := newScheduledBed(t)
+	b.clock.SetTime(midnight.Add(2 * time.Hour))
+	b.settle()
+	before := b.theSchedule().Status
+	b.schedules.SecretCachingClient = interceptor.NewClient(b.client.(client.WithWatch), interceptor.Funcs{ //nolint:forcetypeassert // It is a fake.
+		Get: func(context.Context, client.WithWatch, client.ObjectKey, client.Object, ...client.GetOption) error {
+			return apierrors.NewForbidden(corev1.Resource("secrets"), "prod-talos", errors.New("not allowed"))
+		},
+	})
+	_, err := b.schedules.Reconcile(t.Context(), requestOf(b.theSchedule()))
+	b.Expect(err).To(MatchError(ContainSubstring("not allowed")))
+	after := b.theSchedule()
+	b.Expect(says(after, backupv1.ScheduleReadyCondition)).To(Equal("Unknown NotYetKnown"))
+	b.Expect(conditions.GetMessage(after, backupv1.ScheduleReadyCondition)).To(ContainSubstring("not allowed"))
+	before.Conditions, after.Status.Conditions = nil, nil
+	b.Expect(after.Status).To(Equal(before))
+	b.start()
+	b.settle()
+	b.Expect(says(b.theSchedule(), backupv1.ScheduleReadyCondition)).To(Equal("True Ready"))
 }
 
 func TestAFormerBackupThatIsNotComplete(t *testing.T) {
