@@ -40,13 +40,13 @@ func TestManagersBehindTheAPIServer(t *testing.T) {
 	newCluster(t, machines, management.Shape{Namespace: name, ControlPlanes: 1},
 		setField(controlplanev1.TalosControlPlaneKind, []any{map[string]any{"conditionType": gate}}, "spec", "machineTemplate", "spec", "readinessGates"))
 
-	// It is false while etcd is brought up.
+	// It is false while etcd is brought up. What is under way when that ends is carried through.
 	restless, stop := context.WithCancel(ctx)
 	defer stop()
 	var running sync.WaitGroup
 	running.Go(func() {
 		change := 0
-		wait.UntilWithContext(restless, func(ctx context.Context) {
+		wait.UntilWithContext(restless, func(context.Context) {
 			change++
 			for _, machine := range machinesOf(ctx, g, name, true) {
 				tell(t, &machine, gate, "False", fmt.Sprintf("change %d", change))

@@ -129,9 +129,11 @@ func serialOf(g Gomega, encoded []byte) string {
 func (c clientConfigs) expectToWork(t *testing.T, name string) {
 	t.Helper()
 	g, ctx := NewWithT(t), t.Context()
-	nodes := &corev1.NodeList{}
-	g.Expect(c.workload(g).List(ctx, nodes)).To(Succeed())
-	g.Expect(nodes.Items).NotTo(BeEmpty())
+	g.Eventually(func(g Gomega) { // A node joins after its API server has answered.
+		nodes := &corev1.NodeList{}
+		g.Expect(c.workload(g).List(ctx, nodes)).To(Succeed())
+		g.Expect(nodes.Items).NotTo(BeEmpty())
+	}).WithTimeout(timeout).Should(Succeed())
 
 	credentials, endpoints, err := secrets.ParseTalosconfig(c.talosconfig.Data["talosconfig"])
 	g.Expect(err).NotTo(HaveOccurred())

@@ -43,7 +43,7 @@ func TestARolloutReplacesEachMachine(t *testing.T) {
 			hosts := runCluster(t, machines, name, 3, 0)
 			hosts = append(hosts, addHosts(t, machines, name, surge)...)
 			machines.Sim.Expect(2 + surge)
-			before := namesOf(t, name)
+			before := namesOf(ctx, g, name)
 			ending := watchRollout(t, name)
 			_, err := world.Stack.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch",
 				fmt.Sprintf(`{"spec":{"version":"v1.36.4","rollout":{"strategy":{"type":"RollingUpdate","rollingUpdate":{"maxSurge":%d}}}}}`, surge))
@@ -53,7 +53,7 @@ func TestARolloutReplacesEachMachine(t *testing.T) {
 			}).WithTimeout(timeout).Should(Succeed())
 			awaitControlPlane(t, name, 3)
 			for _, old := range before {
-				g.Expect(namesOf(t, name)).NotTo(ContainElement(old))
+				g.Expect(namesOf(ctx, g, name)).NotTo(ContainElement(old))
 			}
 			ending().expect(g, before, simfleet.KubernetesVersion, "v1.36.4")
 			g.Expect(machines.Bootstraps()).To(Equal(1))
@@ -73,7 +73,7 @@ func TestARolloutWithoutASpareHost(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	machines := newFleet(t, simfleet.Options{})
 	hosts := runCluster(t, machines, name, 1, 0)
-	before := namesOf(t, name)
+	before := namesOf(ctx, g, name)
 	workload := clientConfigsOf(t, g, name).workload(g)
 	g.Expect(workload.Create(ctx, kubeProxy(g, simfleet.KubernetesVersion))).To(Succeed())
 	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch", `{"spec":{"version":"v1.36.4"}}`)
@@ -83,13 +83,13 @@ func TestARolloutWithoutASpareHost(t *testing.T) {
 		g.Expect(rolling.Reason).To(Equal(controlplanev1.NoSpareHostReason))
 		g.Expect(rolling.Message).To(ContainSubstring("add one, or set maxSurge to 0"))
 	}).WithTimeout(timeout).Should(Succeed())
-	g.Expect(namesOf(t, name)).To(ContainElements(before))
+	g.Expect(namesOf(ctx, g, name)).To(ContainElements(before))
 	g.Expect(told(controlPlaneOf(ctx, g, name), controlplanev1.ManifestsUpToDateCondition).Reason).To(Equal(controlplanev1.ManifestsWaitingReason))
 	g.Expect(imageOfKubeProxy(ctx, g, workload)).To(HaveSuffix(simfleet.KubernetesVersion))
 
 	hosts = append(hosts, addHosts(t, machines, name, 1)...)
 	g.Eventually(func(g Gomega) {
-		g.Expect(namesOf(t, name)).NotTo(ContainElement(before[0]))
+		g.Expect(namesOf(ctx, g, name)).NotTo(ContainElement(before[0]))
 	}).WithTimeout(timeout).Should(Succeed())
 	awaitControlPlane(t, name, 1)
 	g.Expect(told(controlPlaneOf(ctx, g, name), controlplanev1.RollingOutCondition)).To(HaveField("Reason", controlplanev1.NotRollingOutReason))
@@ -188,7 +188,7 @@ func TestTwoMachinesDeletedAtOnceAreReplaced(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	machines := newFleet(t, simfleet.Options{})
 	hosts := runCluster(t, machines, name, 3, 0, setField("TalosControlPlane", "{{ .random }}-of-{{ .cluster.name }}", "spec", "machineNaming", "template"))
-	before := namesOf(t, name)
+	before := namesOf(ctx, g, name)
 	ending := watchRollout(t, name)
 	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch",
 		fmt.Sprintf(`{"spec":{"version":%q,"rollout":{"strategy":{"type":"OnDelete"}}}}`, version))
@@ -239,13 +239,13 @@ func TestAHostServesTheNextMachineWhileItsLastOneLasts(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	machines := newFleet(t, simfleet.Options{Delays: talossim.Delays{Etcd: 3 * time.Second}})
 	hosts := runCluster(t, machines, name, 3, 0)
-	before := namesOf(t, name)
+	before := namesOf(ctx, g, name)
 	old := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: before[0]}}
 	g.Expect(world.Client.Patch(ctx, old, client.RawPatch(types.JSONPatchType, []byte(`[{"op":"add","path":"/metadata/finalizers/-","value":"`+stays+`"}]`)))).To(Succeed())
 	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "delete", "machine", old.Name, "--wait=false")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(func(g Gomega) {
-		all := namesOf(t, name)
+		all := namesOf(ctx, g, name)
 		g.Expect(all).To(And(HaveLen(4), ContainElements(before)), "the last Machine of the host and the next one")
 		for _, machine := range machinesOf(ctx, g, name, true) {
 			if machine.Name != old.Name {
@@ -269,7 +269,7 @@ func TestARemovedMemberIsTold(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	machines := newFleet(t, simfleet.Options{})
 	hosts := runCluster(t, machines, name, 3, 0)
-	removed := namesOf(t, name)[0]
+	removed := namesOf(ctx, g, name)[0]
 	removeMember(t, name, removed)
 	g.Eventually(func(g Gomega) {
 		for _, machine := range machinesOf(ctx, g, name, true) {
@@ -326,8 +326,8 @@ func TestAnUnhealthyControlPlaneMachineIsReplaced(t *testing.T) {
 	t.Parallel()
 	const name = "unhealthy"
 	// A machine that joins is not healthy yet: with less patience than a join takes,
-	// each replacement would be replaced.
-	const patience = int32(60)
+	// each replacement would be replaced. So the check looks at one Machine only.
+	const patience = int32(15)
 	g, ctx := NewWithT(t), t.Context()
 	machines := newFleet(t, simfleet.Options{})
 	runCluster(t, machines, name, 3, 0, setField("TalosMachineTemplate", int64(30), "spec", "template", "spec", "metal", "releaseTimeoutSeconds"))
@@ -335,11 +335,13 @@ func TestAnUnhealthyControlPlaneMachineIsReplaced(t *testing.T) {
 	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "patch", "taloscontrolplane", name+"-control-plane", "--type=merge", "--patch",
 		`{"spec":{"etcd":{"leaveTimeoutSeconds":10}}}`)
 	g.Expect(err).NotTo(HaveOccurred())
+	broken := machinesOf(ctx, g, name, true)[0]
+	kubectl(t, name, "label", "machine", broken.Name, "broken=")
 	g.Expect(world.Client.Create(ctx, &clusterv1.MachineHealthCheck{
 		ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name},
 		Spec: clusterv1.MachineHealthCheckSpec{
 			ClusterName: name,
-			Selector:    metav1.LabelSelector{MatchLabels: map[string]string{clusterv1.MachineControlPlaneLabel: ""}},
+			Selector:    metav1.LabelSelector{MatchLabels: map[string]string{"broken": ""}},
 			Checks: clusterv1.MachineHealthCheckChecks{
 				NodeStartupTimeoutSeconds: ptr.To(int32(0)),
 				UnhealthyMachineConditions: []clusterv1.UnhealthyMachineCondition{
@@ -349,7 +351,6 @@ func TestAnUnhealthyControlPlaneMachineIsReplaced(t *testing.T) {
 			},
 		},
 	})).To(Succeed())
-	broken := machinesOf(ctx, g, name, true)[0]
 	for _, host := range machines.Hosts() {
 		if machine := machines.Machine(host); machine.Hostname() == broken.Name {
 			machine.Break(talossim.Faults{Silent: true, DeadEtcd: true})
@@ -357,7 +358,7 @@ func TestAnUnhealthyControlPlaneMachineIsReplaced(t *testing.T) {
 	}
 
 	g.Eventually(func(g Gomega) {
-		g.Expect(namesOf(t, name)).NotTo(ContainElement(broken.Name))
+		g.Expect(namesOf(ctx, g, name)).NotTo(ContainElement(broken.Name))
 	}).WithTimeout(3 * timeout).WithPolling(time.Second).Should(Succeed())
 	awaitControlPlane(t, name, 3)
 	g.Expect(machines.Bootstraps()).To(Equal(1))

@@ -70,7 +70,7 @@ func TestAppliedTwiceThereIsNoDifference(t *testing.T) {
 				allowPods(t, namespace)
 				forgetHosts(t, namespace)
 				repository := newRepository(t, namespace, apply, tt.manifests(t, namespace))
-				repository.apply(t)
+				repository.apply(t, NewWithT(t))
 				NewWithT(t).Eventually(func(g Gomega) {
 					everyMachine(infrav1.AllocatedCondition, tt.ends)(t.Context(), g, namespace)
 					for _, machine := range append(machinesOf(t.Context(), g, namespace, true), machinesOf(t.Context(), g, namespace, false)...) {
@@ -118,7 +118,7 @@ func TestAppliedTwiceARunningClusterStaysAsItIs(t *testing.T) {
 			}).WithTimeout(timeout).Should(Succeed())
 
 			repository := newRepository(t, namespace, apply, manifests)
-			repository.apply(t)
+			repository.apply(t, g)
 			awaitAvailable(t, namespace)
 			repository.expectNoDifference(t)
 
@@ -167,10 +167,10 @@ func (r *repository) kubectl(t *testing.T, command string, args ...string) (stri
 	return world.Stack.Kubectl(t.Context(), slices.Concat([]string{command, "--namespace", r.namespace, "--filename", r.file}, r.args, args)...)
 }
 
-func (r *repository) apply(t *testing.T) {
+func (r *repository) apply(t *testing.T, g Gomega) {
 	t.Helper()
 	_, err := r.kubectl(t, "apply")
-	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	g.Expect(err).NotTo(HaveOccurred())
 }
 
 // read reads the objects as they are now.
@@ -200,7 +200,7 @@ func (r *repository) expectNoDifference(t *testing.T) {
 	var after []*unstructured.Unstructured
 	g.Eventually(func(g Gomega) {
 		before := r.read(t, g)
-		r.apply(t)
+		r.apply(t, g)
 		after = r.read(t, g)
 		g.Expect(contents(g, after)).To(Equal(contents(g, before)))
 		for i, object := range after {

@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"slices"
 	"testing"
 
@@ -37,10 +38,9 @@ func awaitControlPlane(t *testing.T, name string, replicas int) {
 }
 
 // namesOf are the names of the control plane Machines of a Cluster.
-func namesOf(t *testing.T, name string) []string {
-	t.Helper()
+func namesOf(ctx context.Context, g Gomega, name string) []string {
 	var names []string
-	for _, machine := range machinesOf(t.Context(), NewWithT(t), name, true) {
+	for _, machine := range machinesOf(ctx, g, name, true) {
 		names = append(names, machine.Name)
 	}
 
@@ -56,7 +56,7 @@ func TestTheOnlyControlPlaneMachineIsReplacedBeforeItGoes(t *testing.T) {
 	g, ctx := NewWithT(t), t.Context()
 	machines := newFleet(t, simfleet.Options{})
 	hosts := runCluster(t, machines, name, 1, 0)
-	before := namesOf(t, name)
+	before := namesOf(ctx, g, name)
 	_, err := world.Stack.Kubectl(ctx, "--namespace", name, "delete", "machine", before[0], "--wait=false")
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Eventually(func(g Gomega) {
@@ -67,7 +67,7 @@ func TestTheOnlyControlPlaneMachineIsReplacedBeforeItGoes(t *testing.T) {
 
 	hosts = append(hosts, addHosts(t, machines, name, 1)...)
 	awaitControlPlane(t, name, 1)
-	g.Expect(namesOf(t, name)).NotTo(ContainElement(before[0]))
+	g.Expect(namesOf(ctx, g, name)).NotTo(ContainElement(before[0]))
 	g.Expect(machines.Bootstraps()).To(Equal(1))
 
 	deleteClusters(t, name, name)
@@ -87,13 +87,13 @@ func TestAPersonGivesTheDataOfEtcdUp(t *testing.T) {
 	old := machinesOf(ctx, g, name, true)[0]
 	kubectl(t, name, "delete", "machine", old.Name, "--wait=false")
 	g.Eventually(func(g Gomega) {
-		g.Expect(namesOf(t, name)).To(HaveLen(2))
+		g.Expect(namesOf(ctx, g, name)).To(HaveLen(2))
 		g.Expect(world.Client.Get(ctx, client.ObjectKeyFromObject(&old), &old)).To(Succeed())
 		g.Expect(told(&old, clusterv1.MachineDeletingCondition).Reason).To(Equal(clusterv1.MachineDeletingWaitingForPreTerminateHookReason))
 		g.Expect(told(&old, controlplanev1.MachineEtcdMemberHealthyCondition).Message).To(ContainSubstring(controlplanev1.EtcdPreTerminateHookOverrideAnnotation))
 	}).WithTimeout(timeout).Should(Succeed())
 
-	names := namesOf(t, name)
+	names := namesOf(ctx, g, name)
 	next := names[1-slices.Index(names, old.Name)]
 	config := &bootstrapv1.TalosConfig{}
 	g.Eventually(func(g Gomega) {
@@ -108,7 +108,7 @@ func TestAPersonGivesTheDataOfEtcdUp(t *testing.T) {
 	expectNoOffence(t)
 	kubectl(t, name, "annotate", "machine", old.Name, controlplanev1.EtcdPreTerminateHookOverrideAnnotation+"=")
 	g.Eventually(func(g Gomega) {
-		g.Expect(namesOf(t, name)).To(ConsistOf(next))
+		g.Expect(namesOf(ctx, g, name)).To(ConsistOf(next))
 	}).WithTimeout(timeout).Should(Succeed())
 
 	kubectl(t, name, "delete", "secret", name+"-kubeconfig")
@@ -127,7 +127,7 @@ func TestAPersonGivesTheDataOfEtcdUp(t *testing.T) {
 		}
 	}).WithTimeout(timeout).Should(Succeed())
 	clientConfigsOf(t, g, name).expectToWork(t, name)
-	g.Expect(namesOf(t, name)).To(ConsistOf(next))
+	g.Expect(namesOf(ctx, g, name)).To(ConsistOf(next))
 	g.Expect(machines.Bootstraps()).To(Equal(2))
 
 	deleteClusters(t, name, name)

@@ -62,18 +62,21 @@ func expectContract(t *testing.T, name string) {
 		if host.Spec.ConsumerRef.Name == "" {
 			continue
 		}
-		g.Expect(host.Spec.Handover.Progress).To(Equal(infrav1.HandoverRan))
-		g.Expect(host.Status.State).To(Equal(infrav1.HostProvisioned))
-		g.Expect(host.Status.Hardware.Disks).NotTo(BeEmpty())
 		g.Expect(ids).NotTo(HaveKey(host.Spec.ConsumerRef.ProviderID))
 		ids[host.Spec.ConsumerRef.ProviderID] = true
-		g.Expect(world.Client.Delete(ctx, &host)).To(MatchError(ContainSubstring("has claimed it")), "a host in use is not deleted")
-		moved := host.DeepCopy()
-		moved.Spec.Addresses = []string{"192.0.2.1"}
-		g.Expect(world.Client.Update(ctx, moved)).To(MatchError(ContainSubstring("spec.addresses")))
-		stolen := host.DeepCopy()
-		stolen.Spec.ConsumerRef = infrav1.ConsumerReference{}
-		g.Expect(world.Client.Update(ctx, stolen)).To(MatchError(ContainSubstring("belongs to the infrastructure provider")))
+		g.Eventually(func(g Gomega) { // Its status is written meanwhile.
+			g.Expect(world.Client.Get(ctx, client.ObjectKeyFromObject(&host), &host)).To(Succeed())
+			g.Expect(host.Spec.Handover.Progress).To(Equal(infrav1.HandoverRan))
+			g.Expect(host.Status.State).To(Equal(infrav1.HostProvisioned))
+			g.Expect(host.Status.Hardware.Disks).NotTo(BeEmpty())
+			g.Expect(world.Client.Delete(ctx, &host)).To(MatchError(ContainSubstring("has claimed it")), "a host in use is not deleted")
+			moved := host.DeepCopy()
+			moved.Spec.Addresses = []string{"192.0.2.1"}
+			g.Expect(world.Client.Update(ctx, moved)).To(MatchError(ContainSubstring("spec.addresses")))
+			stolen := host.DeepCopy()
+			stolen.Spec.ConsumerRef = infrav1.ConsumerReference{}
+			g.Expect(world.Client.Update(ctx, stolen)).To(MatchError(ContainSubstring("belongs to the infrastructure provider")))
+		}).WithTimeout(timeout).Should(Succeed())
 	}
 	g.Expect(ids).To(HaveLen(2))
 

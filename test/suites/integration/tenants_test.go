@@ -123,7 +123,7 @@ func newNeighbours(t *testing.T) *neighbours {
 	awaitMachines(t, intruderNamespace, tenantCluster)
 
 	for _, host := range n.hosts {
-		found := n.host(victimNamespace, host.Name)
+		found := n.host(g, victimNamespace, host.Name)
 		switch {
 		case found.Spec.ConsumerRef.Name == "":
 			n.free = found
@@ -133,7 +133,7 @@ func newNeighbours(t *testing.T) *neighbours {
 	}
 	g.Expect(n.free).NotTo(BeNil())
 	g.Expect(n.used.Spec.Handover.Progress).To(Equal(infrav1.HandoverRan))
-	n.older, n.theirCP = n.host(intruderNamespace, "older"), n.host(intruderNamespace, n.theirHosts[1].Name)
+	n.older, n.theirCP = n.host(g, intruderNamespace, "older"), n.host(g, intruderNamespace, n.theirHosts[1].Name)
 	g.Expect([]string{victimID(0), victimID(1), victimID(2)}).To(ContainElement(n.theirCP.Spec.ConsumerRef.ProviderID), "both have it")
 	return n
 }
@@ -164,10 +164,10 @@ func (n *neighbours) createCluster(as client.Client, machines fleet.Fleet, shape
 	}
 }
 
-func (n *neighbours) host(namespace, name string) *infrav1.TalosHost {
+func (n *neighbours) host(g Gomega, namespace, name string) *infrav1.TalosHost {
 	n.t.Helper()
 	found := &infrav1.TalosHost{}
-	NewWithT(n.t).Expect(world.Client.Get(n.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, found)).To(Succeed())
+	g.Expect(world.Client.Get(n.t.Context(), client.ObjectKey{Namespace: namespace, Name: name}, found)).To(Succeed())
 	return found
 }
 

@@ -6,6 +6,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	"github.com/siderolabs/talos/pkg/machinery/config/configpatcher"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
@@ -159,6 +160,14 @@ func installVendor(t *testing.T) {
 	}
 	// It stays: the managers go on watching the kinds, and must not be denied that.
 	g.Expect(world.Client.Create(ctx, role)).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User:               world.Stack.Managers.Get(management.ControlPlane).User,
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Group: vendor.Group, Resource: vendorPlurals, Verb: "watch"},
+		}}
+		g.Expect(world.Stack.Client.Create(ctx, review)).To(Succeed())
+		g.Expect(review.Status.Allowed).To(BeTrue())
+	}).WithTimeout(timeout).Should(Succeed())
 }
 
 func vendorKind(kind string) *apiextensionsv1.CustomResourceDefinition {

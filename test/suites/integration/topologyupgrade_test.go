@@ -49,8 +49,10 @@ func TestAVersionOfATopologyTakesTheControlPlaneFirst(t *testing.T) {
 	}).WithTimeout(2 * timeout).Should(Succeed())
 	awaitTopology(t, name)
 	awaitAvailable(t, name)
-	g.Expect(machinesOf(ctx, g, name, false)).To(HaveEach(HaveField("Status.NodeInfo.KubeletVersion", version)))
-	g.Expect(told(readCluster(ctx, g, name), clusterv1.ClusterControlPlaneMachinesUpToDateCondition).Status).To(BeEquivalentTo("True"))
+	g.Eventually(func(g Gomega) {
+		g.Expect(machinesOf(ctx, g, name, false)).To(HaveEach(HaveField("Status.NodeInfo.KubeletVersion", version)))
+		g.Expect(told(readCluster(ctx, g, name), clusterv1.ClusterControlPlaneMachinesUpToDateCondition).Status).To(BeEquivalentTo("True"))
+	}).WithTimeout(timeout).Should(Succeed())
 	g.Expect(machines.Bootstraps()).To(Equal(1))
 
 	deleteClusters(t, name, name)

@@ -224,11 +224,18 @@ func talosMachine(ctx context.Context, g Gomega, machine *clusterv1.Machine) *in
 	return found
 }
 
-// impatient has a MachineHealthCheck of a cluster wait for seconds only.
-func impatient(t *testing.T, name, check string) {
+// How long a MachineHealthCheck waits: less than anybody wants to, after what an
+// infrastructure manager takes to tell that a Pod is lost; and longer than any machine takes
+// to come back.
+const impatient, patient = 15 * time.Second, 10 * time.Minute
+
+// waitForNodes sets how long a MachineHealthCheck of a cluster waits for a Node that is not
+// ready.
+func waitForNodes(t *testing.T, name, check string, patience time.Duration) {
 	t.Helper()
-	kubectl(t, name, "patch", "machinehealthcheck", check, "--type=merge", "--patch",
-		`{"spec":{"checks":{"unhealthyNodeConditions":[{"type":"Ready","status":"Unknown","timeoutSeconds":5},{"type":"Ready","status":"False","timeoutSeconds":5}]}}}`)
+	kubectl(t, name, "patch", "machinehealthcheck", check, "--type=merge", "--patch", fmt.Sprintf(
+		`{"spec":{"checks":{"unhealthyNodeConditions":[{"type":"Ready","status":"Unknown","timeoutSeconds":%[1]d},{"type":"Ready","status":"False","timeoutSeconds":%[1]d}]}}}`,
+		int(patience.Seconds())))
 }
 
 // podStory are the UIDs of all Pods that a namespace has had, by their names.

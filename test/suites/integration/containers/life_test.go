@@ -104,13 +104,13 @@ func TestAControlPlaneInPodsIsReplaced(t *testing.T) {
 	awaitCluster(t, name, 3, 1)
 	expectNoOffence(t, name, 2)
 
-	impatient(t, name, name+"-control-plane")
+	waitForNodes(t, name, name+"-control-plane", impatient)
 	lost := machinesOf(ctx, g, name, ofControlPlane())[0]
 	g.Expect(world.Client.Delete(ctx, podOf(ctx, g, &lost))).To(Succeed())
 	expectReplaced(t, &lost)
 	awaitCluster(t, name, 3, 1)
 	expectNoOffence(t, name, 2)
-	g.Expect(inside.Get(ctx, client.ObjectKeyFromObject(keepsake()), &corev1.ConfigMap{})).To(Succeed())
+	g.Eventually(func() error { return inside.Get(ctx, client.ObjectKeyFromObject(keepsake()), &corev1.ConfigMap{}) }).WithTimeout(timeout).Should(Succeed())
 	deleteCluster(t, name)
 }
 

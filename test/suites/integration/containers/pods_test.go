@@ -58,7 +58,7 @@ func TestBadInputContainersAndPodsThatEnd(t *testing.T) {
 	create(t, name, 1, 1, onVolumes("-control-plane"))
 	addWorkers(t, name, "-kept", onVolumes("-kept"))
 	awaitCluster(t, name, 1, 2)
-	impatient(t, name, name+"-workers")
+	waitForNodes(t, name, name+"-workers", patient)
 	controlPlane := machinesOf(ctx, g, name, ofControlPlane())[0]
 
 	t.Run("container killed", func(t *testing.T) {
@@ -92,6 +92,7 @@ func TestBadInputContainersAndPodsThatEnd(t *testing.T) {
 		awaitRunning(t, worker, HaveField("UID", Not(Equal(before.UID))))
 	})
 	t.Run("ephemeral Pod evicted", func(t *testing.T) {
+		waitForNodes(t, name, name+"-workers", impatient)
 		worker := only(t, name, name+"-workers")
 		g.Expect(world.Pods.Evict(ctx, podKey(worker))).To(Succeed())
 		expectReplaced(t, worker)
@@ -111,6 +112,7 @@ func TestBadInputContainersAndPodsThatEnd(t *testing.T) {
 		awaitCluster(t, name, 1, 2)
 	})
 	t.Run("node rebooted", func(t *testing.T) {
+		waitForNodes(t, name, name+"-workers", patient)
 		worker := only(t, name, name+"-workers")
 		before := awaitRunning(t, worker)
 		g.Expect(world.Pods.LoseSandboxes(ctx, podKey(worker), podKey(&controlPlane))).To(Succeed())
