@@ -65,13 +65,13 @@ func (r *AddonReconciler) reconcileReleases(ctx context.Context, s *addonScope) 
 	return kerrors.NewAggregate(errs)
 }
 
-// heed notes what the API server refuses for a Cluster. That is no error of the reconcile:
+// heed notes what the API server does not take for a Cluster. That is no error of the reconcile:
 // it is tried again after a while.
 func (s *addonScope) heed(cluster string, err error) error {
-	if !objects.IsRefused(err) {
+	if !objects.IsNotTaken(err) {
 		return err
 	}
-	s.refused[cluster] = err.Error()
+	s.refused[cluster] = objects.Words(err)
 	s.again(releaseRetryInterval)
 
 	return nil

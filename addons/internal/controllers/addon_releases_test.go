@@ -178,23 +178,28 @@ func TestWhatTheAPIServerRefusesIsToldAndTriedAgain(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBed(t, clusterOf("blue", on), clusterOf("red", nil), addonOf("demo"))
-			b.settle()
-			b.failWrites(apierrors.NewForbidden(kind, "a release", errors.New("exceeded quota: objects")), tt.verb)
-			tt.change(b)
-			b.settle()
-			found := b.addon("demo")
-			b.Expect(reason(found, addonv1.ReleasesReadyCondition)).To(Equal("False ReleasesNotReady"))
-			b.Expect(reason(found, addonv1.AddonReadyCondition)).To(Equal("False ReleasesNotReady"))
-			b.Expect(message(found, addonv1.ReleasesReadyCondition)).To(And(HavePrefix(tt.says), ContainSubstring("exceeded quota: objects")))
-			result, err := b.addons.Reconcile(t.Context(), requestFor(found))
-			b.Expect(err).NotTo(HaveOccurred())
-			b.Expect(result.RequeueAfter).To(BeNumerically("~", releaseRetryInterval, releaseRetryInterval/3))
+			for words, err := range map[string]error{
+				"exceeded quota":         apierrors.NewForbidden(kind, "a release", errors.New("exceeded quota")),
+				"failed calling webhook": apierrors.NewInternalError(errors.New("failed calling webhook")),
+			} {
+				b := newBed(t, clusterOf("blue", on), clusterOf("red", nil), addonOf("demo"))
+				b.settle()
+				b.failWrites(err, tt.verb)
+				tt.change(b)
+				b.settle()
+				found := b.addon("demo")
+				b.Expect(reason(found, addonv1.ReleasesReadyCondition)).To(Equal("False ReleasesNotReady"))
+				b.Expect(reason(found, addonv1.AddonReadyCondition)).To(Equal("False ReleasesNotReady"))
+				b.Expect(message(found, addonv1.ReleasesReadyCondition)).To(And(HavePrefix(tt.says), ContainSubstring(words)))
+				result, err := b.addons.Reconcile(t.Context(), requestFor(found))
+				b.Expect(err).NotTo(HaveOccurred())
+				b.Expect(result.RequeueAfter).To(BeNumerically("~", releaseRetryInterval, releaseRetryInterval/3))
 
-			b.addons.Client = b.client
-			b.settle()
-			b.Expect(reason(b.addon("demo"), addonv1.AddonReadyCondition)).To(HavePrefix("True"))
-			b.Expect(b.addon("demo").Status.ObservedGeneration).To(Equal(b.addon("demo").Generation))
+				b.addons.Client = b.client
+				b.settle()
+				b.Expect(reason(b.addon("demo"), addonv1.AddonReadyCondition)).To(HavePrefix("True"))
+				b.Expect(b.addon("demo").Status.ObservedGeneration).To(Equal(b.addon("demo").Generation))
+			}
 		})
 	}
 }
@@ -203,7 +208,7 @@ func TestWhatTheAPIServerRefusesIsToldAndTriedAgain(t *testing.T) {
 func TestAnAddonIsNotReadyWhereItHasNoRelease(t *testing.T) {
 	b := newBed(t, clusterOf("blue", on), clusterOf("red", nil), addonOf("demo"))
 	b.settle()
-	b.failWrites(apierrors.NewInternalError(errors.New("failed calling webhook: dial tcp 10.0.0.1:443")), "create")
+	b.failWrites(errors.New("dial tcp 10.0.0.1:443: connection refused"), "create")
 	edit(b, clusterOf("red", nil), func(c *clusterv1.Cluster) { c.Labels = on })
 	edit(b, b.addon("demo"), func(*addonv1.TalosClusterAddon) {})
 	_, err := b.addons.Reconcile(t.Context(), requestFor(b.addon("demo")))

@@ -20,6 +20,7 @@ import (
 	"github.com/capi-talos/capi-talos/addons/internal/source"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/jobs"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 )
 
 const (
@@ -206,7 +207,7 @@ func told(err error) string {
 		return release.ErrUnreachable.Error()
 	}
 
-	return cut(err.Error())
+	return cut(objects.Words(err))
 }
 
 // reasonOf is the reason that an error has, or another one.

@@ -113,7 +113,7 @@ func (r *RestoreReconciler) takeCheck(ctx context.Context, s *restoreScope, bund
 // cannotBegin says why a restore has not begun, unless somebody was faster, which passes. Why
 // it is refused stays, as it is never told again.
 func (s *restoreScope) cannotBegin(err error) {
-	if _, isTold := s.found[backupv1.CheckedCondition]; err == nil || isTold || apierrors.IsConflict(err) {
+	if _, isTold := s.found[backupv1.CheckedCondition]; err == nil || isTold || objects.IsLostRace(err) {
 		return
 	}
 	s.is(backupv1.CheckedCondition, condition.Unknown(backupv1.CheckFailedReason, objects.Explain("the restore cannot begin; it is tried again", err)))

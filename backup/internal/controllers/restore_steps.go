@@ -401,7 +401,11 @@ func (r *RestoreReconciler) reconcileNodes(ctx context.Context, s *restoreScope)
 	}
 	if err != nil {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to clear up the Nodes of the cluster")
-		return nil, objects.Explain("the Nodes of the cluster cannot be cleared up; mend that in the cluster", err), nil
+		message := "the Nodes of the cluster cannot be cleared up; it is tried again"
+		if objects.IsNotTaken(err) {
+			message += ", until that is mended in the cluster"
+		}
+		return nil, objects.Explain(message, err), nil
 	}
 
 	return missing, "", nil

@@ -397,7 +397,7 @@ func TestTheEndSaysWhatHoldsItUp(t *testing.T) {
 		return conditions.GetReason(r, backupv1.NodesRestartedCondition) == backupv1.WaitingForNodesReason
 	})
 	b.workload.undeleted = fmt.Errorf("deleting Node old: %w", apierrors.NewInternalError(errors.New(`failed calling webhook "policy"`)))
-	b.Expect(says()).To(HaveSuffix(`mend that in the cluster. The API server says: deleting Node old: Internal error occurred: failed calling webhook "policy"`))
+	b.Expect(says()).To(HaveSuffix(`until that is mended in the cluster. The API server says: deleting Node old: Internal error occurred: failed calling webhook "policy"`))
 	b.workload.nodes, b.workload.undeleted, b.workload.unlisted = nil, nil, cut(40001)
 	first := says()
 	b.workload.unlisted = cut(40002)

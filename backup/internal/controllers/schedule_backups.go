@@ -91,6 +91,7 @@ func (r *ScheduleReconciler) reconcileDue(ctx context.Context, s *scheduleScope,
 		return nil
 	}
 	if proceed, err := r.reconcileFormer(ctx, s, cluster); err != nil || !proceed {
+		cluster.refusal = err
 		return err
 	}
 	if err := r.begin(ctx, s, cluster, nameOf(s.schedule.Name, cluster.Name, due.At.UTC().Format("20060102t1504z"), ""), due.At); err != nil {

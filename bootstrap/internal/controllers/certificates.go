@@ -47,7 +47,7 @@ func (r *Reconciler) reconcileCertificates(ctx context.Context, s *scope) error 
 // failed is what a condition says about a Secret that cannot be had. None, when somebody
 // else was faster: the next reconcile sees what is there then.
 func failed(reason, what string, err error) condition.Finding {
-	if apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+	if objects.IsLostRace(err) {
 		return condition.Finding{}
 	}
 

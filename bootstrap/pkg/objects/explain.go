@@ -13,6 +13,10 @@ func IsNotTaken(err error) bool {
 	return IsRefused(err) || apierrors.IsInternalError(err)
 }
 
+// IsLostRace reports whether a write has failed because somebody else was faster. Nothing has
+// to be told of it: the next reconcile sees what is there then.
+func IsLostRace(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
+
 // Explain says in a text, which is without a full stop, why a call has failed: in the words
 // of the API server where it does not take what is written, else by a hint at the log. It
 // is the same each time, as the message of a condition has to be.

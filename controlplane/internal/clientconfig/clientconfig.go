@@ -148,7 +148,7 @@ func (s *update) keep(ctx context.Context, c secretKind) ([]byte, error) {
 	}
 	switch {
 	case err == nil:
-	case exists && objects.IsRefused(err):
+	case exists && objects.IsNotTaken(err):
 		// The control plane needs care all the same, and what is there may be
 		// of use for half of a life. A person's wish has had its answer.
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to update a client configuration", "Secret", c.name)

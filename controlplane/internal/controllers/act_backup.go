@@ -5,20 +5,29 @@ import (
 	"fmt"
 
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/naming"
 )
 
 // backUp begins the backup before a change. Its name is recorded first: of one that is there
 // the control plane always knows. One that was deleted is not made again under its name,
-// which the store may still have.
+// which the store may still have; one that the API server has not taken is, so that what it
+// says stays the same.
 func (r *Reconciler) backUp(ctx context.Context, s *scope) error {
-	name := naming.BackupName(s.cluster.Name, r.Random)
-	if err := r.annotate(ctx, s, map[string]string{controlplanev1.BackupBeforeAnnotation: name}); err != nil {
-		return fmt.Errorf("recording the name of the backup: %w", err)
+	key, name := client.ObjectKeyFromObject(s.controlPlane), s.controlPlane.Annotations[controlplanev1.BackupBeforeAnnotation]
+	if refused, found := r.refusedBackups.LoadAndDelete(key); !found || refused != name {
+		name = naming.BackupName(s.cluster.Name, r.Random)
+		if err := r.annotate(ctx, s, map[string]string{controlplanev1.BackupBeforeAnnotation: name}); err != nil {
+			return fmt.Errorf("recording the name of the backup: %w", err)
+		}
 	}
 	if err := r.backups.Create(ctx, s.controlPlane, s.cluster, name); err != nil {
+		if objects.IsNotTaken(err) {
+			r.refusedBackups.Store(key, name)
+		}
 		return err
 	}
 	ctrl.LoggerFrom(ctx).Info("Having etcd backed up", "TalosEtcdBackup", name)

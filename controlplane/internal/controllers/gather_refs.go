@@ -2,7 +2,9 @@ package controllers
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/url"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -61,9 +63,11 @@ func (r *Reconciler) readParts(ctx context.Context, machine *clusterv1.Machine) 
 
 // readRef reads what a reference names. That its kind is not installed, or is of no version
 // of Cluster API's contract, is a cause to tell; the library drops the type of that error.
+// One of the way to the API server has an address in it.
 func readRef(ctx context.Context, reader client.Reader, ref clusterv1.ContractVersionedObjectReference, namespace string) (*unstructured.Unstructured, error) {
 	object, err := external.GetObjectFromContractVersionedRef(ctx, reader, ref, namespace)
-	if err != nil && ctx.Err() == nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown {
+	request := (*url.Error)(nil)
+	if err != nil && ctx.Err() == nil && apierrors.ReasonForError(err) == metav1.StatusReasonUnknown && !errors.As(err, &request) {
 		return nil, causeError{fmt.Errorf("%s %s in API group %s cannot be read: %w", ref.Kind, ref.Name, ref.APIGroup, err)}
 	}
 

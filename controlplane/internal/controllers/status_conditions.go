@@ -27,12 +27,15 @@ func setInitializedCondition(s *scope) {
 		condition.Set(s.controlPlane, controlplanev1.InitializedCondition, condition.True(controlplanev1.InitializedReason, ""))
 		return
 	}
-	reason, message := controlplanev1.NotInitializedReason, cmp.Or(progress(s), "The control plane was not looked at yet")
+	reason, message := controlplanev1.NotInitializedReason, "The control plane was not looked at yet"
 	switch {
 	case s.deleting():
 		message = "The control plane is being deleted"
 	case s.decision.Action != "":
-		reason = s.decision.Reason
+		_, answer := apiServerStatus(s)
+		reason, message = s.decision.Reason, cmp.Or(progress(s), answer)
+	case s.gatherErr != nil:
+		message = cmp.Or(progress(s), message)
 	}
 	condition.Set(s.controlPlane, controlplanev1.InitializedCondition, condition.False(reason, message))
 }
@@ -242,7 +245,7 @@ func setScalingConditions(s *scope) {
 	if s.deleting() {
 		wanted = 0
 	}
-	if staying < wanted || (!s.deleting() && slices.ContainsFunc(s.machines, func(m *clusterv1.Machine) bool { return s.parts[m.Name].held() })) {
+	if staying < wanted || (!s.deleting() && slices.ContainsFunc(stayingNames(s), func(name string) bool { return s.parts[name].held() })) {
 		condition.Set(s.controlPlane, controlplanev1.ScalingUpCondition, condition.True(controlplanev1.ScalingUpReason, progress(s)))
 	} else {
 		condition.Set(s.controlPlane, controlplanev1.ScalingUpCondition, condition.False(controlplanev1.NotScalingUpReason, ""))

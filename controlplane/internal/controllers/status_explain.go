@@ -15,22 +15,22 @@ import (
 )
 
 // progress says what is done, or waited for, and why it failed; why nothing was decided,
-// when the facts could not be gathered; empty when nothing is to be done.
+// when the facts could not be gathered; empty when nothing is to be done. That somebody
+// was faster is no failure: the next reconcile begins with what is there then.
 func progress(s *scope) string {
 	switch {
 	case s.decision.Action == plan.Stable:
 		return ""
-	case s.decision.Action == "" && s.gatherErr != nil:
+	case s.decision.Action == "" && s.gatherErr != nil && !objects.IsLostRace(s.gatherErr):
 		return "The state of the control plane could not be read: " + explain(s.gatherErr)
 	default:
 		return outcome(s.decision, s.effectErr)
 	}
 }
 
-// outcome is the message of a decision, and why it could not be carried out. That somebody
-// was faster is no failure: the next reconcile begins with what is there then.
+// outcome is the message of a decision, and why it could not be carried out.
 func outcome(decision plan.Decision, effectErr error) string {
-	if apierrors.IsConflict(effectErr) {
+	if objects.IsLostRace(effectErr) {
 		return decision.Message
 	}
 	if explained := explain(effectErr); explained != "" {
@@ -74,7 +74,7 @@ func explain(err error) string {
 	case errors.As(err, &unfit):
 		return "spec.machineNaming.template " + unfit.Error()
 	case errors.As(err, &cause):
-		return cause.Error()
+		return objects.Words(cause)
 	case errors.As(err, &joined):
 		var explained []string
 		for _, one := range joined.Unwrap() {

@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -16,7 +17,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
+	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
+	"github.com/capi-talos/capi-talos/controlplane/internal/health"
+	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // told is what a condition of the control plane says.
@@ -28,22 +32,44 @@ func (w *world) told(conditionType string) *metav1.Condition {
 	return found
 }
 
-// tell lets a manager, whose reconciles may fail, and the others take turns.
+// tell lets a manager, whose reconciles may fail, and the others take turns. In the end what
+// it tells stays the same: a status that is written each time starts the next reconcile.
 func (w *world) tell(r *Reconciler) {
 	w.t.Helper()
-	for range 6 {
-		if err := w.reconcile(r); err != nil {
-			w.t.Log(err)
+	turns := func(times int) {
+		for range times {
+			if err := w.reconcile(r); err != nil {
+				w.t.Log(err)
+			}
+			w.others()
 		}
-		w.others()
 	}
+	turns(6)
+	before := w.versions()
+	turns(2)
+	NewWithT(w.t).Expect(w.versions()).To(Equal(before), "nothing is written again")
+}
+
+// versions are those of the control planes and their Machines.
+func (w *world) versions() map[string]string {
+	w.t.Helper()
+	list, found := &controlplanev1.TalosControlPlaneList{}, map[string]string{}
+	NewWithT(w.t).Expect(w.client.List(w.t.Context(), list)).To(Succeed())
+	for _, controlPlane := range list.Items {
+		found[controlPlane.Name] = controlPlane.ResourceVersion
+	}
+	for _, machine := range w.machines() {
+		found[machine.Name] = machine.ResourceVersion
+	}
+
+	return found
 }
 
 // errQuota is how the API server refuses what a quota does not allow.
 var errQuota = apierrors.NewForbidden(schema.GroupResource{Group: clusterv1.GroupVersion.Group, Resource: "machines"}, "x", errors.New("exceeded quota: machines"))
 
-// refusing has the API server refuse a manager what makes another Machine, and the deletion
-// of Machines.
+// refusing has the API server refuse a manager what makes another Machine, the deletion of
+// Machines, and backups.
 func (w *world) refusing(r *Reconciler) {
 	w.t.Helper()
 	var present []string
@@ -57,6 +83,12 @@ func (w *world) refusing(r *Reconciler) {
 			}
 			return c.Apply(ctx, object, opts...)
 		},
+		Create: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
+			if _, is := object.(*backupv1.TalosEtcdBackup); is {
+				return apierrors.NewForbidden(backupv1.GroupVersion.WithResource("talosetcdbackups").GroupResource(), object.GetName(), errors.New("exceeded quota: backups"))
+			}
+			return c.Create(ctx, object, opts...)
+		},
 		Delete: func(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.DeleteOption) error {
 			if _, is := object.(*clusterv1.Machine); is {
 				return errQuota
@@ -64,7 +96,7 @@ func (w *world) refusing(r *Reconciler) {
 			return c.Delete(ctx, object, opts...)
 		},
 	})
-	r.applier = newApplier(w.t.Context(), r.Client)
+	r.applier, r.backups.Client = newApplier(w.t.Context(), r.Client), r.Client
 }
 
 // TestWhatCannotBeReadIsTold: nothing is decided before a person has mended it.
@@ -137,6 +169,17 @@ func TestARefusalOfTheAPIServerIsTold(t *testing.T) {
 		g.Expect(conditions.GetMessage(w.machines()[2], clusterv1.MachineOwnerRemediatedCondition)).To(And(
 			HavePrefix("The Machine is to be deleted\n"), ContainSubstring("exceeded quota")))
 	})
+	t.Run("the backup before a remediation", func(t *testing.T) {
+		g := NewWithT(t)
+		w, r := backedUp(t, 3, controlplanev1.BackupBestEffort)
+		w.refusing(r)
+		w.talos[w.machines()[2].Name].SetSilent(true)
+		w.flag(w.machines()[2])
+
+		w.tell(r)
+
+		g.Expect(conditions.GetMessage(w.machines()[2], clusterv1.MachineOwnerRemediatedCondition)).To(ContainSubstring("exceeded quota: backups"))
+	})
 	t.Run("the deletion of the control plane", func(t *testing.T) {
 		g := NewWithT(t)
 		w, r := changing(t, 1)
@@ -190,14 +233,54 @@ func TestTheOnlyMachineThatCannotBeReplacedSaysWhy(t *testing.T) {
 }
 
 // TestAControlPlaneWithoutItsClusterGoes: somebody has taken the finalizer from the Cluster.
+// Cluster API's Machines wait for it, and somebody has to make it again.
 func TestAControlPlaneWithoutItsClusterGoes(t *testing.T) {
 	g := NewWithT(t)
 	w, r := changing(t, 1)
 	g.Expect(w.client.Delete(t.Context(), w.controlPlane())).To(Succeed())
 	g.Expect(w.client.Delete(t.Context(), newCluster())).To(Succeed())
+	w.tell(r)
+	g.Expect(w.told(controlplanev1.DeletingCondition).Message).To(ContainSubstring("Cluster one does not exist"))
+	g.Expect(w.machines()).To(HaveEach(HaveField("DeletionTimestamp", Not(BeNil()))))
+
+	machine := w.machines()[0]
+	machine.Finalizers = nil
+	g.Expect(w.client.Update(t.Context(), machine)).To(Succeed())
+	w.tell(r)
+	g.Expect(apierrors.IsNotFound(w.client.Get(t.Context(), testKey, &controlplanev1.TalosControlPlane{}))).To(BeTrue())
+}
+
+// TestThatSomebodyWasFasterIsNotTold: the next reconcile begins with what is there then.
+func TestThatSomebodyWasFasterIsNotTold(t *testing.T) {
+	g := NewWithT(t)
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "secrets"}, "x", errors.New("the object has been modified"))
+	decided := plan.Decision{Action: plan.CreateMachine, Message: "Creating one more control plane Machine"}
+	for _, s := range []*scope{{gatherErr: conflict}, {gatherErr: fmt.Errorf("writing: %w", conflict)}, {decision: decided, effectErr: conflict}} {
+		g.Expect(standstill(s)).To(BeEmpty())
+		g.Expect(progress(s)).To(Equal(s.decision.Message))
+	}
+}
+
+// TestWhatPersonsAreToldOfTheNetworkStaysTheSame: each try is from another port.
+func TestWhatPersonsAreToldOfTheNetworkStaysTheSame(t *testing.T) {
+	g := NewWithT(t)
+	tried := func(port int) error {
+		return fmt.Errorf("creating: %w", apierrors.NewInternalError(fmt.Errorf("failed calling webhook: read tcp 10.0.0.1:%d->10.0.0.2:443: reset", port)))
+	}
+	g.Expect(explain(tried(40000))).To(And(Equal(explain(tried(40001))), ContainSubstring("failed calling webhook")))
+	g.Expect(explain(causeError{tried(40000)})).To(Equal(explain(causeError{tried(40001)})))
+}
+
+// TestAnAPIServerThatDoesNotAnswerAfterAMoveIsTold: the status is lost, and etcd is well.
+func TestAnAPIServerThatDoesNotAnswerAfterAMoveIsTold(t *testing.T) {
+	g := NewWithT(t)
+	w, r := changing(t, 1)
+	w.loseStatus()
+	w.prober.set(health.APIServerNotReady)
 
 	w.tell(r)
 
-	g.Expect(w.machines()).To(BeEmpty())
-	g.Expect(apierrors.IsNotFound(w.client.Get(t.Context(), testKey, &controlplanev1.TalosControlPlane{}))).To(BeTrue())
+	for _, conditionType := range []string{controlplanev1.InitializedCondition, controlplanev1.AvailableCondition} {
+		g.Expect(w.told(conditionType)).To(And(HaveField("Status", metav1.ConditionFalse), HaveField("Message", ContainSubstring("and is not ready"))), conditionType)
+	}
 }

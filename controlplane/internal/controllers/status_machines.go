@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/capimachine"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
@@ -144,20 +145,17 @@ func (r *Reconciler) setUpToDateCondition(s *scope, machine *clusterv1.Machine) 
 // setOwnerRemediatedCondition answers a MachineHealthCheck: what becomes of the
 // Machine, and what holds that up. The answer to one that is healthy again goes.
 func setOwnerRemediatedCondition(machine *clusterv1.Machine, verdicts map[string]plan.Verdict, holdup string) {
+	const conditionType = clusterv1.MachineOwnerRemediatedCondition
 	switch verdict, judged := verdicts[machine.Name]; {
 	case collections.IsUnhealthyAndOwnerRemediated(machine) && !machine.DeletionTimestamp.IsZero():
-		conditions.Set(machine, ownerRemediated(controlplanev1.MachineRemediationMachineDeletingReason, "The Machine is being deleted"))
+		condition.Set(machine, conditionType, condition.False(controlplanev1.MachineRemediationMachineDeletingReason, "The Machine is being deleted"))
 	case judged && verdict.Remediate:
-		conditions.Set(machine, ownerRemediated(controlplanev1.MachineRemediationDeferredReason, strings.TrimSpace("The Machine is to be deleted\n"+holdup)))
+		condition.Set(machine, conditionType, condition.False(controlplanev1.MachineRemediationDeferredReason, strings.TrimSpace("The Machine is to be deleted\n"+holdup)))
 	case judged:
-		conditions.Set(machine, ownerRemediated(verdict.Reason, verdict.Message))
-	case !collections.IsUnhealthy(machine) && conditions.Has(machine, clusterv1.MachineOwnerRemediatedCondition):
-		conditions.Delete(machine, clusterv1.MachineOwnerRemediatedCondition)
+		condition.Set(machine, conditionType, condition.False(verdict.Reason, verdict.Message))
+	case !collections.IsUnhealthy(machine) && conditions.Has(machine, conditionType):
+		conditions.Delete(machine, conditionType)
 	}
-}
-
-func ownerRemediated(reason, message string) metav1.Condition {
-	return metav1.Condition{Type: clusterv1.MachineOwnerRemediatedCondition, Status: metav1.ConditionFalse, Reason: reason, Message: message}
 }
 
 // setVersions lists the Kubernetes versions of the Machines, oldest first.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -103,6 +104,7 @@ type Reconciler struct {
 	bootstraps     *nodes.Attempts
 	restarts       *nodes.Attempts
 	decisions      *lastDecisions
+	refusedBackups sync.Map // The names of backups that the API server has not taken, by control plane.
 	memory         *nodes.Memory
 }
 
@@ -176,6 +178,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 		if apierrors.IsNotFound(err) {
 			r.Metrics.Forget(req.NamespacedName)
 			r.decisions.forget(req.NamespacedName)
+			r.refusedBackups.Delete(req.NamespacedName)
 			r.grace.Forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)

@@ -38,7 +38,11 @@ func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (ctrl.Result
 
 	r.unfollow(s)
 	s.leftovers = leftovers
-	s.deletion = plan.DecideDelete(plan.DeleteFacts{Workers: workers, Machines: len(s.machines), Leftovers: len(leftovers)})
+	facts := plan.DeleteFacts{Workers: workers, Machines: len(s.machines), Leftovers: len(leftovers)}
+	if s.cluster.UID == "" {
+		facts.ClusterGone = s.cluster.Name
+	}
+	s.deletion = plan.DecideDelete(facts)
 	if s.effectErr = r.carryOut(ctx, s, s.deletion.Action); s.effectErr != nil {
 		return ctrl.Result{}, s.effectErr
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -51,6 +52,9 @@ func (w *world) hold() {
 // is left.
 func (w *world) release() {
 	w.t.Helper()
+	if apierrors.IsNotFound(w.client.Get(w.t.Context(), client.ObjectKeyFromObject(newCluster()), &clusterv1.Cluster{})) {
+		return // It asks for the Cluster first.
+	}
 	for _, machine := range w.machines() {
 		_, hooked := machine.Annotations[controlplanev1.EtcdPreTerminateHookAnnotation]
 		if machine.DeletionTimestamp.IsZero() || hooked {

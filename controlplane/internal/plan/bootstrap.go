@@ -85,8 +85,12 @@ func waitForSilence(facts Facts) *Decision {
 		return &Decision{Action: WaitForEndpointSilence, Reason: controlplanev1.WaitingForCertificatesReason,
 			Message: "Waiting for the kubeconfig of the cluster, to look at the control plane endpoint before etcd is bootstrapped"}
 	case health.APIServerUntrusted, health.APIServerNotReady, health.APIServerReady:
-		return &Decision{Action: WaitForEndpointSilence, Reason: controlplanev1.EndpointInUseReason,
-			Message: "Something answers at the control plane endpoint though no control plane node has etcd data; etcd is not bootstrapped beside it; see to it that nothing answers there, or make a Cluster with another endpoint"}
+		wait := &Decision{Action: WaitForEndpointSilence, Reason: controlplanev1.EndpointInUseReason,
+			Message: "Something answers at the control plane endpoint though no control plane node has etcd data; etcd is not bootstrapped beside it; see to it that nothing answers there"}
+		if !facts.Initialized && facts.Restore.Restore == "" {
+			wait.Message += ", or make a Cluster with another endpoint"
+		}
+		return wait
 	case health.APIServerSilent:
 	}
 

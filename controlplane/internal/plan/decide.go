@@ -5,7 +5,6 @@ package plan
 
 import (
 	"slices"
-	"strings"
 
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
@@ -52,7 +51,7 @@ func (d Decision) IsDeparture() bool {
 // WaitsForPerson reports whether nothing goes on before a person has acted, or before the
 // TalosEtcdRestore has ended that a person has made.
 func (d Decision) WaitsForPerson() bool {
-	return slices.Contains([]Action{WaitForEndpointSilence, WaitForOverride, WaitForRestore, Refuse}, d.Action)
+	return d.Reason == controlplanev1.EndpointInUseReason || slices.Contains([]Action{WaitForOverride, WaitForRestore, Refuse}, d.Action)
 }
 
 // Decide says what to do next. It decides one thing at a time, and rather waits
@@ -109,7 +108,7 @@ func decideCluster(facts Facts) *Decision {
 			Message: "The Cluster is being deleted"}
 	case len(facts.ForeignMachines) > 0:
 		return &Decision{Action: Refuse, Reason: controlplanev1.ForeignMachinesReason,
-			Message: "The Cluster has control plane Machines that do not belong to this TalosControlPlane: " + strings.Join(facts.ForeignMachines, ", ") +
+			Message: "The Cluster has control plane Machines that do not belong to this TalosControlPlane: " + shortList(facts.ForeignMachines) +
 				"; delete them, or the TalosControlPlane"}
 	case !facts.InfrastructureProvisioned:
 		return &Decision{Action: WaitForInfrastructure, Reason: controlplanev1.WaitingForClusterInfrastructureReason,

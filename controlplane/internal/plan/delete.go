@@ -13,6 +13,8 @@ type DeleteFacts struct {
 	Workers []string
 	// Machines is the number of control plane Machines.
 	Machines int
+	// ClusterGone is the name of the Cluster when there is none any more.
+	ClusterGone string
 	// Leftovers is the number of infrastructure machines and TalosConfigs that
 	// were created for a Machine that does not exist.
 	Leftovers int
@@ -22,6 +24,9 @@ type DeleteFacts struct {
 // deleted: workers go first, then all Machines at once, without care for etcd.
 func DecideDelete(facts DeleteFacts) Decision {
 	decision := decideDelete(facts)
+	if facts.ClusterGone != "" && len(facts.Workers)+facts.Machines > 0 {
+		decision.Message += ". Cluster " + facts.ClusterGone + " does not exist, and Cluster API deletes no Machine without its Cluster: create one of that name again, and delete it"
+	}
 	decision.Recheck = rechecks()[decision.Action]
 
 	return decision

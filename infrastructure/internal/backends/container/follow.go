@@ -123,7 +123,11 @@ func (m *Backend) keepEtcdService(ctx context.Context, scope *backends.Scope, b 
 	if err == nil && !differs && metav1.IsControlledBy(service, b.machine) && service.Spec.ClusterIP == wanted.Spec.ClusterIP {
 		return ctrl.Result{}, nil
 	}
-	if err := m.ensureEtcdService(ctx, scope, b); err != nil {
+	err = m.ensureEtcdService(ctx, scope, b)
+	switch {
+	case apierrors.IsInternalError(err):
+		return ctrl.Result{}, err // The machine runs all the same.
+	case err != nil:
 		return m.observeRefusal(scope, err)
 	}
 

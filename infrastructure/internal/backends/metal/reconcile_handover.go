@@ -83,6 +83,8 @@ func (m *Backend) observeNoAdmin(scope *backends.Scope, host *infrav1.TalosHost,
 	case errors.Is(err, secrets.ErrBundleInvalid):
 		scope.Observed.Configuration = condition.Falsef(reason, "Secret %s, from which the client certificate of the host is made, holds no secrets bundle: restore its content", secrets.BundleName(scope.Cluster.Name))
 		return m.Pacing.Later(), nil
+	case objects.IsLostRace(err):
+		return ctrl.Result{}, err
 	}
 	scope.Observed.Configuration = condition.False(reason,
 		objects.Explain("Secret "+credentials.AdminName(host.Name)+" cannot be written, in which the client certificate of the host is kept; it is tried again", err))
