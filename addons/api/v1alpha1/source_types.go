@@ -79,7 +79,7 @@ type RegistrySource struct {
 	// +required
 	// +kubebuilder:validation:MinLength=8
 	// +kubebuilder:validation:MaxLength=1024
-	// +kubebuilder:validation:XValidation:rule="self.startsWith('oci://') && !self.matches('^oci://.*[@?#]') && !self.matches('^oci://[^/]*$')",message="url must be oci://<host>/<repository> without tag or digest: the version is a field of its own; for a repository (https://) use source.repository"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^oci://[^/?#@ ]+(/[a-z0-9]+(([.]|__?|-+)[a-z0-9]+)*)+$')",message="url must be oci://<host>/<repository>, the repository in lower case, with no slash at its end and without tag or digest: the version belongs in source.registry.version; for a repository (https://) use source.repository"
 	URL string `json:"url,omitempty"`
 
 	// version is a version of the chart, or a range of versions, of which the newest is

@@ -44,10 +44,8 @@ func (r *BackupReconciler) reconcileDelete(ctx context.Context, s *backupScope) 
 		return r.letGo(ctx, s)
 	}
 	if s.ended != nil && s.ended.Removal {
-		if s.ended.Deleted && !s.ended.Lost {
-			r.Recorder.Eventf(s.backup, nil, corev1.EventTypeNormal, "DataDeleted", "Delete", "The data of the backup is deleted from the store")
-		}
 		if s.ended.Deleted {
+			r.tellDeleted(s)
 			return r.letGo(ctx, s)
 		}
 		r.deletionFailed(s, s.ended.Err)
@@ -68,6 +66,17 @@ func (r *BackupReconciler) reconcileDelete(ctx context.Context, s *backupScope) 
 	}
 
 	return r.remove(ctx, s)
+}
+
+// tellDeleted says what was deleted, or that the store had nothing of a backup that was complete.
+func (r *BackupReconciler) tellDeleted(s *backupScope) {
+	switch {
+	case s.ended.Removed:
+		r.Recorder.Eventf(s.backup, nil, corev1.EventTypeNormal, "DataDeleted", "Delete", "The data of the backup is deleted from the store")
+	case s.isMade():
+		r.Recorder.Eventf(s.backup, nil, corev1.EventTypeWarning, "DataLeftBehind", "Delete",
+			"Nothing of the backup was found in the store, and nothing is deleted: what another endpoint, bucket or prefix has of it stays there")
+	}
 }
 
 // keepsData reports whether the data stays in the store, and why, where it was to be deleted.

@@ -56,11 +56,10 @@ type Result struct {
 	Request  string
 	Verified time.Time
 	Report   *verify.Report
-	// Removal reports whether the data was to be deleted, and Deleted whether it is gone, or
-	// was never this backup's.
-	Removal, Deleted bool
-	// Lost reports whether the store does not have the backup, but another one of its name,
-	// or none though it should.
+	// Removal reports whether the data was to be deleted, Deleted whether nothing of it is in
+	// the store, and Removed whether something of it was.
+	Removal, Deleted, Removed bool
+	// Lost reports whether the store does not have the backup though it should.
 	Lost bool
 	// Err is what went wrong.
 	Err error
@@ -72,6 +71,8 @@ type attempt struct {
 	clock   clock.PassiveClock
 	metrics *metrics.Metrics
 	archive *archive.Archive
+	// deleted counts what it deletes.
+	deleted *deletions
 	draft   archive.Manifest
 	// verifier verifies the backup at a level, with private keys, because a request asks for
 	// that; what it finds is stored unless the store is only read.
@@ -84,20 +85,40 @@ type attempt struct {
 	take *take
 }
 
+// deletions is a store that counts what is deleted.
+type deletions struct {
+	archive.Store
+
+	count int
+}
+
+// Delete deletes an object of the store.
+func (d *deletions) Delete(ctx context.Context, key, versionID string) error {
+	err := d.Store.Delete(ctx, key, versionID)
+	if err == nil {
+		d.count++
+	}
+
+	return err
+}
+
 // in says where the backup is.
 func (a *attempt) in(s *backupScope) error {
-	a.draft.UID = s.backup.Annotations[backupv1.IDAnnotation]
+	a.draft.UID, a.deleted = s.backup.Annotations[backupv1.IDAnnotation], &deletions{Store: s.opened}
 	var err error
-	a.archive, err = archiveOf(s.backup, s.opened)
+	a.archive, err = archive.Of(clusterOf(s.backup), a.deleted, s.opened.Prefix)
 
 	return err
 }
 
 // archiveOf is where a backup is in a store.
 func archiveOf(backup *backupv1.TalosEtcdBackup, opened *stores.Opened) (*archive.Archive, error) {
-	cluster := archive.Cluster{Namespace: backup.Namespace, Name: backup.Spec.ClusterName, Identity: backup.Annotations[backupv1.ClusterIdentityAnnotation]}
+	return archive.Of(clusterOf(backup), opened, opened.Prefix)
+}
 
-	return archive.Of(cluster, opened, opened.Prefix)
+// clusterOf is the cluster of a backup.
+func clusterOf(backup *backupv1.TalosEtcdBackup) archive.Cluster {
+	return archive.Cluster{Namespace: backup.Namespace, Name: backup.Spec.ClusterName, Identity: backup.Annotations[backupv1.ClusterIdentityAnnotation]}
 }
 
 // identityOf is the identity of a cluster, by the CA of its Talos API.
@@ -190,7 +211,6 @@ func (a *attempt) remove(ctx context.Context, progress func(metrics.Step)) Resul
 		_, err := a.find(ctx)
 		reason := store.ReasonOf(err)
 		if reason == store.Exists {
-			result.Lost = true
 			return nil
 		}
 		// What an attempt has left that was not ended goes, too.
@@ -200,7 +220,7 @@ func (a *attempt) remove(ctx context.Context, progress func(metrics.Step)) Resul
 
 		return err
 	})
-	result.Deleted = result.Err == nil
+	result.Deleted, result.Removed = result.Err == nil, a.deleted.count > 0
 
 	return result
 }

@@ -168,3 +168,49 @@ func TestABackupThatWasCompleteIsNotRecordedAsFailed(t *testing.T) {
 	b.Expect(says(b.theBackup("one"), backupv1.CompletedCondition)).To(Equal("False NameTaken"))
 	b.Expect(b.theBackup("one").Annotations).To(HaveKeyWithValue(backupv1.OutcomeAnnotation, outcomeCompleted))
 }
+
+// TestABackupOfWhichNothingIsFound: nobody is told that its data is deleted.
+func TestABackupOfWhichNothingIsFound(t *testing.T) {
+	const deleted, leftBehind = "Normal DataDeleted", "Warning DataLeftBehind Nothing of the backup was found in the store"
+	emptied := func(b *bed) {
+		edit(b, b.theStore(), func(s *backupv1.TalosBackupStore) { s.Spec.S3.Prefix = "other" })
+	}
+	for name, tt := range map[string]struct {
+		before, after func(*bed)
+		told          string
+		left          int
+	}{
+		"it is there":              {func(*bed) {}, func(*bed) {}, deleted, 0},
+		"the store is another one": {func(*bed) {}, emptied, leftBehind, 3},
+		"its manifest is hidden":   {func(*bed) {}, func(b *bed) { b.hide("one") }, deleted, 0},
+		"it was never made":        {func(b *bed) { b.nodes[0].SetSilent(true); b.nodes[1].SetSilent(true) }, emptied, "", 0},
+		"the store has another one": {func(*bed) {}, func(b *bed) {
+			edit(b, b.theBackup("one"), func(made *backupv1.TalosEtcdBackup) { made.Annotations[backupv1.IDAnnotation] = "another" })
+		}, leftBehind, 3},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBed(t)
+			tt.before(b)
+			b.backup("one", func(made *backupv1.TalosEtcdBackup) { made.Spec.DeletionPolicy = backupv1.DeletionDelete })
+			b.settle()
+			tt.after(b)
+			b.settle()
+			b.Expect(b.client.Delete(t.Context(), b.theBackup("one"))).To(Succeed())
+			b.settle()
+			b.Expect(b.allBackups()).To(BeEmpty())
+			b.Expect(b.keys()).To(HaveLen(tt.left))
+			told := ""
+			for len(b.events.Events) > 0 {
+				if event := <-b.events.Events; strings.Contains(event, "Data") {
+					told += event
+				}
+			}
+			if tt.told == "" {
+				b.Expect(told).To(BeEmpty())
+				return
+			}
+			b.Expect(told).To(HavePrefix(tt.told))
+		})
+	}
+}

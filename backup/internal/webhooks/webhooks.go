@@ -6,10 +6,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -26,6 +28,8 @@ import (
 type validator[T client.Object] struct {
 	kind  string
 	check func(T) field.ErrorList
+	// warn says what a change brings with it; nil where there is nothing to say.
+	warn func(before, after T) admission.Warnings
 }
 
 // setup registers the webhook of a kind with mgr.
@@ -43,12 +47,16 @@ func (v *validator[T]) ValidateCreate(_ context.Context, object T) (admission.Wa
 }
 
 // ValidateUpdate checks a changed object, unless it is being deleted.
-func (v *validator[T]) ValidateUpdate(_ context.Context, _, after T) (admission.Warnings, error) {
+func (v *validator[T]) ValidateUpdate(_ context.Context, before, after T) (admission.Warnings, error) {
 	if !after.GetDeletionTimestamp().IsZero() {
 		return nil, nil
 	}
+	var warnings admission.Warnings
+	if v.warn != nil {
+		warnings = v.warn(before, after)
+	}
 
-	return nil, v.validate(after)
+	return warnings, v.validate(after)
 }
 
 // ValidateDelete allows every deletion.
@@ -71,7 +79,7 @@ func SetupWithManager(mgr ctrl.Manager) error {
 }
 
 func stores() *validator[*backupv1.TalosBackupStore] {
-	return &validator[*backupv1.TalosBackupStore]{kind: backupv1.TalosBackupStoreKind, check: func(store *backupv1.TalosBackupStore) field.ErrorList {
+	return &validator[*backupv1.TalosBackupStore]{kind: backupv1.TalosBackupStoreKind, warn: warnOfMove, check: func(store *backupv1.TalosBackupStore) field.ErrorList {
 		if _, err := pipeline.ParseRecipients(store.Spec.Recipients); err != nil {
 			// What was given may be a private key by mistake.
 			return field.ErrorList{field.Invalid(field.NewPath("spec", "recipients"), field.OmitValueType{}, err.Error())}
@@ -79,6 +87,31 @@ func stores() *validator[*backupv1.TalosBackupStore] {
 
 		return nil
 	}}
+}
+
+// warnOfMove says what becomes of the backups of a store that is put elsewhere. A copy of the
+// bucket has all of them.
+func warnOfMove(before, after *backupv1.TalosBackupStore) admission.Warnings {
+	backups := ptr.Deref(before.Status.Backups, 0)
+	if backups == 0 {
+		return nil
+	}
+	var changed []string
+	for _, part := range []struct{ name, before, after string }{
+		{"endpoint", strings.TrimSuffix(before.Spec.S3.Endpoint, "/"), strings.TrimSuffix(after.Spec.S3.Endpoint, "/")},
+		{"bucket", before.Spec.S3.Bucket, after.Spec.S3.Bucket},
+		{"prefix", before.Spec.S3.Prefix, after.Spec.S3.Prefix},
+	} {
+		if part.before != part.after {
+			changed = append(changed, "spec.s3."+part.name)
+		}
+	}
+	if len(changed) == 0 {
+		return nil
+	}
+
+	return admission.Warnings{fmt.Sprintf("%s: %d TalosEtcdBackups are in the former place. What the new one lacks of them counts as lost, and stays in the former one when they are deleted: "+
+		"copy it first, or make another TalosBackupStore", strings.Join(changed, ", "), backups)}
 }
 
 func schedules() *validator[*backupv1.TalosEtcdBackupSchedule] {

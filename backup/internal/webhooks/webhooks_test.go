@@ -30,13 +30,49 @@ func TestRecipientsThatAreNone(t *testing.T) {
 			g.Expect(apierrors.IsInvalid(err)).To(BeTrue())
 			g.Expect(err).To(MatchError(ContainSubstring(tt.want)))
 			g.Expect(err.Error()).NotTo(ContainSubstring(tt.recipient))
-			_, err = stores().ValidateUpdate(t.Context(), nil, store)
+			_, err = stores().ValidateUpdate(t.Context(), store.DeepCopy(), store)
 			g.Expect(err).To(HaveOccurred())
 			store.DeletionTimestamp = ptr.To(metav1.Now())
-			_, err = stores().ValidateUpdate(t.Context(), nil, store)
+			_, err = stores().ValidateUpdate(t.Context(), store.DeepCopy(), store)
 			g.Expect(err).NotTo(HaveOccurred(), "what is being deleted is let go")
 			_, err = stores().ValidateDelete(t.Context(), store)
 			g.Expect(err).NotTo(HaveOccurred())
+		})
+	}
+}
+
+// TestAStoreThatIsPutElsewhere: who does that under backups is told what becomes of them.
+func TestAStoreThatIsPutElsewhere(t *testing.T) {
+	const told = ": 2 TalosEtcdBackups are in the former place. What the new one lacks of them counts as lost, and stays in the former one when they are deleted: copy it first, or make another TalosBackupStore"
+	bucket := func(s *backupv1.TalosBackupStore) { s.Spec.S3.Bucket = "others" }
+	for name, tt := range map[string]struct {
+		backups *int32
+		change  func(*backupv1.TalosBackupStore)
+		want    string
+	}{
+		"another bucket":              {ptr.To(int32(2)), bucket, "spec.s3.bucket" + told},
+		"another prefix":              {ptr.To(int32(2)), func(s *backupv1.TalosBackupStore) { s.Spec.S3.Prefix = "" }, "spec.s3.prefix" + told},
+		"another endpoint":            {ptr.To(int32(2)), func(s *backupv1.TalosBackupStore) { s.Spec.S3.Endpoint = "https://s3.example.net" }, "spec.s3.endpoint" + told},
+		"all of them":                 {ptr.To(int32(2)), func(s *backupv1.TalosBackupStore) { s.Spec.S3 = backupv1.S3Store{} }, "spec.s3.endpoint, spec.s3.bucket, spec.s3.prefix" + told},
+		"the same endpoint":           {ptr.To(int32(2)), func(s *backupv1.TalosBackupStore) { s.Spec.S3.Endpoint += "/" }, ""},
+		"another region":              {ptr.To(int32(2)), func(s *backupv1.TalosBackupStore) { s.Spec.S3.Region = "eu-1" }, ""},
+		"no backups":                  {ptr.To(int32(0)), bucket, ""},
+		"backups that nobody counted": {nil, bucket, ""},
+		"one that is being deleted":   {ptr.To(int32(2)), func(s *backupv1.TalosBackupStore) { bucket(s); s.DeletionTimestamp = ptr.To(metav1.Now()) }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, before := NewWithT(t), &backupv1.TalosBackupStore{}
+			before.Spec.S3 = backupv1.S3Store{Endpoint: "https://s3.example.com", Bucket: "backups", Prefix: "some"}
+			before.Status.Backups = tt.backups
+			after := before.DeepCopy()
+			tt.change(after)
+			warnings, err := stores().ValidateUpdate(t.Context(), before, after)
+			g.Expect(err).NotTo(HaveOccurred())
+			if tt.want == "" {
+				g.Expect(warnings).To(BeEmpty())
+				return
+			}
+			g.Expect(warnings).To(ConsistOf(tt.want))
 		})
 	}
 }

@@ -71,6 +71,14 @@ func TestRulesOfTheSchema(t *testing.T) {
 		"a rolling update":                {"rollout: {strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 0}}}", ""},
 		"a surge of two":                  {"rollout: {strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 2}}}", "must be 0 or 1"},
 		"a surge in percent":              {"rollout: {strategy: {type: RollingUpdate, rollingUpdate: {maxSurge: 1%}}}", "must be 0 or 1"},
+		"retries without a limit":         {"remediation: {retryPeriodSeconds: 7200}", ""},
+		"a limit of retries":              {"remediation: {maxRetry: 3}", ""},
+		"retries within the default":      {"remediation: {maxRetry: 3, retryPeriodSeconds: 3599}", ""},
+		"retries after the default":       {"remediation: {maxRetry: 3, retryPeriodSeconds: 3600}", "must be less than minHealthyPeriodSeconds"},
+		"retries within a period":         {"remediation: {maxRetry: 3, retryPeriodSeconds: 7200, minHealthyPeriodSeconds: 7201}", ""},
+		"retries after a period":          {"remediation: {maxRetry: 3, retryPeriodSeconds: 60, minHealthyPeriodSeconds: 60}", "must be less than minHealthyPeriodSeconds"},
+		"no period for retries":           {"remediation: {maxRetry: 3, minHealthyPeriodSeconds: 0}", "must be less than minHealthyPeriodSeconds"},
+		"no period, and no limit":         {"remediation: {minHealthyPeriodSeconds: 0}", ""},
 		"the strategy OnDelete":           {"rollout: {strategy: {type: OnDelete}}", ""},
 		"a surge with OnDelete":           {"rollout: {strategy: {type: OnDelete, rollingUpdate: {maxSurge: 1}}}", ""},
 	} {
@@ -83,5 +91,42 @@ func TestRulesOfTheSchema(t *testing.T) {
 				g.Expect(errs.ToAggregate()).To(MatchError(ContainSubstring(tc.want)))
 			}
 		})
+	}
+}
+
+func TestRulesOfTheSchemaOfTemplates(t *testing.T) {
+	structural := schemaOf(t, "controlplane.cluster.x-k8s.io_taloscontrolplanetemplates.yaml")
+	validator := cel.NewValidator(structural, true, celconfig.PerCallLimit)
+	for name, tc := range map[string]struct{ spec, want string }{
+		"a limit of retries":        {"template: {spec: {remediation: {maxRetry: 3}}}", ""},
+		"retries after the default": {"template: {spec: {remediation: {maxRetry: 3, retryPeriodSeconds: 7200}}}", "must be less than minHealthyPeriodSeconds"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			errs, _ := validator.Validate(t.Context(), nil, structural, object(t, tc.spec), nil, celconfig.RuntimeCELCostBudget)
+			if tc.want == "" {
+				g.Expect(errs).To(BeEmpty())
+			} else {
+				g.Expect(errs.ToAggregate()).To(MatchError(ContainSubstring(tc.want)))
+			}
+		})
+	}
+}
+
+// A Machine has 32 readiness gates at most, and the provider adds its own.
+func TestReadinessGatesLeaveRoomForThoseOfTheProvider(t *testing.T) {
+	own := []string{
+		MachineAPIServerPodHealthyCondition, MachineControllerManagerPodHealthyCondition, MachineSchedulerPodHealthyCondition,
+		MachineEtcdPodHealthyCondition, MachineEtcdMemberHealthyCondition,
+	}
+	for file, path := range map[string][]string{
+		"controlplane.cluster.x-k8s.io_taloscontrolplanes.yaml":         {"spec", "machineTemplate", "spec", "readinessGates"},
+		"controlplane.cluster.x-k8s.io_taloscontrolplanetemplates.yaml": {"spec", "template", "spec", "machineTemplate", "spec", "readinessGates"},
+	} {
+		at := *schemaOf(t, file)
+		for _, field := range path {
+			at = at.Properties[field]
+		}
+		NewWithT(t).Expect(at.ValueValidation.MaxItems).To(HaveValue(BeEquivalentTo(32-len(own))), file)
 	}
 }

@@ -105,8 +105,9 @@ type TalosControlPlaneSpec struct {
 // TalosControlPlaneMachineTemplate describes the Machines of a control plane.
 type TalosControlPlaneMachineTemplate struct {
 	// metadata holds the labels and annotations of the Machines, of their
-	// infrastructure machines and of their TalosConfigs. Changes reach existing
-	// objects in place. By default there are none beside the provider's own.
+	// infrastructure machines and of their TalosConfigs. Annotations that are for
+	// one machine are refused. Changes reach existing objects in place. By default
+	// there are none beside the provider's own.
 	// +optional
 	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"`
 
@@ -126,13 +127,13 @@ type TalosControlPlaneMachineTemplateSpec struct {
 	// readinessGates are further conditions of a Machine that must be true for
 	// it to be Ready. The provider always adds its own: APIServerPodHealthy,
 	// ControllerManagerPodHealthy, SchedulerPodHealthy, EtcdPodHealthy and
-	// EtcdMemberHealthy. By default there are no others. Changes reach existing
-	// Machines in place.
+	// EtcdMemberHealthy. With them a Machine has at most 32. By default there are
+	// no others. Changes reach existing Machines in place.
 	// +optional
 	// +listType=map
 	// +listMapKey=conditionType
 	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:MaxItems=27
 	ReadinessGates []clusterv1.MachineReadinessGate `json:"readinessGates,omitempty"`
 
 	// deletion holds the time limits for the deletion of a Machine. By default
@@ -141,8 +142,9 @@ type TalosControlPlaneMachineTemplateSpec struct {
 	Deletion TalosControlPlaneMachineTemplateDeletionSpec `json:"deletion,omitempty,omitzero"`
 
 	// taints are the taints of the nodes that Cluster API manages. Taints of
-	// others stay untouched. Changes reach existing Machines in place. By
-	// default there are none.
+	// others stay untouched. Keys that Kubernetes or Cluster API keeps for itself
+	// are refused. Changes reach existing Machines in place. By default there are
+	// none.
 	// +optional
 	// +listType=map
 	// +listMapKey=key
@@ -222,11 +224,12 @@ type TalosControlPlaneRolloutStrategyRollingUpdate struct {
 // TalosControlPlaneRemediationSpec controls how unhealthy Machines are
 // replaced.
 // +kubebuilder:validation:MinProperties=1
+// +kubebuilder:validation:XValidation:rule="!has(self.maxRetry) || (has(self.retryPeriodSeconds) ? self.retryPeriodSeconds : 0) < (has(self.minHealthyPeriodSeconds) ? self.minHealthyPeriodSeconds : 3600)",message="retryPeriodSeconds must be less than minHealthyPeriodSeconds (3600 by default): else each failure starts a new count, and maxRetry is never reached"
 type TalosControlPlaneRemediationSpec struct {
 	// maxRetry limits how often the replacement of an unhealthy Machine may
 	// itself be replaced. A Machine that fails later than
-	// minHealthyPeriodSeconds after the previous remediation starts a new count.
-	// By default there is no limit.
+	// minHealthyPeriodSeconds after the previous remediation starts a new count,
+	// so retryPeriodSeconds must be less. By default there is no limit.
 	// +optional
 	// +kubebuilder:validation:Minimum=0
 	MaxRetry *int32 `json:"maxRetry,omitempty"`
@@ -262,7 +265,8 @@ type MachineNamingSpec struct {
 	// template is the Go template of the name of a Machine, of its
 	// infrastructure machine and of its TalosConfig. It knows the variables
 	// .cluster.name, .talosControlPlane.name and .random (five random
-	// alphanumeric characters, which it must contain). A result of more than 63
+	// alphanumeric characters, which the name must contain), and has no loops and
+	// no templates of its own. A result of more than 63
 	// characters is cut to 58 and gets a random suffix of five. The name is the
 	// host name of the node, so it must have no dots.
 	// Defaults to "{{ .talosControlPlane.name }}-{{ .random }}".

@@ -80,8 +80,8 @@ type TalosControlPlaneTemplateResourceSpec struct {
 // +kubebuilder:validation:MinProperties=1
 type TalosControlPlaneTemplateMachineTemplate struct {
 	// metadata holds the labels and annotations of the Machines, of their
-	// infrastructure machines and of their TalosConfigs. By default there are
-	// none beside the provider's own.
+	// infrastructure machines and of their TalosConfigs. Annotations that are for
+	// one machine are refused. By default there are none beside the provider's own.
 	// +optional
 	ObjectMeta clusterv1.ObjectMeta `json:"metadata,omitempty,omitzero"`
 
@@ -95,12 +95,13 @@ type TalosControlPlaneTemplateMachineTemplate struct {
 // +kubebuilder:validation:MinProperties=1
 type TalosControlPlaneTemplateMachineTemplateSpec struct {
 	// readinessGates are further conditions of a Machine that must be true for
-	// it to be Ready. By default there are none beside the provider's own.
+	// it to be Ready. With the provider's own five a Machine has at most 32. By
+	// default there are none beside those.
 	// +optional
 	// +listType=map
 	// +listMapKey=conditionType
 	// +kubebuilder:validation:MinItems=1
-	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:MaxItems=27
 	ReadinessGates []clusterv1.MachineReadinessGate `json:"readinessGates,omitempty"`
 
 	// deletion holds the time limits for the deletion of a Machine. By default
@@ -108,8 +109,9 @@ type TalosControlPlaneTemplateMachineTemplateSpec struct {
 	// +optional
 	Deletion TalosControlPlaneMachineTemplateDeletionSpec `json:"deletion,omitempty,omitzero"`
 
-	// taints are the taints of the nodes that Cluster API manages. By default
-	// there are none.
+	// taints are the taints of the nodes that Cluster API manages. Keys that
+	// Kubernetes or Cluster API keeps for itself are refused. By default there are
+	// none.
 	// +optional
 	// +listType=map
 	// +listMapKey=key

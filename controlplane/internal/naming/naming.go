@@ -4,9 +4,9 @@ package naming
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"strings"
-	"text/template"
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
@@ -24,19 +24,12 @@ const (
 	alphabet = "bcdfghjklmnpqrstvwxz2456789"
 )
 
-// UnfitError says that a naming template gives names that no node can have. Its
-// words stay the same from reconcile to reconcile.
-type UnfitError struct {
-	// Like is a name that the template gives.
-	Like string
-	// Problems say what is wrong with it.
-	Problems []string
-}
+// UnfitError says what is wrong with a naming template. Its words stay the same
+// from reconcile to reconcile.
+type UnfitError struct{ problem string }
 
 // Error implements error.
-func (e *UnfitError) Error() string {
-	return fmt.Sprintf("gives names like %q, which cannot be host names of nodes: %s", e.Like, strings.Join(e.Problems, "; "))
-}
+func (e *UnfitError) Error() string { return e.problem }
 
 // MachineName makes a name by a naming template; an empty one means the
 // default. Its errors are those of Check.
@@ -54,14 +47,21 @@ func BackupName(cluster string, random requeue.Random) string {
 }
 
 // Check says what is wrong with a naming template for a control plane of a
-// cluster: it cannot be read or executed, or it is an UnfitError.
+// cluster. Its errors are UnfitErrors.
 func Check(naming, cluster, controlPlane string) error {
-	name, err := compose(naming, cluster, controlPlane, first{})
+	name, err := compose(naming, cluster, controlPlane, pick(func(int) int { return 0 }))
 	if err != nil {
 		return err
 	}
+	other, err := compose(naming, cluster, controlPlane, pick(func(n int) int { return n - 1 }))
+	if err != nil {
+		return err
+	}
+	if name == other {
+		return &UnfitError{fmt.Sprintf("gives every Machine the name %q: {{ .random }} must be part of the name itself", name)}
+	}
 	if problems := validation.IsDNS1123Label(name); len(problems) > 0 {
-		return &UnfitError{Like: name, Problems: problems}
+		return &UnfitError{fmt.Sprintf("gives names like %q, which cannot be host names of nodes: %s", name, strings.Join(problems, "; "))}
 	}
 
 	return nil
@@ -79,19 +79,16 @@ func compose(naming, cluster, controlPlane string, random requeue.Random) (strin
 	return strings.ToValidUTF8(name[:maxLength-randomLength], "") + randomString(random), nil
 }
 
-// first always picks the first.
-type first struct{}
+// pick always picks the same.
+type pick func(int) int
 
 // IntN implements requeue.Random.
-func (first) IntN(int) int { return 0 }
+func (p pick) IntN(n int) int { return p(n) }
 
 func execute(naming, cluster, controlPlane, random string) (string, error) {
-	if naming == "" {
-		naming = controlplanev1.DefaultMachineNamingTemplate
-	}
-	parsed, err := template.New("machineNaming").Option("missingkey=error").Parse(naming)
+	parsed, err := parseTemplate(cmp.Or(naming, controlplanev1.DefaultMachineNamingTemplate))
 	if err != nil {
-		return "", fmt.Errorf("parsing the naming template: %w", err)
+		return "", err
 	}
 	var name bytes.Buffer
 	if err := parsed.Execute(&name, map[string]any{
@@ -99,7 +96,7 @@ func execute(naming, cluster, controlPlane, random string) (string, error) {
 		"talosControlPlane": map[string]any{"name": controlPlane},
 		"random":            random,
 	}); err != nil {
-		return "", fmt.Errorf("executing the naming template: %w", err)
+		return "", &UnfitError{fmt.Sprintf("executing the naming template: %v", err)}
 	}
 
 	return name.String(), nil

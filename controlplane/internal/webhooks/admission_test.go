@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 )
 
@@ -85,6 +86,37 @@ func TestMaxSurge0WithOneReplicaIsAWarning(t *testing.T) {
 				return
 			}
 			g.Expect(warnings).To(ConsistOf(ContainSubstring("spec.rollout.strategy.rollingUpdate.maxSurge: 0 counts as 1 with fewer than 3 replicas")))
+		})
+	}
+}
+
+func TestAnotherCNIOfARunningClusterIsAWarning(t *testing.T) {
+	for name, tc := range map[string]struct {
+		before, after bootstrapv1.CNI
+		machines      int32
+		warns         bool
+	}{
+		"none instead of the default": {"", bootstrapv1.CNINone, 1, true},
+		"none instead of Flannel":     {bootstrapv1.CNIFlannel, bootstrapv1.CNINone, 1, true},
+		"Flannel instead of none":     {bootstrapv1.CNINone, bootstrapv1.CNIFlannel, 1, true},
+		"the default instead of none": {bootstrapv1.CNINone, "", 1, true},
+		"the default, said":           {"", bootstrapv1.CNIFlannel, 1, false},
+		"the same":                    {bootstrapv1.CNINone, bootstrapv1.CNINone, 1, false},
+		"before there is a Machine":   {"", bootstrapv1.CNINone, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, before := NewWithT(t), valid()
+			before.Spec.TalosConfigSpec.CNI, before.Status.Replicas = tc.before, ptr.To(tc.machines)
+			after := before.DeepCopy()
+			after.Spec.TalosConfigSpec.CNI = tc.after
+			after.Spec.MachineTemplate.ObjectMeta.Labels = map[string]string{"a": "b"}
+			warnings, err := admit(t, before, after)
+			g.Expect(err).NotTo(HaveOccurred())
+			if !tc.warns {
+				g.Expect(warnings).To(BeEmpty())
+				return
+			}
+			g.Expect(warnings).To(ConsistOf(HavePrefix("spec.talosConfigSpec.cni: ")))
 		})
 	}
 }

@@ -1,6 +1,7 @@
 package webhooks
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -14,6 +15,7 @@ import (
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
+	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/versions"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 )
@@ -47,6 +49,20 @@ func (w *TalosControlPlane) validateVersionChange(ctx context.Context, before, a
 	}
 
 	return nil, nil, nil
+}
+
+// warnCNI warns of another CNI for a cluster that runs with one. It is no refusal: whoever
+// has moved the cluster to another one by hand says so in this field.
+func warnCNI(before, after *controlplanev1.TalosControlPlane) admission.Warnings {
+	said := func(controlPlane *controlplanev1.TalosControlPlane) bootstrapv1.CNI {
+		return cmp.Or(controlPlane.Spec.TalosConfigSpec.CNI, bootstrapv1.CNIFlannel)
+	}
+	if said(before) == said(after) || !hasMachines(before) {
+		return nil
+	}
+
+	return admission.Warnings{"spec.talosConfigSpec.cni: the CNI that this cluster runs with is not taken away, and with two of them Pods lose their network: " +
+		"see docs/cni.md, Changing the CNI later. If it was not meant, change it back"}
 }
 
 // versionChecksDisabled reports whether a person has disabled the checks of a

@@ -48,7 +48,7 @@ func (w *TalosControlPlane) Default(_ context.Context, controlPlane *controlplan
 
 // ValidateCreate checks a new object.
 func (w *TalosControlPlane) ValidateCreate(ctx context.Context, controlPlane *controlplanev1.TalosControlPlane) (admission.Warnings, error) {
-	errs := w.validate(controlPlane)
+	errs := w.validate(nil, controlPlane)
 	unsupported, err := w.validateRelease(ctx, controlPlane)
 	if err != nil {
 		return nil, apierrors.NewInternalError(err)
@@ -64,7 +64,7 @@ func (w *TalosControlPlane) ValidateUpdate(ctx context.Context, before, after *c
 	if !after.DeletionTimestamp.IsZero() || apiequality.Semantic.DeepEqual(before.Spec, after.Spec) {
 		return nil, nil
 	}
-	errs := w.validate(after)
+	errs := w.validate(before, after)
 	if before.Spec.Version != after.Spec.Version ||
 		before.Spec.MachineTemplate.Spec.InfrastructureRef != after.Spec.MachineTemplate.Spec.InfrastructureRef {
 		unsupported, err := w.validateRelease(ctx, after)
@@ -87,6 +87,8 @@ func (w *TalosControlPlane) ValidateUpdate(ctx context.Context, before, after *c
 		}
 		errs = append(errs, changes...)
 	}
+
+	warnings = append(warnings, warnCNI(before, after)...)
 
 	return append(warnings, warnRollout(&after.Spec)...), invalidControlPlane(after.Name, errs)
 }

@@ -7,6 +7,7 @@ import (
 	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/util/validation/field"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/cluster-api/util/topology"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
@@ -43,7 +44,7 @@ func (w *TalosControlPlaneTemplate) Default(_ context.Context, template *control
 
 // ValidateCreate checks a new object.
 func (w *TalosControlPlaneTemplate) ValidateCreate(_ context.Context, template *controlplanev1.TalosControlPlaneTemplate) (admission.Warnings, error) {
-	return nil, invalidTemplate(template.Name, w.validate(template))
+	return nil, invalidTemplate(template.Name, w.validate(nil, template))
 }
 
 // ValidateUpdate refuses changes of the specification, but for the dry runs of
@@ -57,7 +58,7 @@ func (w *TalosControlPlaneTemplate) ValidateUpdate(ctx context.Context, before, 
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("reading the admission request: %v", err))
 	}
 	if topology.IsDryRunRequest(req, after) {
-		return nil, invalidTemplate(after.Name, w.validate(after))
+		return nil, invalidTemplate(after.Name, w.validate(before, after))
 	}
 	// What was stored before a default existed must not look like a change.
 	before = before.DeepCopy()
@@ -75,15 +76,21 @@ func (w *TalosControlPlaneTemplate) ValidateDelete(context.Context, *controlplan
 	return nil, nil
 }
 
-// validate checks a template by itself. The number of replicas is not
-// known here; the TalosControlPlanes made from it are checked with theirs.
-func (w *TalosControlPlaneTemplate) validate(template *controlplanev1.TalosControlPlaneTemplate) field.ErrorList {
-	spec, path := &template.Spec.Template.Spec, field.NewPath("spec", "template", "spec")
-	errs := template.Spec.Template.ObjectMeta.Validate(field.NewPath("spec", "template", "metadata"))
-	errs = append(errs, spec.MachineTemplate.ObjectMeta.Validate(path.Child("machineTemplate", "metadata"))...)
+// validate checks a template by itself; before is nil for a new one. The number of
+// replicas is not known here; the TalosControlPlanes made from it are checked with theirs.
+func (w *TalosControlPlaneTemplate) validate(before, after *controlplanev1.TalosControlPlaneTemplate) field.ErrorList {
+	stored, spec := ptr.Deref(before, controlplanev1.TalosControlPlaneTemplate{}).Spec.Template.Spec, &after.Spec.Template.Spec
+	path := field.NewPath("spec", "template", "spec")
+	machines, template := path.Child("machineTemplate"), &spec.MachineTemplate
+	errs := after.Spec.Template.ObjectMeta.Validate(field.NewPath("spec", "template", "metadata"))
+	errs = append(errs, template.ObjectMeta.Validate(machines.Child("metadata"))...)
+	errs = append(errs, validateAnnotations(stored.MachineTemplate.ObjectMeta.Annotations, template.ObjectMeta.Annotations, machines.Child("metadata", "annotations"))...)
+	errs = append(errs, validateTaints(stored.MachineTemplate.Spec.Taints, template.Spec.Taints, machines.Child("spec", "taints"))...)
 	errs = append(errs, validateConfig(&spec.TalosConfigSpec, path.Child("talosConfigSpec"))...)
 	errs = append(errs, validateRollout(&spec.Rollout, path.Child("rollout"))...)
-	errs = append(errs, validateNaming(spec.MachineNaming.Template, "control-plane", path.Child("machineNaming", "template"))...)
+	if before == nil || stored.MachineNaming != spec.MachineNaming {
+		errs = append(errs, validateNaming(spec.MachineNaming.Template, "control-plane", path.Child("machineNaming", "template"))...)
+	}
 
 	return errs
 }

@@ -16,15 +16,20 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/naming"
 )
 
-// validate checks a TalosControlPlane by itself.
-func (w *TalosControlPlane) validate(controlPlane *controlplanev1.TalosControlPlane) field.ErrorList {
-	spec, path := &controlPlane.Spec, field.NewPath("spec")
+// validate checks a TalosControlPlane by itself; before is nil for a new one.
+func (w *TalosControlPlane) validate(before, after *controlplanev1.TalosControlPlane) field.ErrorList {
+	stored, spec, path := ptr.Deref(before, controlplanev1.TalosControlPlane{}).Spec, &after.Spec, field.NewPath("spec")
+	machines, template := path.Child("machineTemplate"), &spec.MachineTemplate
 	errs := validateReplicas(spec.Replicas, path.Child("replicas"))
 	errs = append(errs, validateVersion(spec.Version, path.Child("version"))...)
-	errs = append(errs, spec.MachineTemplate.ObjectMeta.Validate(path.Child("machineTemplate", "metadata"))...)
+	errs = append(errs, template.ObjectMeta.Validate(machines.Child("metadata"))...)
+	errs = append(errs, validateAnnotations(stored.MachineTemplate.ObjectMeta.Annotations, template.ObjectMeta.Annotations, machines.Child("metadata", "annotations"))...)
+	errs = append(errs, validateTaints(stored.MachineTemplate.Spec.Taints, template.Spec.Taints, machines.Child("spec", "taints"))...)
 	errs = append(errs, validateConfig(&spec.TalosConfigSpec, path.Child("talosConfigSpec"))...)
 	errs = append(errs, validateRollout(&spec.Rollout, path.Child("rollout"))...)
-	errs = append(errs, validateNaming(spec.MachineNaming.Template, controlPlane.Name, path.Child("machineNaming", "template"))...)
+	if before == nil || stored.MachineNaming != spec.MachineNaming {
+		errs = append(errs, validateNaming(spec.MachineNaming.Template, after.Name, path.Child("machineNaming", "template"))...)
+	}
 
 	return errs
 }

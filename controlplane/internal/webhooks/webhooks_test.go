@@ -2,6 +2,7 @@ package webhooks
 
 import (
 	"encoding/json"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -114,6 +115,17 @@ func TestValidateCreate(t *testing.T) {
 			func(c *tcp) { c.Spec.MachineNaming.Template = "{{ .random }" }, "parsing"},
 		"a naming template with dots": {
 			func(c *tcp) { c.Spec.MachineNaming.Template = "{{ .random }}.example.com" }, "cannot be host names"},
+		"a naming template that never ends": {
+			func(c *tcp) { c.Spec.MachineNaming.Template = "{{ range 9223372036854775807 }}{{ end }}{{ .random }}" }, "must have no loops"},
+		"a naming template that does not use what it names": {
+			func(c *tcp) { c.Spec.MachineNaming.Template = "cp-{{ len .random }}" }, `gives every Machine the name "cp-5"`},
+		"a taint":                     {func(c *tcp) { taint(c, "example.com/shelf", "node.kubernetes.io/out-of-service") }, ""},
+		"a taint of Kubernetes":       {func(c *tcp) { taint(c, "a", "node.kubernetes.io/unreachable") }, "spec.machineTemplate.spec.taints[1].key"},
+		"a taint of Cluster API":      {func(c *tcp) { taint(c, "node.cluster.x-k8s.io/uninitialized") }, "use a key of your own"},
+		"another one of Cluster API":  {func(c *tcp) { taint(c, "node.cluster.x-k8s.io/outdated-revision") }, "use a key of your own"},
+		"a taint of a cloud":          {func(c *tcp) { taint(c, "node.cloudprovider.kubernetes.io/uninitialized") }, "use a key of your own"},
+		"a taint of former releases":  {func(c *tcp) { taint(c, "node-role.kubernetes.io/master") }, "use a key of your own"},
+		"a taint of a long name":      {func(c *tcp) { taint(c, "example.com/"+strings.Repeat("a", 64)) }, "63"},
 		"a name with dots":            {func(c *tcp) { c.Name = "one.cp" }, "cannot be host names"},
 		"a label that is no label":    {func(c *tcp) { c.Spec.MachineTemplate.ObjectMeta.Labels = map[string]string{"a b": "c"} }, "labels"},
 		"a name that fills the limit": {func(c *tcp) { c.Name = "a234567890123456789012345678901234567890123456789012345678901234567890" }, ""},
@@ -124,6 +136,81 @@ func TestValidateCreate(t *testing.T) {
 			tc.edit(controlPlane)
 			_, err := newWebhook(t).ValidateCreate(t.Context(), controlPlane)
 			expect(g, err, tc.want)
+		})
+	}
+}
+
+func taint(c *tcp, keys ...string) {
+	for _, key := range keys {
+		c.Spec.MachineTemplate.Spec.Taints = append(c.Spec.MachineTemplate.Spec.Taints, clusterv1.MachineTaint{Key: key, Effect: "NoSchedule"})
+	}
+}
+
+// What is for one Machine, its TalosConfig or its infrastructure machine reaches all of them
+// from the template, and again when it is taken away there.
+func TestAnnotationsForOneMachineAreNotForAll(t *testing.T) {
+	for key, refused := range map[string]bool{
+		"controlplane.cluster.x-k8s.io/talos-etcd-hook-override":        true,
+		"controlplane.cluster.x-k8s.io/talos-etcd-left":                 true,
+		"controlplane.cluster.x-k8s.io/talos-etcd-member":               true,
+		"controlplane.cluster.x-k8s.io/remediation-for":                 true,
+		"pre-terminate.delete.hook.machine.cluster.x-k8s.io/talos-etcd": true,
+		"bootstrap.cluster.x-k8s.io/hold-bootstrap-data":                true,
+		"infrastructure.cluster.x-k8s.io/talos-machine-reprovision":     true,
+		"backup.cluster.x-k8s.io/wiped-for":                             true,
+		"cluster.x-k8s.io/remediate-machine":                            true,
+		"cluster.x-k8s.io/cloned-from-name":                             true,
+		"cluster.x-k8s.io/cloned-from-groupkind":                        true,
+		"clusterctl.cluster.x-k8s.io/block-move":                        true,
+		"clusterctl.cluster.x-k8s.io/delete-for-move":                   true,
+		"example.com/mine": false,
+		"pre-drain.delete.hook.machine.cluster.x-k8s.io/mine":     false,
+		"pre-terminate.delete.hook.machine.cluster.x-k8s.io/mine": false,
+		"machine.cluster.x-k8s.io/exclude-node-draining":          false,
+		"cluster.x-k8s.io/skip-remediation":                       false,
+		"controlplane.cluster.x-k8s.io/talos-skip-manifests":      false, // The topology puts those of the TalosControlPlane here, too.
+	} {
+		t.Run(key, func(t *testing.T) {
+			g, want := NewWithT(t), ""
+			controlPlane, template := valid(), &controlplanev1.TalosControlPlaneTemplate{}
+			template.Spec.Template.Spec.TalosConfigSpec.TalosVersion = "v1.13"
+			annotations := map[string]string{key: ""}
+			controlPlane.Spec.MachineTemplate.ObjectMeta.Annotations = annotations
+			template.Spec.Template.Spec.MachineTemplate.ObjectMeta.Annotations = annotations
+
+			_, err := newWebhook(t).ValidateCreate(t.Context(), controlPlane)
+			if refused {
+				want = "spec.machineTemplate.metadata.annotations[" + key + "]: Forbidden: is for one machine"
+			}
+			expect(g, err, want)
+			_, err = (&TalosControlPlaneTemplate{}).ValidateCreate(t.Context(), template)
+			if refused {
+				want = "spec.template.spec.machineTemplate.metadata.annotations[" + key + "]: Forbidden: is for one machine"
+			}
+			expect(g, err, want)
+		})
+	}
+}
+
+func TestATemplateIsHeldToTheRulesOfItsControlPlanes(t *testing.T) {
+	for name, tc := range map[string]struct {
+		edit func(*controlplanev1.TalosControlPlaneTemplateResourceSpec)
+		want string
+	}{
+		"a plain one": {func(*controlplanev1.TalosControlPlaneTemplateResourceSpec) {}, ""},
+		"a taint of Kubernetes": {func(s *controlplanev1.TalosControlPlaneTemplateResourceSpec) {
+			s.MachineTemplate.Spec.Taints = []clusterv1.MachineTaint{{Key: "node.kubernetes.io/unreachable", Effect: "NoSchedule"}}
+		}, "spec.template.spec.machineTemplate.spec.taints[0].key"},
+		"a naming template that never ends": {func(s *controlplanev1.TalosControlPlaneTemplateResourceSpec) {
+			s.MachineNaming.Template = "{{ range 9223372036854775807 }}{{ end }}{{ .random }}"
+		}, "must have no loops"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			template := &controlplanev1.TalosControlPlaneTemplate{}
+			template.Spec.Template.Spec.TalosConfigSpec.TalosVersion = "v1.13"
+			tc.edit(&template.Spec.Template.Spec)
+			_, err := (&TalosControlPlaneTemplate{}).ValidateCreate(t.Context(), template)
+			expect(NewWithT(t), err, tc.want)
 		})
 	}
 }
@@ -140,6 +227,12 @@ func TestValidateUpdate(t *testing.T) {
 	counted := func(c *tcp) { c.Status.Replicas = ptr.To(int32(1)) }
 	three := func(c *tcp) { c.Spec.Replicas, c.Status.Replicas = ptr.To(int32(3)), ptr.To(int32(3)) }
 	version := func(c *tcp) { c.Spec.Version = "v1.36.4" }
+	stored := func(c *tcp) { // By a release that did not refuse it.
+		counted(c)
+		taint(c, "node.kubernetes.io/unreachable")
+		c.Spec.MachineNaming.Template = "cp-{{ len .random }}"
+		c.Spec.MachineTemplate.ObjectMeta.Annotations = map[string]string{bootstrapv1.HoldBootstrapDataAnnotation: "x"}
+	}
 	for name, tc := range map[string]struct {
 		before, edit func(*tcp)
 		dryRun       bool
@@ -177,6 +270,19 @@ func TestValidateUpdate(t *testing.T) {
 				c.Spec.TalosConfigSpec.Hostname.Source = ""
 				c.Spec.TalosConfigSpec.GenerateType = ""
 			}, func(c *tcp) { *c = *withStatus(valid()) }, false, ""},
+		"another field of what was stored with what is refused now": {stored, func(c *tcp) { c.Spec.MachineTemplate.ObjectMeta.Labels = map[string]string{"a": "b"} }, false, ""},
+		"what is refused taken away": {stored, func(c *tcp) {
+			c.Spec.MachineNaming.Template, c.Spec.MachineTemplate.Spec.Taints, c.Spec.MachineTemplate.ObjectMeta.Annotations = "", nil, nil
+		}, false, ""},
+		"another taint that is refused":           {stored, func(c *tcp) { taint(c, "node.kubernetes.io/not-ready") }, false, "spec.machineTemplate.spec.taints[1].key"},
+		"another naming template that is refused": {stored, func(c *tcp) { c.Spec.MachineNaming.Template = "dp-{{ len .random }}" }, false, "gives every Machine the name"},
+		"another annotation that is refused": {stored, func(c *tcp) {
+			c.Spec.MachineTemplate.ObjectMeta.Annotations = map[string]string{
+				bootstrapv1.HoldBootstrapDataAnnotation: "x", controlplanev1.EtcdLeftAnnotation: ""}
+		}, false, "annotations[" + controlplanev1.EtcdLeftAnnotation + "]"},
+		"another value of an annotation that is refused": {stored, func(c *tcp) {
+			c.Spec.MachineTemplate.ObjectMeta.Annotations = map[string]string{bootstrapv1.HoldBootstrapDataAnnotation: "y"}
+		}, false, "annotations[" + bootstrapv1.HoldBootstrapDataAnnotation + "]"},
 		"anything while it is being deleted": {counted, func(c *tcp) { c.DeletionTimestamp = ptr.To(metav1.Unix(1, 0)); c.Spec.Version = "?" }, false, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -49,7 +49,7 @@ func (w *TalosHost) SetupWebhookWithManager(mgr ctrl.Manager) error {
 // ValidateCreate checks a new object. What belongs to the manager may be there
 // already where a move or a restore creates it.
 func (w *TalosHost) ValidateCreate(ctx context.Context, host *infrav1.TalosHost) (admission.Warnings, error) {
-	if err := invalid(infrav1.TalosHostKind, host.Name, validateHost(&host.Spec)); err != nil {
+	if err := invalid(infrav1.TalosHostKind, host.Name, validateHost(&infrav1.TalosHostSpec{}, &host.Spec)); err != nil {
 		return nil, err
 	}
 
@@ -76,7 +76,7 @@ func (w *TalosHost) ValidateUpdate(ctx context.Context, before, after *infrav1.T
 		// host says.
 		return nil, nil
 	}
-	errs := append(validateHost(&after.Spec), refuseOurs(&before.Spec, &after.Spec)...)
+	errs := append(validateHost(&before.Spec, &after.Spec), refuseOurs(&before.Spec, &after.Spec)...)
 	if before.Spec.Handover.ProviderID != "" || taloshost.IsReprovisioned(before) {
 		errs = append(errs, refuseHandedOver(before, after)...)
 	}

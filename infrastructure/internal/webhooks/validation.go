@@ -85,8 +85,8 @@ func validateAddress(address string, path *field.Path) field.ErrorList {
 	return nil
 }
 
-// validateHost checks a TalosHost by itself.
-func validateHost(spec *infrav1.TalosHostSpec) field.ErrorList {
+// validateHost checks a TalosHost by itself, and beside what it was before.
+func validateHost(before, spec *infrav1.TalosHostSpec) field.ErrorList {
 	var errs field.ErrorList
 	path := field.NewPath("spec")
 	for i, address := range spec.Addresses {
@@ -96,7 +96,7 @@ func validateHost(spec *infrav1.TalosHostSpec) field.ErrorList {
 	errs = append(errs, validateSelector(spec.Install.DiskSelector, path.Child("install", "diskSelector"))...)
 	errs = append(errs, validatePatches(spec.StrategicPatches, path.Child("strategicPatches"))...)
 
-	return append(errs, validateNetwork(&spec.Network, path.Child("network"))...)
+	return append(errs, validateNetwork(&before.Network, &spec.Network, path.Child("network"))...)
 }
 
 // validateIdentity refuses what identifies no machine.
@@ -145,22 +145,85 @@ func validatePatches(patches []string, path *field.Path) field.ErrorList {
 	return errs
 }
 
-func validateNetwork(network *infrav1.HostNetwork, path *field.Path) field.ErrorList {
+// validateNetwork refuses what no machine can have. What was there before stays.
+func validateNetwork(before, network *infrav1.HostNetwork, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, address := range network.Addresses {
-		if _, err := netip.ParsePrefix(address); err != nil {
-			errs = append(errs, field.Invalid(path.Child("addresses").Index(i), address, "must be an IP address with its prefix length, for example 192.0.2.10/24"))
+		if problem := problemOfStatic(address); problem != "" && !slices.Contains(before.Addresses, address) {
+			errs = append(errs, field.Invalid(path.Child("addresses").Index(i), address, problem))
 		}
 	}
-	addresses := network.Nameservers
-	if network.Gateway != "" {
-		addresses = append([]string{network.Gateway}, addresses...)
+	isKept := network.Gateway == before.Gateway && slices.Equal(network.Addresses, before.Addresses)
+	if problem := problemOfGateway(network); problem != "" && !isKept {
+		errs = append(errs, field.Invalid(path.Child("gateway"), network.Gateway, problem))
 	}
-	for _, address := range addresses {
+	for i, address := range network.Nameservers {
 		if _, err := netip.ParseAddr(address); err != nil {
-			errs = append(errs, field.Invalid(path, address, fmt.Sprintf("%q must be an IP address", address)))
+			errs = append(errs, field.Invalid(path.Child("nameservers").Index(i), address, "must be an IP address"))
 		}
 	}
 
 	return errs
+}
+
+const ofNoMachine = "must be an address that one machine can have"
+
+// problemOfStatic says why a machine cannot have a static address; empty where it can.
+func problemOfStatic(address string) string {
+	prefix, err := netip.ParsePrefix(address)
+	switch {
+	case err != nil:
+		return "must be an IP address with its prefix length, for example 192.0.2.10/24"
+	case isOfNoMachine(prefix.Addr()):
+		return ofNoMachine
+	case isOfNetwork(prefix):
+		return "is the address of a network, not of a machine: name the machine's own, for example 192.0.2.10/24"
+	}
+
+	return ""
+}
+
+// problemOfGateway says why the gateway of a network cannot be one; empty where it can, or
+// there is none. One outside the network can, and so can a link-local router of IPv6.
+func problemOfGateway(network *infrav1.HostNetwork) string {
+	if network.Gateway == "" {
+		return ""
+	}
+	gateway, err := netip.ParseAddr(network.Gateway)
+	if err != nil {
+		return "must be an IP address"
+	}
+	if isOfNoMachine(gateway) {
+		return ofNoMachine
+	}
+	isReached := gateway.Is6() && gateway.IsLinkLocalUnicast()
+	for _, address := range network.Addresses {
+		prefix, err := netip.ParsePrefix(address)
+		if err == nil && prefix.Addr() == gateway {
+			return "is the machine's own address"
+		}
+		// An address that is none is told by itself.
+		isReached = isReached || err != nil || prefix.Addr().Is4() == gateway.Is4()
+	}
+	if !isReached {
+		return "is of a family of which no address is stated"
+	}
+
+	return ""
+}
+
+func isOfNoMachine(address netip.Addr) bool {
+	return address.IsUnspecified() || address.IsLoopback() || address.IsMulticast()
+}
+
+// isOfNetwork reports whether an address is the first or the last one of its network, which
+// no machine has in IPv4 but where there are two or one.
+func isOfNetwork(prefix netip.Prefix) bool {
+	const pointToPoint = 31
+	address := prefix.Addr()
+	if !address.Is4() || prefix.Bits() >= pointToPoint {
+		return false
+	}
+
+	return address == prefix.Masked().Addr() || !prefix.Contains(address.Next())
 }

@@ -63,7 +63,8 @@ func TestHostSpec(t *testing.T) {
 		"an address that is none is refused":   {change: func(s *infrav1.TalosHostSpec) { s.Addresses = []string{"192.0.2.300"} }, field: "spec.addresses[0]"},
 		"a placeholder as identity is refused": {change: func(s *infrav1.TalosHostSpec) { s.Identity.UUID = "03000200-0400-0500-0006-000700080009" }, field: "spec.identity.uuid"},
 		"a static address needs its prefix":    {change: func(s *infrav1.TalosHostSpec) { s.Network.Addresses = []string{"192.0.2.1"} }, field: "spec.network.addresses[0]"},
-		"a gateway is an IP address":           {change: func(s *infrav1.TalosHostSpec) { s.Network.Gateway = "router" }, field: "spec.network"},
+		"a gateway is an IP address":           {change: func(s *infrav1.TalosHostSpec) { s.Network.Gateway = "router" }, field: "spec.network.gateway"},
+		"a nameserver is an IP address":        {change: func(s *infrav1.TalosHostSpec) { s.Network.Nameservers = []string{"192.0.2.53", "dns"} }, field: "spec.network.nameservers[1]"},
 		"a strategic patch is fine": {change: func(s *infrav1.TalosHostSpec) {
 			s.StrategicPatches = []string{"machine:\n  sysctls:\n    vm.swappiness: \"1\"\n"}
 		}},
@@ -89,6 +90,59 @@ func TestHostSpec(t *testing.T) {
 				g.Expect(err).To(MatchError(ContainSubstring(tt.field)))
 				g.Expect(apierrors.IsInvalid(err)).To(BeTrue())
 			}
+		})
+	}
+}
+
+// TestNetworksThatNoMachineCanHave: each is refused, unless it is there already.
+func TestNetworksThatNoMachineCanHave(t *testing.T) {
+	const network, nobody = "is the address of a network, not of a machine: name the machine's own, for example 192.0.2.10/24", "must be an address that one machine can have"
+	const own, family = "is the machine's own address", "is of a family of which no address is stated"
+	of := func(gateway string, addresses ...string) infrav1.HostNetwork {
+		return infrav1.HostNetwork{Interface: "eno1", Addresses: addresses, Gateway: gateway}
+	}
+	for name, tt := range map[string]struct {
+		network     infrav1.HostNetwork
+		field, want string
+	}{
+		"the first address of a network":       {of("", "192.0.2.10/24", "192.0.2.0/24"), "spec.network.addresses[1]", network},
+		"its last address":                     {of("", "192.0.2.255/24"), "spec.network.addresses[0]", network},
+		"the last address of a small network":  {of("", "192.0.2.11/30"), "spec.network.addresses[0]", network},
+		"multicast":                            {of("", "224.0.0.1/24"), "spec.network.addresses[0]", nobody},
+		"multicast of IPv6":                    {of("", "ff02::1/64"), "spec.network.addresses[0]", nobody},
+		"loopback":                             {of("", "127.0.0.1/8"), "spec.network.addresses[0]", nobody},
+		"no address":                           {of("", "::/0"), "spec.network.addresses[0]", nobody},
+		"its own address as gateway":           {of("192.0.2.10", "192.0.2.9/24", "192.0.2.10/24"), "spec.network.gateway", own},
+		"a gateway of IPv4 for IPv6":           {of("192.0.2.1", "2001:db8::10/64"), "spec.network.gateway", family},
+		"a gateway of IPv6 for IPv4":           {of("2001:db8::1", "192.0.2.10/24"), "spec.network.gateway", family},
+		"a multicast gateway":                  {of("224.0.0.1", "192.0.2.10/24"), "spec.network.gateway", nobody},
+		"an address inside a large network":    {of("", "10.0.1.0/16"), "", ""},
+		"an address with 255 at its end":       {of("", "10.0.0.255/16"), "", ""},
+		"both ends of a point-to-point link":   {of("192.0.2.1", "192.0.2.0/31"), "", ""},
+		"the other end of it":                  {of("192.0.2.0", "192.0.2.1/31"), "", ""},
+		"a single address":                     {of("192.0.2.1", "192.0.2.255/32"), "", ""},
+		"zeros at the end of IPv6":             {of("", "2001:db8::/64"), "", ""},
+		"a gateway outside the network":        {of("198.51.100.1", "192.0.2.10/24"), "", ""},
+		"a gateway of one of two families":     {of("2001:db8::1", "192.0.2.10/24", "2001:db8::10/64"), "", ""},
+		"a link-local router of IPv6 for IPv4": {of("fe80::1", "192.0.2.10/24"), "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g, h := NewWithT(t), host(func(h *infrav1.TalosHost) { h.Spec.Network = tt.network })
+			w, user := &TalosHost{Manager: managerUser}, as(t.Context(), "user", false)
+			_, created := w.ValidateCreate(t.Context(), h)
+			_, updated := w.ValidateUpdate(user, host(), h)
+			for _, err := range []error{created, updated} {
+				if tt.field == "" {
+					g.Expect(err).NotTo(HaveOccurred())
+					continue
+				}
+				g.Expect(apierrors.IsInvalid(err)).To(BeTrue())
+				g.Expect(err).To(MatchError(And(ContainSubstring(tt.field+":"), ContainSubstring(tt.want))))
+			}
+			changed := h.DeepCopy()
+			changed.Spec.Unschedulable, changed.Spec.Network.Nameservers = ptr.To(true), []string{"192.0.2.53"}
+			_, err := w.ValidateUpdate(user, h, changed)
+			g.Expect(err).NotTo(HaveOccurred(), "what is stored already stays")
 		})
 	}
 }
