@@ -9,7 +9,7 @@ import (
 	"go.yaml.in/yaml/v4"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
-	"github.com/capi-talos/capi-talos/addons/internal/yamlsize"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/yamlsize"
 )
 
 const (

@@ -12,7 +12,7 @@ import (
 	"github.com/Masterminds/sprig/v3"
 	"sigs.k8s.io/yaml"
 
-	"github.com/capi-talos/capi-talos/addons/internal/yamlsize"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/yamlsize"
 )
 
 const (

@@ -8,7 +8,7 @@ import (
 
 	"sigs.k8s.io/yaml"
 
-	"github.com/capi-talos/capi-talos/addons/internal/yamlsize"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/yamlsize"
 )
 
 // maxBytes is how long a text of values may be: the objects of Kubernetes that they come

@@ -122,6 +122,70 @@ func TestBadInputDataForTheOtherRoleIsACondition(t *testing.T) {
 	})
 }
 
+// renderedOf is the machine configuration of a machine of another bundle.
+func renderedOf(t *testing.T, role configgen.Role) string {
+	t.Helper()
+	g := NewWithT(t)
+	other, err := secrets.NewBundle(testTime, "v1.13", nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	rendered, err := configgen.Render(configgen.Input{
+		Role: role, Contract: "v1.13", ClusterName: clusterName, Endpoint: "https://10.0.0.1:6443", KubernetesVersion: "v1.36.3", Secrets: other.Machinery(),
+	})
+	g.Expect(err).NotTo(HaveOccurred())
+	return string(rendered)
+}
+
+// The managers know the keys of the bundle alone.
+func TestDataOfOtherKeysIsACondition(t *testing.T) {
+	none := func(data string, patches ...string) bootstrapv1.TalosConfigSpec {
+		return bootstrapv1.TalosConfigSpec{GenerateType: bootstrapv1.GenerateTypeNone, Data: data, StrategicPatches: patches}
+	}
+	rendered := renderedFor(t, configgen.RoleWorker, "")
+	_, crt, _ := strings.Cut(rendered, "        crt: ")
+	crt, _, _ = strings.Cut(crt, "\n")
+	withoutCA := strings.Replace(rendered, "    ca:\n        crt: "+crt+"\n        key: \"\"\n", "    acceptedCAs:\n        - crt: "+crt+"\n", 1)
+	const other = "data has another machine.ca than Secret one-talos, or none: the managers would be locked out, and could not wipe the machine; state certs.os.crt of that Secret there"
+	expectConditions(t, map[string]conditionCase{
+		"of a control plane": {
+			controlPlane: true, spec: none(renderedOf(t, configgen.RoleControlPlane)),
+			reason: bootstrapv1.InvalidConfigurationReason, want: []string{"data has other certificates than Secret one-talos"},
+		},
+		"of a worker": {spec: none(renderedOf(t, configgen.RoleWorker)), reason: bootstrapv1.InvalidConfigurationReason, want: []string{other}},
+		"of a worker with a patch of the CA": {
+			spec:   none(renderedOf(t, configgen.RoleWorker), "machine: {ca: {crt: "+crt+"}}"),
+			reason: bootstrapv1.InvalidConfigurationReason, want: []string{other},
+		},
+		"of a worker without a CA": {
+			spec:   none(withoutCA),
+			reason: bootstrapv1.InvalidConfigurationReason, want: []string{other},
+		},
+		"of a worker of the keys, with a patch of another CA": {
+			spec:   none(renderedFor(t, configgen.RoleWorker, ""), "machine: {ca: {crt: YQ==}}"),
+			reason: bootstrapv1.PatchFailedReason, want: []string{"strategicPatches[0] does not apply: it changes machine.ca"},
+		},
+	})
+	machine, config := newMachine(workerName, false)
+	config.Spec = none(renderedFor(t, configgen.RoleWorker, ""))
+	config.Spec.TalosVersion = "v1.13"
+	w := newWorld(t, newCluster(), machine, config)
+	w.settle(workerName)
+	w.expect(workerName, bootstrapv1.TalosConfigDataSecretAvailableCondition, metav1.ConditionFalse, bootstrapv1.WaitingForCertificatesReason, "")
+	w.Expect(w.client.Create(t.Context(), usersBundle())).To(Succeed())
+	w.settle(workerName)
+	w.expect(workerName, bootstrapv1.TalosConfigDataSecretAvailableCondition, metav1.ConditionTrue, "", "")
+}
+
+// Who has no control plane of Cluster API may have no bundle either.
+func TestDataOfAWorkerWithoutAControlPlaneWaitsForNoKeys(t *testing.T) {
+	machine, config := newMachine(workerName, false)
+	config.Spec = bootstrapv1.TalosConfigSpec{GenerateType: bootstrapv1.GenerateTypeNone, TalosVersion: "v1.13", Data: renderedOf(t, configgen.RoleWorker)}
+	cluster := newCluster()
+	cluster.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{}
+	w := newWorld(t, cluster, machine, config)
+	w.settle(workerName)
+	w.expect(workerName, bootstrapv1.TalosConfigDataSecretAvailableCondition, metav1.ConditionTrue, "", "")
+}
+
 // Told before anything is waited for, also before there are keys.
 func TestBadInputDataForTheOtherRoleIsToldWithoutKeys(t *testing.T) {
 	machine, config := newMachine(cpName, true)

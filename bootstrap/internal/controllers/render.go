@@ -20,8 +20,7 @@ func waitingFor(s *scope) condition.Finding {
 		return condition.False(bootstrapv1.WaitingForClusterInfrastructureReason, "Waiting for the infrastructure of the Cluster to be provisioned")
 	case !s.cluster.Spec.ControlPlaneEndpoint.IsValid():
 		return condition.False(bootstrapv1.WaitingForControlPlaneEndpointReason, "Waiting for the control plane endpoint of the Cluster to be set")
-	case s.bundle == nil && s.config.Spec.GenerateType != bootstrapv1.GenerateTypeNone,
-		s.bundle == nil && s.controlPlane:
+	case s.bundle == nil && (s.controlPlane || s.cluster.Spec.ControlPlaneRef.IsDefined() || s.config.Spec.GenerateType != bootstrapv1.GenerateTypeNone):
 		return condition.False(bootstrapv1.WaitingForCertificatesReason, "Waiting for the secrets of the cluster; see condition CertificatesAvailable")
 	}
 
@@ -84,21 +83,24 @@ func checkRole(s *scope) error {
 	return nil
 }
 
-// checkKeys refuses the complete configuration of a control plane machine that
-// has other key material than its cluster.
+// checkKeys refuses a complete configuration of other key material than that of the
+// cluster. Of a worker without control plane there may be none to compare with.
 func checkKeys(s *scope) error {
-	if !s.controlPlane || s.config.Spec.GenerateType != bootstrapv1.GenerateTypeNone {
+	if s.config.Spec.GenerateType != bootstrapv1.GenerateTypeNone || s.bundle == nil {
 		return nil
 	}
-	its, err := secrets.BundleOf([]byte(s.config.Spec.Data))
-	if err != nil {
+	name := secrets.BundleName(s.cluster.Name)
+	made, err := s.bundle.Made([]byte(s.config.Spec.Data))
+	switch {
+	case made:
+		return nil
+	case !s.controlPlane:
+		return fmt.Errorf("data has another machine.ca than Secret %s, or none: the managers would be locked out, and could not wipe the machine; state certs.os.crt of that Secret there", name)
+	case err != nil:
 		return err
+	default:
+		return fmt.Errorf("data has other certificates than Secret %s: it belongs to another cluster", name)
 	}
-	if its.Digest() != s.bundle.Digest() {
-		return fmt.Errorf("data has other certificates than Secret %s: it belongs to another cluster", secrets.BundleName(s.cluster.Name))
-	}
-
-	return nil
 }
 
 // hostname is the host name that a configuration states; empty when it leaves

@@ -1,6 +1,7 @@
 package webhooks
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -78,8 +79,21 @@ func TestBadInputBrokenStrategicPatchIsRefused(t *testing.T) {
 		"the role":                         {worker("v1.13", "machine: {type: controlplane}"), []string{"spec.strategicPatches[0]", "it changes machine.type"}},
 		"the role, to one that bootstraps": {controlPlane("v1.13", "machine: {type: init}"), []string{"spec.strategicPatches[0]", "it changes machine.type"}},
 		"a document of a newer Talos":      {worker("v1.13", "apiVersion: v1alpha1\nkind: SysctlConfig\nparams: {a: b}\n"), []string{"spec.strategicPatches[0]", "the document SysctlConfig is not known to Talos v1.13, it came with v1.14"}},
+		"aliases that stand for much":      {worker("v1.13", fine, aliases(9)), []string{"spec.strategicPatches[1]: Invalid value: strategicPatches[1] does not apply: it is too large when its aliases are written out"}},
+		"aliases that stand for little":    {worker("v1.13", fine, aliases(7)), []string{""}},
+		"the CA of the Talos API":          {worker("v1.13", fine, "machine: {ca: {crt: YQ==}}"), []string{"spec.strategicPatches[1]", "it changes machine.ca, which is that of Secret <cluster>-talos"}},
+		"a CA that is accepted as well":    {worker("v1.13", fine, "machine: {acceptedCAs: [{crt: YQ==}]}"), []string{""}},
 		"a field of a newer Talos":         {worker("v1.12", "apiVersion: v1alpha1\nkind: VolumeConfig\nname: EPHEMERAL\nmount: {secure: true}\n"), []string{"spec.strategicPatches[0]", "the field mount of the document VolumeConfig is not known to Talos v1.12, it came with v1.13"}},
 	})
+}
+
+// aliases is a patch that states a text of 130 kB several times.
+func aliases(times int) string {
+	patch := "machine: {sysctls: {a: &a \"" + strings.Repeat("x", 130_000) + "\""
+	for i := range times - 1 {
+		patch += fmt.Sprintf(", b%d: *a", i)
+	}
+	return patch + "}}"
 }
 
 func TestBadInputCNIOfWhatInstallsNoneIsRefused(t *testing.T) {
@@ -100,9 +114,17 @@ func TestBadInputCNIOfWhatInstallsNoneIsRefused(t *testing.T) {
 func TestBadInputJSONPatchWithAWrongPathIsRefused(t *testing.T) {
 	fine := withJSON(worker("v1.13"), "add", "/machine/sysctls", `{"a":"b"}`)
 	expectRefusals(t, map[string]admissionCase{
-		"replaced": {withJSON(fine, "replace", "/machine/none", `1`), []string{"spec.configPatches[1]: Invalid value: configPatches[1] (path /machine/none) does not apply: "}},
-		"removed":  {withJSON(fine, "remove", "/machine/none", ""), []string{"spec.configPatches[1]: Invalid value: configPatches[1] (path /machine/none) does not apply: "}},
-		"added":    {withJSON(fine, "add", "/machine/colour", `"red"`), []string{"spec.configPatches[1]: Invalid value: configPatches[1] (path /machine/colour) does not apply: ", "unknown keys found"}},
+		"replaced":                   {withJSON(fine, "replace", "/machine/none", `1`), []string{"spec.configPatches[1]: Invalid value: configPatches[1] (path /machine/none) does not apply: "}},
+		"removed":                    {withJSON(fine, "remove", "/machine/none", ""), []string{"spec.configPatches[1]: Invalid value: configPatches[1] (path /machine/none) does not apply: "}},
+		"added":                      {withJSON(fine, "add", "/machine/colour", `"red"`), []string{"spec.configPatches[1]: Invalid value: configPatches[1] (path /machine/colour) does not apply: ", "unknown keys found"}},
+		"without a value":            {withJSON(fine, "add", "/machine/certSANs", ""), []string{"spec.configPatches[1].value: Required value: add, replace and test need one, and none is null; to take a field away use op: remove"}},
+		"replaced without a value":   {withJSON(fine, "replace", "/machine/sysctls", ""), []string{"spec.configPatches[1].value: Required value"}},
+		"tested without a value":     {withJSON(fine, "test", "/machine/sysctls", ""), []string{"spec.configPatches[1].value: Required value"}},
+		"with null":                  {withJSON(fine, "add", "/machine/certSANs", "null"), []string{"spec.configPatches[1].value: Required value"}},
+		"with a value that is empty": {withJSON(fine, "add", "/machine/certSANs", "[]"), []string{""}},
+		"removed, without a value":   {withJSON(fine, "remove", "/machine/sysctls", ""), []string{""}},
+		"a value that stands for much": {withJSON(fine, "add", "/machine/kubelet/extraConfig", strings.Repeat(`{"a":`, 5000)+"1"+strings.Repeat("}", 5000)), []string{
+			"spec.configPatches[1]", "it is too large"}},
 		"of a section that is a document": {withJSON(worker("v1.14"), "add", "/machine/kubelet/extraArgs", `{}`), []string{
 			"spec.configPatches[0]: Invalid value: configPatches[0] (path /machine/kubelet/extraArgs) does not apply: ", "use strategicPatches for those"}},
 	})
@@ -127,11 +149,15 @@ func TestBadInputDataThatIsNoMachineConfigIsRefused(t *testing.T) {
 		return bootstrapv1.TalosConfigSpec{GenerateType: bootstrapv1.GenerateTypeNone, TalosVersion: "v1.13", Data: text}
 	}
 	expectRefusals(t, map[string]admissionCase{
-		"nothing":               {none(""), []string{"spec.data: Required value: must be a complete machine configuration"}},
-		"other YAML":            {none("a: b"), []string{"spec.data: Invalid value: the machine configuration is not valid"}},
-		"a fragment":            {none("version: v1alpha1\nmachine: {sysctls: {a: b}}\n"), []string{"spec.data", "cluster instructions are required"}},
-		"an init machine":       {data(t, configgen.RoleControlPlane, "", "type: controlplane", "type: init"), []string{"spec.data", "use controlplane, the control plane provider bootstraps etcd"}},
-		"of a newer Talos":      {data(t, configgen.RoleWorker, "", "version: v1alpha1", "version: v1alpha1\n---\napiVersion: v1alpha1\nkind: SysctlConfig\nparams: {a: b}\n---\n"), []string{"spec.data"}},
+		"nothing":          {none(""), []string{"spec.data: Required value: must be a complete machine configuration"}},
+		"other YAML":       {none("a: b"), []string{"spec.data: Invalid value: the machine configuration is not valid"}},
+		"a fragment":       {none("version: v1alpha1\nmachine: {sysctls: {a: b}}\n"), []string{"spec.data", "cluster instructions are required"}},
+		"an init machine":  {data(t, configgen.RoleControlPlane, "", "type: controlplane", "type: init"), []string{"spec.data", "use controlplane, the control plane provider bootstraps etcd"}},
+		"of a newer Talos": {data(t, configgen.RoleWorker, "", "version: v1alpha1", "version: v1alpha1\n---\napiVersion: v1alpha1\nkind: SysctlConfig\nparams: {a: b}\n---\n"), []string{"spec.data"}},
+		"that stands for much": {data(t, configgen.RoleWorker, "", "machine:\n", "machine:\n    "+strings.TrimSuffix(strings.TrimPrefix(aliases(40), "machine: {"), "}")+"\n"), []string{
+			"spec.data: Invalid value: the machine configuration is not valid: data is no machine configuration: it is too large"}},
+		"that is longer than a Secret": {data(t, configgen.RoleWorker, "", "machine:\n", "machine:\n    "+strings.TrimSuffix(strings.TrimPrefix(aliases(9), "machine: {"), "}")+"\n"), []string{
+			"spec.data: Invalid value: the machine configuration is not valid: the machine configuration would be longer than 1048576 bytes"}},
 		"data for another type": {bootstrapv1.TalosConfigSpec{GenerateType: "worker", TalosVersion: "v1.13", Data: "a: b"}, []string{"spec.data: Forbidden: is for generateType none alone"}},
 		"the type init":         {bootstrapv1.TalosConfigSpec{GenerateType: "init", TalosVersion: "v1.13"}, []string{`spec.generateType: Unsupported value: "init": supported values: "controlplane", "worker", "none"`}},
 	})
@@ -226,6 +252,55 @@ func TestBadInputImmutableFieldsAreRefused(t *testing.T) {
 			old.Spec.Template.Spec, changed.Spec.Template.Spec = before, tc.after
 			_, err = (&TalosConfigTemplate{}).ValidateUpdate(ctx, old, changed)
 			expect(g, err, tc.want)
+		})
+	}
+}
+
+// TestAHostNameIsOfOneMachine: what a template sets, every machine that is made from it has.
+func TestAHostNameIsOfOneMachine(t *testing.T) {
+	const (
+		section  = "machine: {network: {hostname: w}}"
+		document = "apiVersion: v1alpha1\nkind: HostnameConfig\nauto: off\nhostname: w\n"
+		removed  = "apiVersion: v1alpha1\nkind: HostnameConfig\n$patch: delete\n"
+		shared   = `sets the host name "w" of every machine made from the template, which would be one Node; remove it, and set hostname.source, or name the host in the TalosHost's strategicPatches`
+		decided  = `machine.network.hostname is "w", but hostname.source decides the name of the machine; remove one of them`
+	)
+	named := func(spec bootstrapv1.TalosConfigSpec) bootstrapv1.TalosConfigSpec {
+		spec.Hostname.Source = bootstrapv1.HostnameSourceMachineName
+		return spec
+	}
+	withDocument := data(t, configgen.RoleWorker, "")
+	withDocument.StrategicPatches = []string{document}
+	withSection := data(t, configgen.RoleWorker, "", "\nmachine:\n", "\nmachine:\n    network: {hostname: w}\n", "apiVersion: v1alpha1\nkind: HostnameConfig\nauto: stable\n", "")
+	// Parts of the refusals; empty where there is none.
+	for name, tc := range map[string]struct {
+		spec             bootstrapv1.TalosConfigSpec
+		config, template string
+	}{
+		"a section":             {worker("v1.13", removed, section), "", "spec.template.spec.strategicPatches[1]: Invalid value: " + shared},
+		"a document":            {worker("v1.14", document, "machine: {certSANs: [a]}"), "", "spec.template.spec.strategicPatches[0]: Invalid value: " + shared},
+		"none":                  {worker("v1.13", "apiVersion: v1alpha1\nkind: HostnameConfig\nauto: stable\n"), "", ""},
+		"one that is removed":   {worker("v1.13", document, removed), "", ""},
+		"data":                  {data(t, configgen.RoleWorker, "w"), "", "spec.template.spec.data: Invalid value: " + shared},
+		"data and a patch":      {withDocument, "", "spec.template.spec.strategicPatches[0]: Invalid value: " + shared},
+		"data without":          {data(t, configgen.RoleWorker, ""), "", ""},
+		"a source":              {named(worker("v1.13")), "", ""},
+		"a source and a patch":  {named(worker("v1.13", removed, section)), "spec.strategicPatches[1]: Invalid value: strategicPatches[1] does not apply: " + decided, decided},
+		"the name of the trial": {worker("v1.13", strings.ReplaceAll(document, "w", "trial")), "", `sets the host name "trial"`},
+		// The source goes before a document, and a Machine may have the name that data states.
+		"a source and a document":        {named(worker("v1.13", document)), "", ""},
+		"a source and data":              {named(data(t, configgen.RoleWorker, "w")), "", ""},
+		"a source and a section in data": {named(withSection), "", "spec.template.spec.data: Invalid value: " + shared},
+		"a source and a control plane":   {named(controlPlane("v1.13")), "", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			_, err := (&TalosConfig{}).ValidateCreate(t.Context(), &bootstrapv1.TalosConfig{Spec: tc.spec})
+			expect(g, err, tc.config)
+			template := &bootstrapv1.TalosConfigTemplate{}
+			template.Spec.Template.Spec = tc.spec
+			_, err = (&TalosConfigTemplate{}).ValidateCreate(t.Context(), template)
+			expect(g, err, tc.template)
 		})
 	}
 }

@@ -19,8 +19,6 @@ func TestValidateCreate(t *testing.T) {
 		"a worker":        {bootstrapv1.TalosConfigSpec{GenerateType: "worker", TalosVersion: "v1.13"}, ""},
 		"a control plane": {bootstrapv1.TalosConfigSpec{GenerateType: "controlplane", TalosVersion: "v1.14"}, ""},
 		"no generateType": {bootstrapv1.TalosConfigSpec{TalosVersion: "v1.13"}, "spec.generateType: Required value: must be controlplane, worker or none"},
-		"a patch of a worker's host name": {
-			bootstrapv1.TalosConfigSpec{GenerateType: "worker", TalosVersion: "v1.13", StrategicPatches: []string{"apiVersion: v1alpha1\nkind: HostnameConfig\nhostname: a\nauto: off"}}, ""},
 	} {
 		t.Run(name, func(t *testing.T) { expectAdmission(t, tc.spec, tc.want) })
 	}

@@ -15,6 +15,8 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/config/generate"
 	"github.com/siderolabs/talos/pkg/machinery/config/generate/secrets"
 	"github.com/siderolabs/talos/pkg/machinery/config/machine"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/yamlsize"
 )
 
 // Role is the role of a machine.
@@ -75,28 +77,35 @@ var (
 // Render makes the configuration of a machine without what only its host
 // knows. Errors are *PatchError where a patch is at fault, else *InvalidError.
 func Render(in Input) ([]byte, error) {
+	_, rendered, err := render(in)
+	return rendered, err
+}
+
+// render is Render, and tells of the patches as well.
+func render(in Input) (*patching, []byte, error) {
 	contract, err := releaseOf(in.Contract)
 	if err != nil {
-		return nil, &InvalidError{Err: fmt.Errorf("reading the contract: %w", err)}
+		return nil, nil, &InvalidError{Err: fmt.Errorf("reading the contract: %w", err)}
 	}
 	cfg, err := base(in)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	patched := &patching{states: []coreconfig.Provider{cfg}, rules: rules{platform: platformAny{}, reader: contract}}
 	if err := patched.applyJSON(in.JSONPatches); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if err := patched.applyStrategic(KindStrategicPatch, in.StrategicPatches); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	cfg = patched.last()
 	if in.Hostname != "" {
-		if cfg, err = setHostname(cfg, in.Hostname); err != nil {
-			return nil, err
+		if cfg, err = patched.name(in.Hostname); err != nil {
+			return nil, nil, err
 		}
 	}
-	return patched.finish(cfg)
+	rendered, err := patched.finish(cfg)
+	return patched, rendered, err
 }
 
 // base is the configuration before any patch.
@@ -163,6 +172,9 @@ func trimV(version string) string {
 
 // load reads a complete configuration and refuses a fragment.
 func load(data []byte) (coreconfig.Provider, error) {
+	if err := yamlsize.CheckIndented(data, maxRead); err != nil {
+		return nil, err
+	}
 	cfg, err := configloader.NewFromBytes(data)
 	if err != nil {
 		return nil, err

@@ -16,11 +16,11 @@ func hostnameOf(cfg coreconfig.Provider) string {
 			return hostname.ConfigHostname
 		}
 	}
-	if legacy := legacyHostname(cfg.RawV1Alpha1()); legacy != "" {
-		return legacy
-	}
-	return ""
+	return sectionHostname(cfg)
 }
+
+// sectionHostname is the host name of a configuration that setHostname does not replace.
+func sectionHostname(cfg coreconfig.Provider) string { return legacyHostname(cfg.RawV1Alpha1()) }
 
 func legacyHostname(document *v1alpha1.Config) string {
 	if document == nil || document.MachineConfig == nil || document.MachineConfig.MachineNetwork == nil { //nolint:staticcheck // As below.
@@ -32,8 +32,8 @@ func legacyHostname(document *v1alpha1.Config) string {
 // setHostname states the host name in a document of its own: all supported
 // contracts have it.
 func setHostname(cfg coreconfig.Provider, hostname string) (coreconfig.Provider, error) {
-	if legacy := legacyHostname(cfg.RawV1Alpha1()); legacy != "" && legacy != hostname {
-		return nil, &InvalidError{Err: fmt.Errorf("machine.network.hostname is %q, but the machine is to be named %q: remove it from the configuration", legacy, hostname)}
+	if legacy := sectionHostname(cfg); legacy != "" && legacy != hostname {
+		return nil, fmt.Errorf("machine.network.hostname is %q, but hostname.source decides the name of the machine; remove one of them", legacy)
 	}
 	stated := network.NewHostnameConfigV1Alpha1()
 	stated.ConfigHostname = hostname
@@ -48,9 +48,5 @@ func setHostname(cfg coreconfig.Provider, hostname string) (coreconfig.Provider,
 		}
 		documents = append(documents, document)
 	}
-	named, err := container.New(append(documents, stated)...)
-	if err != nil {
-		return nil, &InvalidError{Err: err}
-	}
-	return named, nil
+	return container.New(append(documents, stated)...)
 }

@@ -13,6 +13,8 @@ import (
 	"github.com/siderolabs/talos/pkg/machinery/config/encoder"
 	"github.com/siderolabs/talos/pkg/machinery/config/types/k8s"
 	"github.com/siderolabs/talos/pkg/machinery/config/types/v1alpha1"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/yamlsize"
 )
 
 var (
@@ -50,6 +52,28 @@ func (n patchName) fault(err error) error {
 
 func (p *patching) last() coreconfig.Provider { return p.states[len(p.states)-1] }
 
+// by is the last patch that changes what is asked of a configuration, if any.
+func (p *patching) by(asked func(coreconfig.Provider) string) (patchName, bool) {
+	for i := len(p.patches); i > 0; i-- {
+		if asked(p.states[i]) != asked(p.states[i-1]) {
+			return p.patches[i-1], true
+		}
+	}
+	return patchName{}, false
+}
+
+// name states the host name.
+func (p *patching) name(hostname string) (coreconfig.Provider, error) {
+	cfg, err := setHostname(p.last(), hostname)
+	if err == nil {
+		return cfg, nil
+	}
+	if name, patched := p.by(sectionHostname); patched {
+		return nil, name.fault(err)
+	}
+	return nil, &InvalidError{Err: err}
+}
+
 // add takes what came of a patch, unless it changes what is not the user's.
 func (p *patching) add(name patchName, patched coreconfig.Provider) error {
 	if err := checkKeys(patched); err != nil {
@@ -59,9 +83,15 @@ func (p *patching) add(name patchName, patched coreconfig.Provider) error {
 	if typeOf(patched) != typeOf(before) {
 		return name.fault(errType)
 	}
-	renamed := hostnameOf(patched) != hostnameOf(before) || legacyHostname(patched.RawV1Alpha1()) != legacyHostname(before.RawV1Alpha1())
+	renamed := hostnameOf(patched) != hostnameOf(before) || sectionHostname(patched) != sectionHostname(before)
 	if renamed && roleOf(patched) == RoleControlPlane {
 		return name.fault(errHostnameOfControlPlane)
+	}
+	if err := checkAuthorities(before, patched); err != nil {
+		return name.fault(err)
+	}
+	if _, err := encode(patched); err != nil {
+		return name.fault(err)
 	}
 	p.states, p.patches = append(p.states, patched), append(p.patches, name)
 	return nil
@@ -94,12 +124,18 @@ func (p *patching) applyJSON(operations [][]byte) error {
 	}
 	for i, operation := range operations {
 		name := patchName{kind: KindJSONPatch, index: i, path: pathOf(operation)}
+		if err := yamlsize.CheckJSON(operation, maxBytes); err != nil {
+			return name.fault(err)
+		}
 		patch, err := jsonpatch.DecodePatch(fmt.Appendf(nil, "[%s]", operation))
 		if err != nil {
 			return name.fault(err)
 		}
 		if document, err = configpatcher.JSON6902(document, patch); err != nil {
 			return name.fault(p.explainPath(err))
+		}
+		if err := checkLength(document); err != nil {
+			return name.fault(err)
 		}
 		read, err := configloader.NewFromBytes(document)
 		if err != nil {
@@ -150,6 +186,9 @@ func replaceV1Alpha1(cfg coreconfig.Provider, document *v1alpha1.Config) (coreco
 func (p *patching) applyStrategic(kind PatchKind, patches []string) error {
 	for i, text := range patches {
 		name := patchName{kind: kind, index: i}
+		if err := CheckPatch(text); err != nil {
+			return name.fault(err)
+		}
 		patch, err := configpatcher.LoadPatch([]byte(text))
 		if err != nil {
 			return name.fault(err)
@@ -199,7 +238,7 @@ type rules struct {
 
 // judge validates as Talos does and encodes.
 func (r rules) judge(cfg coreconfig.Provider) ([]byte, error) {
-	encoded, err := cfg.EncodeBytes(encoder.WithComments(encoder.CommentsDisabled))
+	encoded, err := encode(cfg)
 	if err != nil {
 		return nil, err
 	}

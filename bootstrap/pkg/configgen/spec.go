@@ -44,22 +44,35 @@ func FromSpec(spec *bootstrapv1.TalosConfigSpec) (Input, error) {
 
 // check renders a spec with made-up names and keys, and so finds what is wrong with it
 // alone. Errors are those of Render.
-func check(spec *bootstrapv1.TalosConfigSpec) error {
+func check(spec *bootstrapv1.TalosConfigSpec) (*patching, error) {
 	input, err := FromSpec(spec)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if input.Secrets, err = trialSecrets(spec.TalosVersion); err != nil {
-		return &InvalidError{Err: err}
+		return nil, &InvalidError{Err: err}
 	}
 	input.ClusterName = "trial"
 	input.Endpoint = "https://192.0.2.1:6443"
 	input.KubernetesVersion = constants.DefaultKubernetesVersion
-	if spec.GenerateType == bootstrapv1.GenerateTypeControlPlane {
-		input.Hostname = "trial"
+	input.Hostname = trialName(spec)
+	patched, _, err := render(input)
+	return patched, err
+}
+
+// trialName is the host name with which a spec is rendered for a trial. What data states is
+// taken: the Machine may have that name.
+func trialName(spec *bootstrapv1.TalosConfigSpec) string {
+	switch {
+	case spec.GenerateType == bootstrapv1.GenerateTypeControlPlane:
+	case spec.Hostname.Source == "":
+		return ""
+	case spec.GenerateType == bootstrapv1.GenerateTypeNone:
+		if cfg, err := load([]byte(spec.Data)); err == nil && sectionHostname(cfg) != "" {
+			return sectionHostname(cfg)
+		}
 	}
-	_, err = Render(input)
-	return err
+	return "trial"
 }
 
 // Contracts are the configuration contracts that can be rendered.
@@ -68,36 +81,43 @@ func Contracts() []string { return []string{"v1.12", "v1.13", "v1.14"} }
 // FieldErrors renders a spec with made-up names and keys, for admission: it says which
 // field is at fault, and what to state instead. generateType must have been defaulted.
 func FieldErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path) field.ErrorList {
+	_, errs := trial(spec, path)
+	return errs
+}
+
+// trial is FieldErrors, and what was rendered.
+func trial(spec *bootstrapv1.TalosConfigSpec, path *field.Path) (*patching, field.ErrorList) {
 	if errs := fieldErrors(spec, path); len(errs) > 0 {
-		return errs
+		return nil, errs
 	}
-	err := check(spec)
+	patched, err := check(spec)
 	var patchError *PatchError
 	switch {
 	case err == nil:
-		return nil
+		return patched, nil
 	case errors.As(err, &patchError):
-		return field.ErrorList{field.Invalid(path.Child(string(patchError.Kind)).Index(patchError.Index), field.OmitValueType{}, err.Error())}
+		return nil, field.ErrorList{field.Invalid(path.Child(string(patchError.Kind)).Index(patchError.Index), field.OmitValueType{}, err.Error())}
 	case spec.GenerateType == bootstrapv1.GenerateTypeNone:
-		return field.ErrorList{field.Invalid(path.Child("data"), field.OmitValueType{}, err.Error())}
+		return nil, field.ErrorList{field.Invalid(path.Child("data"), field.OmitValueType{}, err.Error())}
 	default:
-		return field.ErrorList{field.Invalid(path, field.OmitValueType{}, err.Error())}
+		return nil, field.ErrorList{field.Invalid(path, field.OmitValueType{}, err.Error())}
 	}
 }
 
 // TemplateErrors is FieldErrors for a spec that several machines are made from.
-// role is what they are to be; empty where that is not known. A control plane
-// of data that names its host is refused: its machines would all have one name,
-// and Talos removes an etcd member of the name with which a node joins.
+// role is what they are to be; empty where that is not known. A host name is
+// refused, because all machines would have it: workers would be one Node, and
+// Talos removes an etcd member of the name with which a node joins.
 func TemplateErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path, role Role) field.ErrorList {
-	if errs := FieldErrors(spec, path); len(errs) > 0 {
+	patched, errs := trial(spec, path)
+	if len(errs) > 0 {
 		return errs
 	}
 	if spec.GenerateType != bootstrapv1.GenerateTypeNone {
 		if role != "" && string(role) != string(spec.GenerateType) {
 			return field.ErrorList{field.Invalid(path.Child("generateType"), spec.GenerateType, fmt.Sprintf("must be %s, or none with the configuration of a %s in data", role, role))}
 		}
-		return nil
+		return sharedName(spec, path, patched)
 	}
 	described, err := Describe([]byte(spec.Data))
 	switch {
@@ -109,7 +129,26 @@ func TemplateErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path, role Ro
 		return field.ErrorList{field.Invalid(path.Child("data"), field.OmitValueType{},
 			fmt.Sprintf("sets the host name %q of control plane machines, which must be the names of their Machines; remove it", described.Hostname))}
 	}
-	return nil
+	return sharedName(spec, path, patched)
+}
+
+// sharedName refuses a host name that hostname.source does not replace. Those of control
+// planes are refused before.
+func sharedName(spec *bootstrapv1.TalosConfigSpec, path *field.Path, patched *patching) field.ErrorList {
+	stated := hostnameOf
+	if spec.Hostname.Source != "" {
+		stated = sectionHostname
+	}
+	hostname := stated(patched.last())
+	if hostname == "" {
+		return nil
+	}
+	at := path.Child("data")
+	if name, isPatch := patched.by(stated); isPatch {
+		at = path.Child(string(name.kind)).Index(name.index)
+	}
+	return field.ErrorList{field.Invalid(at, field.OmitValueType{}, fmt.Sprintf(
+		"sets the host name %q of every machine made from the template, which would be one Node; remove it, and set hostname.source, or name the host in the TalosHost's strategicPatches", hostname))}
 }
 
 // fieldErrors are what the fields tell without rendering. Most of it the schema
@@ -141,6 +180,20 @@ func fieldErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path) field.Erro
 	if spec.GenerateType == bootstrapv1.GenerateTypeControlPlane && spec.Hostname.Source == bootstrapv1.HostnameSourceInfrastructureName {
 		errs = append(errs, field.Invalid(path.Child("hostname", "source"), spec.Hostname.Source,
 			"must be MachineName for a control plane: Talos removes an etcd member of the name with which a node joins"))
+	}
+	return append(errs, missingValues(spec.ConfigPatches, path.Child("configPatches"))...)
+}
+
+// missingValues refuses JSON patches that need a value and have none: it would count as null,
+// which empties the field. A null that is meant cannot be told from one that is missing.
+func missingValues(patches []bootstrapv1.ConfigPatch, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	for i := range patches {
+		needed := slices.Contains([]string{"add", "replace", "test"}, patches[i].Op)
+		value := patches[i].Value
+		if needed && (value == nil || len(value.Raw) == 0 || string(value.Raw) == "null") {
+			errs = append(errs, field.Required(path.Index(i).Child("value"), "add, replace and test need one, and none is null; to take a field away use op: remove"))
+		}
 	}
 	return errs
 }

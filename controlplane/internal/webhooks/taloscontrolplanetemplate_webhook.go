@@ -86,7 +86,9 @@ func (w *TalosControlPlaneTemplate) validate(before, after *controlplanev1.Talos
 	errs = append(errs, template.ObjectMeta.Validate(machines.Child("metadata"))...)
 	errs = append(errs, validateAnnotations(stored.MachineTemplate.ObjectMeta.Annotations, template.ObjectMeta.Annotations, machines.Child("metadata", "annotations"))...)
 	errs = append(errs, validateTaints(stored.MachineTemplate.Spec.Taints, template.Spec.Taints, machines.Child("spec", "taints"))...)
-	errs = append(errs, validateConfig(&spec.TalosConfigSpec, path.Child("talosConfigSpec"))...)
+	if before == nil || !apiequality.Semantic.DeepEqual(stored.TalosConfigSpec, spec.TalosConfigSpec) {
+		errs = append(errs, validateConfig(&spec.TalosConfigSpec, path.Child("talosConfigSpec"))...)
+	}
 	errs = append(errs, validateRollout(&spec.Rollout, path.Child("rollout"))...)
 	if before == nil || stored.MachineNaming != spec.MachineNaming {
 		errs = append(errs, validateNaming(spec.MachineNaming.Template, "control-plane", path.Child("machineNaming", "template"))...)

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/blang/semver/v4"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/apimachinery/pkg/util/validation/field"
 	"k8s.io/utils/ptr"
@@ -25,7 +26,9 @@ func (w *TalosControlPlane) validate(before, after *controlplanev1.TalosControlP
 	errs = append(errs, template.ObjectMeta.Validate(machines.Child("metadata"))...)
 	errs = append(errs, validateAnnotations(stored.MachineTemplate.ObjectMeta.Annotations, template.ObjectMeta.Annotations, machines.Child("metadata", "annotations"))...)
 	errs = append(errs, validateTaints(stored.MachineTemplate.Spec.Taints, template.Spec.Taints, machines.Child("spec", "taints"))...)
-	errs = append(errs, validateConfig(&spec.TalosConfigSpec, path.Child("talosConfigSpec"))...)
+	if before == nil || !apiequality.Semantic.DeepEqual(stored.TalosConfigSpec, spec.TalosConfigSpec) {
+		errs = append(errs, validateConfig(&spec.TalosConfigSpec, path.Child("talosConfigSpec"))...)
+	}
 	errs = append(errs, validateRollout(&spec.Rollout, path.Child("rollout"))...)
 	if before == nil || stored.MachineNaming != spec.MachineNaming {
 		errs = append(errs, validateNaming(spec.MachineNaming.Template, after.Name, path.Child("machineNaming", "template"))...)

@@ -232,6 +232,7 @@ func TestValidateUpdate(t *testing.T) {
 		taint(c, "node.kubernetes.io/unreachable")
 		c.Spec.MachineNaming.Template = "cp-{{ len .random }}"
 		c.Spec.MachineTemplate.ObjectMeta.Annotations = map[string]string{bootstrapv1.HoldBootstrapDataAnnotation: "x"}
+		c.Spec.TalosConfigSpec.StrategicPatches = []string{"machine: {type: worker}"}
 	}
 	for name, tc := range map[string]struct {
 		before, edit func(*tcp)
@@ -273,6 +274,7 @@ func TestValidateUpdate(t *testing.T) {
 		"another field of what was stored with what is refused now": {stored, func(c *tcp) { c.Spec.MachineTemplate.ObjectMeta.Labels = map[string]string{"a": "b"} }, false, ""},
 		"what is refused taken away": {stored, func(c *tcp) {
 			c.Spec.MachineNaming.Template, c.Spec.MachineTemplate.Spec.Taints, c.Spec.MachineTemplate.ObjectMeta.Annotations = "", nil, nil
+			c.Spec.TalosConfigSpec.StrategicPatches = nil
 		}, false, ""},
 		"another taint that is refused":           {stored, func(c *tcp) { taint(c, "node.kubernetes.io/not-ready") }, false, "spec.machineTemplate.spec.taints[1].key"},
 		"another naming template that is refused": {stored, func(c *tcp) { c.Spec.MachineNaming.Template = "dp-{{ len .random }}" }, false, "gives every Machine the name"},

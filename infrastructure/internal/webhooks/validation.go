@@ -94,7 +94,7 @@ func validateHost(before, spec *infrav1.TalosHostSpec) field.ErrorList {
 	}
 	errs = append(errs, validateIdentity(&spec.Identity, path.Child("identity"))...)
 	errs = append(errs, validateSelector(spec.Install.DiskSelector, path.Child("install", "diskSelector"))...)
-	errs = append(errs, validatePatches(spec.StrategicPatches, path.Child("strategicPatches"))...)
+	errs = append(errs, validatePatches(before.StrategicPatches, spec.StrategicPatches, path.Child("strategicPatches"))...)
 
 	return append(errs, validateNetwork(&before.Network, &spec.Network, path.Child("network"))...)
 }
@@ -128,10 +128,17 @@ func validateSelector(selector infrav1.HostDiskSelector, path *field.Path) field
 }
 
 // validatePatches checks what a patch alone tells; whether it fits is known once
-// there is a machine configuration.
-func validatePatches(patches []string, path *field.Path) field.ErrorList {
+// there is a machine configuration. What was there before stays.
+func validatePatches(before, patches []string, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	for i, text := range patches {
+		if slices.Contains(before, text) {
+			continue
+		}
+		if err := configgen.CheckPatch(text); err != nil {
+			errs = append(errs, field.Invalid(path.Index(i), "", err.Error()))
+			continue
+		}
 		patch, err := configpatcher.LoadPatch([]byte(text))
 		if err != nil {
 			errs = append(errs, field.Invalid(path.Index(i), "", err.Error()))

@@ -3,6 +3,7 @@ package webhooks
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -74,6 +75,10 @@ func TestHostSpec(t *testing.T) {
 		"a JSON patch is refused": {change: func(s *infrav1.TalosHostSpec) {
 			s.StrategicPatches = []string{`[{"op":"remove","path":"/machine/install"}]`}
 		}, field: "spec.strategicPatches[0]"},
+		"aliases that stand for little are fine": {change: func(s *infrav1.TalosHostSpec) { s.StrategicPatches = []string{aliases(7)} }},
+		"aliases that stand for much are refused": {change: func(s *infrav1.TalosHostSpec) {
+			s.StrategicPatches = []string{aliases(7), aliases(9)}
+		}, field: "spec.strategicPatches[1]: Invalid value: \"\": it is too large when its aliases are written out"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -145,6 +150,25 @@ func TestNetworksThatNoMachineCanHave(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred(), "what is stored already stays")
 		})
 	}
+}
+
+// aliases is a patch that states a text of 130 kB several times.
+func aliases(times int) string {
+	return "machine: {certSANs: [&a " + strings.Repeat("x", 130_000) + strings.Repeat(", *a", times-1) + "]}"
+}
+
+// TestAStoredPatchOfAHostStays: who changes something else is not asked about it.
+func TestAStoredPatchOfAHostStays(t *testing.T) {
+	g := NewWithT(t)
+	w := &TalosHost{Manager: managerUser}
+	stored := host(func(h *infrav1.TalosHost) { h.Spec.StrategicPatches = []string{aliases(9)} })
+	changed := stored.DeepCopy()
+	changed.Spec.Network.Nameservers = []string{"192.0.2.53"}
+	_, err := w.ValidateUpdate(as(t.Context(), "user", false), stored, changed)
+	g.Expect(err).NotTo(HaveOccurred())
+	changed.Spec.StrategicPatches = append(changed.Spec.StrategicPatches, aliases(10))
+	_, err = w.ValidateUpdate(as(t.Context(), "user", false), stored, changed)
+	g.Expect(err).To(MatchError(ContainSubstring("spec.strategicPatches[1]")))
 }
 
 func TestHostUpdate(t *testing.T) {

@@ -1,0 +1,46 @@
+package configgen
+
+import (
+	"fmt"
+
+	coreconfig "github.com/siderolabs/talos/pkg/machinery/config"
+	"github.com/siderolabs/talos/pkg/machinery/config/encoder"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/yamlsize"
+)
+
+const (
+	// maxBytes is how long a machine configuration may be, and how much a patch may stand
+	// for: as much as a Secret holds.
+	maxBytes = corev1.MaxSecretSize
+	// maxRead is how much a configuration may stand for when it is read: more, because each
+	// value counts, and what is not longer than maxBytes must never be refused for it.
+	maxRead = 4 * maxBytes
+)
+
+// errTooLong says that a configuration cannot be stored.
+var errTooLong = fmt.Errorf("the machine configuration would be longer than %d bytes, which no Secret holds; "+
+	"bring long content to the cluster in another way, for instance with a ClusterResourceSet", maxBytes)
+
+// CheckPatch refuses a strategic patch that stands for more than a machine configuration
+// may be, before anything is made of it.
+func CheckPatch(patch string) error {
+	return yamlsize.CheckIndented([]byte(patch), maxBytes)
+}
+
+// checkLength refuses an encoded configuration that is too long.
+func checkLength(encoded []byte) error {
+	if len(encoded) > maxBytes {
+		return errTooLong
+	}
+	return nil
+}
+
+func encode(cfg coreconfig.Provider) ([]byte, error) {
+	encoded, err := cfg.EncodeBytes(encoder.WithComments(encoder.CommentsDisabled))
+	if err != nil {
+		return nil, err
+	}
+	return encoded, checkLength(encoded)
+}

@@ -1,0 +1,147 @@
+package configgen_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
+)
+
+const (
+	tooLarge = "it is too large when its aliases are written out"
+	tooLong  = "longer than 1048576 bytes, which no Secret holds; bring long content to the cluster in another way, for instance with a ClusterResourceSet"
+)
+
+// aliases is a small patch that states a text of 130 kB several times.
+func aliases(times int) string {
+	patch := "machine: {sysctls: {a: &a \"" + strings.Repeat("x", 130_000) + "\""
+	for i := range times - 1 {
+		patch += fmt.Sprintf(", b%d: *a", i)
+	}
+
+	return patch + "}}"
+}
+
+// sysctl is a patch that states one text of 130 kB.
+func sysctl(name int) string {
+	return fmt.Sprintf("machine: {sysctls: {s%d: %q}}", name, strings.Repeat("x", 130_000))
+}
+
+// doubling copies the configuration of the kubelet into itself.
+func doubling(times int) [][]byte {
+	operations := [][]byte{fmt.Appendf(nil, `{"op":"add","path":"/machine/kubelet/extraConfig","value":{"a":%q}}`, strings.Repeat("x", 100_000))}
+	for i := range times {
+		operations = append(operations, fmt.Appendf(nil, `{"op":"copy","from":"/machine/kubelet/extraConfig","path":"/machine/kubelet/extraConfig/b%d"}`, i))
+	}
+
+	return operations
+}
+
+// nested is a value in that many maps of the kubelet's configuration.
+func nested(levels int) string {
+	return strings.Repeat(`{"a":`, levels) + "1" + strings.Repeat("}", levels)
+}
+
+func TestSmallPatchesThatStandForMuchAreRefused(t *testing.T) {
+	type patches struct {
+		json      [][]byte
+		strategic []string
+	}
+	many := make([]string, 0, 9)
+	for i := range 9 {
+		many = append(many, sysctl(i))
+	}
+	for name, c := range map[string]struct {
+		patches
+		index int
+		want  string // Empty when taken.
+	}{
+		"aliases":                      {patches{strategic: []string{sysctl(0), aliases(9)}}, 1, tooLarge},
+		"aliases of little":            {patches{strategic: []string{aliases(7)}}, 0, ""},
+		"aliases in a second document": {patches{strategic: []string{"machine: {certSANs: [a]}\n---\napiVersion: v1alpha1\nkind: KubeletConfig\n---\n" + aliases(9)}}, 0, tooLarge},
+		"what is very deep":            {patches{strategic: []string{"machine: {kubelet: {extraConfig: " + nested(5000) + "}}"}}, 0, tooLarge},
+		"many patches":                 {patches{strategic: many}, 8, tooLong},
+		"patches that replace others":  {patches{strategic: []string{sysctl(1), sysctl(1), sysctl(1), sysctl(1), sysctl(1), sysctl(1), sysctl(1), sysctl(1), sysctl(1)}}, 0, ""},
+		"copies":                       {patches{json: doubling(5)}, 4, tooLong},
+		"a copy that is not read":      {patches{json: append(doubling(3), []byte(`{"op":"copy","from":"/machine/kubelet/extraConfig","path":"/machine/nope"}`))}, 4, tooLong},
+		"few copies":                   {patches{json: doubling(3)}, 0, ""},
+		"a deep value":                 {patches{json: [][]byte{fmt.Appendf(nil, `{"op":"add","path":"/machine/kubelet/extraConfig","value":%s}`, nested(5000))}}, 0, tooLarge},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			in := podInput("v1.13", configgen.RoleWorker)
+			in.JSONPatches, in.StrategicPatches = c.json, c.strategic
+			_, err := configgen.Render(in)
+			if c.want == "" {
+				g.Expect(err).NotTo(HaveOccurred())
+				return
+			}
+			var patchError *configgen.PatchError
+			g.Expect(errors.As(err, &patchError)).To(BeTrue(), "%v", err)
+			g.Expect(patchError).To(And(HaveField("Index", c.index), HaveField("Applies", false)), "it goes no further")
+			g.Expect(err).To(MatchError(ContainSubstring(c.want)))
+		})
+	}
+}
+
+// Hosts that were stored before are read as well.
+func TestSmallHostPatchesThatStandForMuchAreRefused(t *testing.T) {
+	g := NewWithT(t)
+	rendered, err := configgen.Render(podInput("v1.13", configgen.RoleWorker))
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = configgen.Overlay(rendered, configgen.HostOverlay{StrategicPatches: []string{aliases(7)}})
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = configgen.Overlay(rendered, configgen.HostOverlay{StrategicPatches: []string{aliases(9)}})
+	g.Expect(err).To(MatchError(And(ContainSubstring("strategicPatches of the host[0]"), ContainSubstring(tooLarge))))
+}
+
+func TestDataThatStandsForMuchIsRefused(t *testing.T) {
+	rendered, err := configgen.Render(podInput("v1.13", configgen.RoleWorker))
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	with := func(times int) []byte {
+		section, _ := strings.CutPrefix(aliases(times), "machine: {")
+		return []byte(strings.Replace(string(rendered), "machine:\n", "machine:\n    "+strings.TrimSuffix(section, "}")+"\n", 1))
+	}
+	for name, c := range map[string]struct {
+		data []byte
+		want string
+	}{
+		"little":                  {with(7), ""},
+		"more than a Secret":      {with(9), tooLong},
+		"more than is to be read": {with(40), tooLarge},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			rendered, err := configgen.Render(configgen.Input{Data: c.data})
+			if c.want == "" {
+				g.Expect(err).NotTo(HaveOccurred())
+				_, err = configgen.Overlay(rendered, configgen.HostOverlay{ProviderID: "talos://6f1c"})
+				g.Expect(err).NotTo(HaveOccurred(), "what was rendered can be overlaid")
+				return
+			}
+			g.Expect(err).To(MatchError(ContainSubstring(c.want)))
+		})
+	}
+	_, err = configgen.Describe(with(40))
+	NewWithT(t).Expect(err).To(MatchError(ContainSubstring(tooLarge)))
+}
+
+// The bound on what is read is for what a text stands for: it must not refuse what was
+// rendered, of however many small values.
+func TestWhatWasRenderedIsRead(t *testing.T) {
+	g := NewWithT(t)
+	in := podInput("v1.14", configgen.RoleWorker)
+	for name := range 2 {
+		items := "[" + strings.Repeat("1,", 32_000) + "1]"
+		in.StrategicPatches = append(in.StrategicPatches, fmt.Sprintf("apiVersion: v1alpha1\nkind: KubeletConfig\nconfig: {a%d: %s}\n", name, items))
+	}
+	rendered, err := configgen.Render(in)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(len(rendered)).To(BeNumerically(">", 1<<19))
+	_, err = configgen.Overlay(rendered, configgen.HostOverlay{ProviderID: "talos://6f1c"})
+	g.Expect(err).NotTo(HaveOccurred())
+}
