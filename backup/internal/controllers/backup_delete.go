@@ -75,7 +75,7 @@ func (r *BackupReconciler) tellDeleted(s *backupScope) {
 		r.Recorder.Eventf(s.backup, nil, corev1.EventTypeNormal, "DataDeleted", "Delete", "The data of the backup is deleted from the store")
 	case s.isMade():
 		r.Recorder.Eventf(s.backup, nil, corev1.EventTypeWarning, "DataLeftBehind", "Delete",
-			"Nothing of the backup was found in the store, and nothing is deleted: what another endpoint, bucket or prefix has of it stays there")
+			"Nothing of the backup was found in the store: it was deleted before, or is at another endpoint, bucket or prefix, where it stays")
 	}
 }
 

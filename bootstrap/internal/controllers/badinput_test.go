@@ -1,6 +1,7 @@
 package controllers
 
 import (
+	"encoding/base64"
 	"strings"
 	"testing"
 
@@ -12,6 +13,7 @@ import (
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 )
 
 // The tests of this file are named after the rows of docs/bad-input.md.
@@ -144,7 +146,7 @@ func TestDataOfOtherKeysIsACondition(t *testing.T) {
 	_, crt, _ := strings.Cut(rendered, "        crt: ")
 	crt, _, _ = strings.Cut(crt, "\n")
 	withoutCA := strings.Replace(rendered, "    ca:\n        crt: "+crt+"\n        key: \"\"\n", "    acceptedCAs:\n        - crt: "+crt+"\n", 1)
-	const other = "data has another machine.ca than Secret one-talos, or none: the managers would be locked out, and could not wipe the machine; state certs.os.crt of that Secret there"
+	const other = "data has another machine.ca than Secret one-talos, or none, and none like it in machine.acceptedCAs: the managers would be locked out, and could not wipe the machine; state certs.os.crt of that Secret there"
 	expectConditions(t, map[string]conditionCase{
 		"of a control plane": {
 			controlPlane: true, spec: none(renderedOf(t, configgen.RoleControlPlane)),
@@ -156,7 +158,7 @@ func TestDataOfOtherKeysIsACondition(t *testing.T) {
 			reason: bootstrapv1.InvalidConfigurationReason, want: []string{other},
 		},
 		"of a worker without a CA": {
-			spec:   none(withoutCA),
+			spec:   none(strings.Replace(withoutCA, crt, "YQ==", 1)),
 			reason: bootstrapv1.InvalidConfigurationReason, want: []string{other},
 		},
 		"of a worker of the keys, with a patch of another CA": {
@@ -167,7 +169,9 @@ func TestDataOfOtherKeysIsACondition(t *testing.T) {
 	machine, config := newMachine(workerName, false)
 	config.Spec = none(renderedFor(t, configgen.RoleWorker, ""))
 	config.Spec.TalosVersion = "v1.13"
-	w := newWorld(t, newCluster(), machine, config)
+	cluster := newCluster()
+	cluster.Spec.ControlPlaneRef.Kind = controlplanev1.TalosControlPlaneKind
+	w := newWorld(t, cluster, machine, config)
 	w.settle(workerName)
 	w.expect(workerName, bootstrapv1.TalosConfigDataSecretAvailableCondition, metav1.ConditionFalse, bootstrapv1.WaitingForCertificatesReason, "")
 	w.Expect(w.client.Create(t.Context(), usersBundle())).To(Succeed())
@@ -175,15 +179,18 @@ func TestDataOfOtherKeysIsACondition(t *testing.T) {
 	w.expect(workerName, bootstrapv1.TalosConfigDataSecretAvailableCondition, metav1.ConditionTrue, "", "")
 }
 
-// Who has no control plane of Cluster API may have no bundle either.
+// Who has no control plane of Cluster API, or one of another provider, may have no bundle
+// either.
 func TestDataOfAWorkerWithoutAControlPlaneWaitsForNoKeys(t *testing.T) {
-	machine, config := newMachine(workerName, false)
-	config.Spec = bootstrapv1.TalosConfigSpec{GenerateType: bootstrapv1.GenerateTypeNone, TalosVersion: "v1.13", Data: renderedOf(t, configgen.RoleWorker)}
-	cluster := newCluster()
-	cluster.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{}
-	w := newWorld(t, cluster, machine, config)
-	w.settle(workerName)
-	w.expect(workerName, bootstrapv1.TalosConfigDataSecretAvailableCondition, metav1.ConditionTrue, "", "")
+	for _, ref := range []clusterv1.ContractVersionedObjectReference{{}, newCluster().Spec.ControlPlaneRef} {
+		machine, config := newMachine(workerName, false)
+		config.Spec = bootstrapv1.TalosConfigSpec{GenerateType: bootstrapv1.GenerateTypeNone, TalosVersion: "v1.13", Data: renderedOf(t, configgen.RoleWorker)}
+		cluster := newCluster()
+		cluster.Spec.ControlPlaneRef = ref
+		w := newWorld(t, cluster, machine, config)
+		w.settle(workerName)
+		w.expect(workerName, bootstrapv1.TalosConfigDataSecretAvailableCondition, metav1.ConditionTrue, "", "")
+	}
 }
 
 // Told before anything is waited for, also before there are keys.
@@ -315,4 +322,16 @@ func TestBadInputTalosconfigSecretDeletedIsMadeAgain(t *testing.T) {
 	w.Expect(credentials.CA).To(Equal(sharedBundle().TalosCA()))
 	w.Expect(w.secret("one-talosconfig").Labels).To(HaveKeyWithValue(clusterv1.ClusterNameLabel, clusterName))
 	w.expect(cpName, bootstrapv1.TalosConfigClientConfigAvailableCondition, metav1.ConditionTrue, "", "")
+}
+
+// Data that accepts the CA of the bundle lets the managers in, whatever its own CA is.
+func TestDataThatAcceptsTheCAOfTheClusterIsRendered(t *testing.T) {
+	machine, config := newMachine(workerName, false)
+	accepted := "\nmachine:\n    acceptedCAs: [{crt: " + base64.StdEncoding.EncodeToString(sharedBundle().TalosCA()) + "}]\n"
+	config.Spec = bootstrapv1.TalosConfigSpec{
+		GenerateType: bootstrapv1.GenerateTypeNone, TalosVersion: "v1.13", Data: strings.Replace(renderedOf(t, configgen.RoleWorker), "\nmachine:\n", accepted, 1),
+	}
+	w := newWorld(t, newCluster(), machine, config, usersBundle())
+	w.settle(workerName)
+	w.expect(workerName, bootstrapv1.TalosConfigDataSecretAvailableCondition, metav1.ConditionTrue, "", "")
 }

@@ -20,7 +20,7 @@ func waitingFor(s *scope) condition.Finding {
 		return condition.False(bootstrapv1.WaitingForClusterInfrastructureReason, "Waiting for the infrastructure of the Cluster to be provisioned")
 	case !s.cluster.Spec.ControlPlaneEndpoint.IsValid():
 		return condition.False(bootstrapv1.WaitingForControlPlaneEndpointReason, "Waiting for the control plane endpoint of the Cluster to be set")
-	case s.bundle == nil && (s.controlPlane || s.cluster.Spec.ControlPlaneRef.IsDefined() || s.config.Spec.GenerateType != bootstrapv1.GenerateTypeNone):
+	case s.bundle == nil && (s.controlPlane || hasTalosControlPlane(s.cluster) || s.config.Spec.GenerateType != bootstrapv1.GenerateTypeNone):
 		return condition.False(bootstrapv1.WaitingForCertificatesReason, "Waiting for the secrets of the cluster; see condition CertificatesAvailable")
 	}
 
@@ -89,13 +89,18 @@ func checkKeys(s *scope) error {
 	if s.config.Spec.GenerateType != bootstrapv1.GenerateTypeNone || s.bundle == nil {
 		return nil
 	}
-	name := secrets.BundleName(s.cluster.Name)
-	made, err := s.bundle.Made([]byte(s.config.Spec.Data))
+	name, data := secrets.BundleName(s.cluster.Name), []byte(s.config.Spec.Data)
+	if !s.controlPlane {
+		if admitted, err := s.bundle.IsAdmitted(data); err != nil || admitted {
+			return err
+		}
+		return fmt.Errorf("data has another machine.ca than Secret %s, or none, and none like it in machine.acceptedCAs: "+
+			"the managers would be locked out, and could not wipe the machine; state certs.os.crt of that Secret there", name)
+	}
+	made, err := s.bundle.Made(data)
 	switch {
 	case made:
 		return nil
-	case !s.controlPlane:
-		return fmt.Errorf("data has another machine.ca than Secret %s, or none: the managers would be locked out, and could not wipe the machine; state certs.os.crt of that Secret there", name)
 	case err != nil:
 		return err
 	default:

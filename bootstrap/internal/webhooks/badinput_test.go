@@ -81,7 +81,7 @@ func TestBadInputBrokenStrategicPatchIsRefused(t *testing.T) {
 		"a document of a newer Talos":      {worker("v1.13", "apiVersion: v1alpha1\nkind: SysctlConfig\nparams: {a: b}\n"), []string{"spec.strategicPatches[0]", "the document SysctlConfig is not known to Talos v1.13, it came with v1.14"}},
 		"aliases that stand for much":      {worker("v1.13", fine, aliases(9)), []string{"spec.strategicPatches[1]: Invalid value: strategicPatches[1] does not apply: it is too large when its aliases are written out"}},
 		"aliases that stand for little":    {worker("v1.13", fine, aliases(7)), []string{""}},
-		"the CA of the Talos API":          {worker("v1.13", fine, "machine: {ca: {crt: YQ==}}"), []string{"spec.strategicPatches[1]", "it changes machine.ca, which is that of Secret <cluster>-talos"}},
+		"a CA, which may be the cluster's": {worker("v1.13", fine, "machine: {ca: {crt: YQ==}}"), []string{""}},
 		"a CA that is accepted as well":    {worker("v1.13", fine, "machine: {acceptedCAs: [{crt: YQ==}]}"), []string{""}},
 		"a field of a newer Talos":         {worker("v1.12", "apiVersion: v1alpha1\nkind: VolumeConfig\nname: EPHEMERAL\nmount: {secure: true}\n"), []string{"spec.strategicPatches[0]", "the field mount of the document VolumeConfig is not known to Talos v1.12, it came with v1.13"}},
 	})
@@ -262,7 +262,7 @@ func TestAHostNameIsOfOneMachine(t *testing.T) {
 		section  = "machine: {network: {hostname: w}}"
 		document = "apiVersion: v1alpha1\nkind: HostnameConfig\nauto: off\nhostname: w\n"
 		removed  = "apiVersion: v1alpha1\nkind: HostnameConfig\n$patch: delete\n"
-		shared   = `sets the host name "w" of every machine made from the template, which would be one Node; remove it, and set hostname.source, or name the host in the TalosHost's strategicPatches`
+		shared   = `sets the host name "w" of every machine made from the template: more than one would be one Node; remove it, and set hostname.source, or name the host in the TalosHost's strategicPatches`
 		decided  = `machine.network.hostname is "w", but hostname.source decides the name of the machine; remove one of them`
 	)
 	named := func(spec bootstrapv1.TalosConfigSpec) bootstrapv1.TalosConfigSpec {
@@ -272,35 +272,51 @@ func TestAHostNameIsOfOneMachine(t *testing.T) {
 	withDocument := data(t, configgen.RoleWorker, "")
 	withDocument.StrategicPatches = []string{document}
 	withSection := data(t, configgen.RoleWorker, "", "\nmachine:\n", "\nmachine:\n    network: {hostname: w}\n", "apiVersion: v1alpha1\nkind: HostnameConfig\nauto: stable\n", "")
-	// Parts of the refusals; empty where there is none.
+	// Parts of the refusal, and of the warning; empty where there is none.
 	for name, tc := range map[string]struct {
 		spec             bootstrapv1.TalosConfigSpec
-		config, template string
+		refusal, warning string
 	}{
-		"a section":             {worker("v1.13", removed, section), "", "spec.template.spec.strategicPatches[1]: Invalid value: " + shared},
-		"a document":            {worker("v1.14", document, "machine: {certSANs: [a]}"), "", "spec.template.spec.strategicPatches[0]: Invalid value: " + shared},
+		"a section":             {worker("v1.13", removed, section), "", "spec.template.spec.strategicPatches[1]: " + shared},
+		"a document":            {worker("v1.14", document, "machine: {certSANs: [a]}"), "", "spec.template.spec.strategicPatches[0]: " + shared},
 		"none":                  {worker("v1.13", "apiVersion: v1alpha1\nkind: HostnameConfig\nauto: stable\n"), "", ""},
 		"one that is removed":   {worker("v1.13", document, removed), "", ""},
-		"data":                  {data(t, configgen.RoleWorker, "w"), "", "spec.template.spec.data: Invalid value: " + shared},
-		"data and a patch":      {withDocument, "", "spec.template.spec.strategicPatches[0]: Invalid value: " + shared},
+		"data":                  {data(t, configgen.RoleWorker, "w"), "", "spec.template.spec.data: " + shared},
+		"data and a patch":      {withDocument, "", "spec.template.spec.strategicPatches[0]: " + shared},
 		"data without":          {data(t, configgen.RoleWorker, ""), "", ""},
 		"a source":              {named(worker("v1.13")), "", ""},
-		"a source and a patch":  {named(worker("v1.13", removed, section)), "spec.strategicPatches[1]: Invalid value: strategicPatches[1] does not apply: " + decided, decided},
-		"the name of the trial": {worker("v1.13", strings.ReplaceAll(document, "w", "trial")), "", `sets the host name "trial"`},
+		"a source and a patch":  {named(worker("v1.13", removed, section)), "", "spec.template.spec.strategicPatches[1]: " + shared},
+		"the name of the trial": {worker("v1.13", strings.ReplaceAll(document, "w", "trial")), "", `spec.template.spec.strategicPatches[0]: sets the host name "trial"`},
 		// The source goes before a document, and a Machine may have the name that data states.
 		"a source and a document":        {named(worker("v1.13", document)), "", ""},
 		"a source and data":              {named(data(t, configgen.RoleWorker, "w")), "", ""},
-		"a source and a section in data": {named(withSection), "", "spec.template.spec.data: Invalid value: " + shared},
+		"a source and a section in data": {named(withSection), "", "spec.template.spec.data: " + shared},
 		"a source and a control plane":   {named(controlPlane("v1.13")), "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			_, err := (&TalosConfig{}).ValidateCreate(t.Context(), &bootstrapv1.TalosConfig{Spec: tc.spec})
-			expect(g, err, tc.config)
+			expect(g, err, tc.refusal)
 			template := &bootstrapv1.TalosConfigTemplate{}
 			template.Spec.Template.Spec = tc.spec
-			_, err = (&TalosConfigTemplate{}).ValidateCreate(t.Context(), template)
-			expect(g, err, tc.template)
+			warnings, err := (&TalosConfigTemplate{}).ValidateCreate(t.Context(), template)
+			expect(g, err, tc.refusal)
+			if tc.warning == "" {
+				g.Expect(warnings).To(BeEmpty())
+			} else {
+				g.Expect(warnings).To(ConsistOf(HavePrefix(tc.warning)))
+			}
 		})
 	}
+}
+
+// TestWhatIsMadeFromATemplateIsNotHeldToMore: the template may be older than the refusal.
+func TestWhatIsMadeFromATemplateIsNotHeldToMore(t *testing.T) {
+	g := NewWithT(t)
+	config := &bootstrapv1.TalosConfig{Spec: withJSON(worker("v1.13"), "replace", "/machine/certSANs", "")}
+	_, err := (&TalosConfig{}).ValidateCreate(t.Context(), config)
+	g.Expect(err).To(MatchError(ContainSubstring("spec.configPatches[0].value")))
+	config.OwnerReferences = []metav1.OwnerReference{{APIVersion: "cluster.x-k8s.io/v1beta2", Kind: "MachineSet", Name: "a"}}
+	_, err = (&TalosConfig{}).ValidateCreate(t.Context(), config)
+	g.Expect(err).NotTo(HaveOccurred())
 }

@@ -60,8 +60,16 @@ func (w *TalosConfig) ValidateDelete(context.Context, *bootstrapv1.TalosConfig) 
 	return nil, nil
 }
 
+// validate checks a specification. One that a controller has made was judged as the template
+// that it is from, perhaps by a release that took what is refused now.
 func (w *TalosConfig) validate(config *bootstrapv1.TalosConfig) field.ErrorList {
-	return configgen.FieldErrors(&config.Spec, field.NewPath("spec"))
+	path := field.NewPath("spec")
+	errs := configgen.FieldErrors(&config.Spec, path)
+	if len(config.OwnerReferences) == 0 {
+		errs = append(configgen.MissingValues(&config.Spec, path), errs...)
+	}
+
+	return errs
 }
 
 func (w *TalosConfig) invalid(name string, errs field.ErrorList) error {

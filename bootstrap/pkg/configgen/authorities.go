@@ -17,8 +17,8 @@ var (
 		"bring your own keys in that Secret (talosctl gen secrets), or add CAs by cluster.acceptedCAs (KubeAPIServerCAConfig: acceptedCAs)")
 )
 
-// checkAuthorities refuses other CAs than before. A key counts where there was one: workers
-// have none.
+// checkAuthorities refuses other CAs than before. A CA, or its key, counts where there was
+// one: workers have no keys.
 func checkAuthorities(before, after coreconfig.Provider) error {
 	if replaced(machineCA(before), machineCA(after)) {
 		return errMachineCA
@@ -30,7 +30,7 @@ func checkAuthorities(before, after coreconfig.Provider) error {
 }
 
 func replaced(before, after x509.PEMEncodedCertificateAndKey) bool {
-	return !bytes.Equal(before.Crt, after.Crt) || len(before.Key) > 0 && !bytes.Equal(before.Key, after.Key)
+	return len(before.Crt) > 0 && !bytes.Equal(before.Crt, after.Crt) || len(before.Key) > 0 && !bytes.Equal(before.Key, after.Key)
 }
 
 // machineCA is the CA of the Talos API.

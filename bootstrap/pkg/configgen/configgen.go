@@ -7,6 +7,7 @@
 package configgen
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -65,6 +66,10 @@ type Input struct {
 	// Hostname is the host name to set; empty leaves it to patches and
 	// platform. A control plane machine must have one.
 	Hostname string
+
+	// isTrial reports whether names and keys are made up: what is the user's may be like
+	// the real ones.
+	isTrial bool
 }
 
 var (
@@ -91,7 +96,7 @@ func render(in Input) (*patching, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	patched := &patching{states: []coreconfig.Provider{cfg}, rules: rules{platform: platformAny{}, reader: contract}}
+	patched := &patching{states: []coreconfig.Provider{cfg}, isTrial: in.isTrial, rules: rules{platform: platformAny{}, reader: contract, limit: maxBytes}}
 	if err := patched.applyJSON(in.JSONPatches); err != nil {
 		return nil, nil, err
 	}
@@ -99,8 +104,12 @@ func render(in Input) (*patching, []byte, error) {
 		return nil, nil, err
 	}
 	cfg = patched.last()
-	if in.Hostname != "" {
-		if cfg, err = patched.name(in.Hostname); err != nil {
+	hostname := in.Hostname
+	if in.isTrial && in.Hostname != "" && roleOf(cfg) == RoleWorker {
+		hostname = cmp.Or(sectionHostname(cfg), hostname)
+	}
+	if hostname != "" {
+		if cfg, err = patched.name(hostname); err != nil {
 			return nil, nil, err
 		}
 	}

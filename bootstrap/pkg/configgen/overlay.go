@@ -83,7 +83,7 @@ func Overlay(configuration []byte, host HostOverlay) ([]byte, error) {
 	if err != nil {
 		return nil, &InvalidError{Err: err}
 	}
-	patched := &patching{states: []coreconfig.Provider{cfg}, rules: rules{platform: platformAny{}, reader: reader}}
+	patched := &patching{states: []coreconfig.Provider{cfg}, rules: rules{platform: platformAny{}, reader: reader, limit: maxRead}}
 	if host.Container {
 		patched.rules.platform = platformContainer{}
 	}

@@ -37,6 +37,8 @@ type patching struct {
 	states  []coreconfig.Provider
 	patches []patchName
 	rules   rules
+	// isTrial is that of Input.
+	isTrial bool
 }
 
 // patchName says where a patch stands.
@@ -87,10 +89,10 @@ func (p *patching) add(name patchName, patched coreconfig.Provider) error {
 	if renamed && roleOf(patched) == RoleControlPlane {
 		return name.fault(errHostnameOfControlPlane)
 	}
-	if err := checkAuthorities(before, patched); err != nil {
+	if err := checkAuthorities(before, patched); err != nil && !p.isTrial {
 		return name.fault(err)
 	}
-	if _, err := encode(patched); err != nil {
+	if _, err := p.rules.encode(patched); err != nil {
 		return name.fault(err)
 	}
 	p.states, p.patches = append(p.states, patched), append(p.patches, name)
@@ -134,8 +136,8 @@ func (p *patching) applyJSON(operations [][]byte) error {
 		if document, err = configpatcher.JSON6902(document, patch); err != nil {
 			return name.fault(p.explainPath(err))
 		}
-		if err := checkLength(document); err != nil {
-			return name.fault(err)
+		if len(document) > p.rules.limit {
+			return name.fault(errTooLong)
 		}
 		read, err := configloader.NewFromBytes(document)
 		if err != nil {
@@ -234,11 +236,13 @@ type rules struct {
 	platform platform
 	// reader is the release that will read the configuration.
 	reader release
+	// limit is how long the configuration may be, in bytes.
+	limit int
 }
 
 // judge validates as Talos does and encodes.
 func (r rules) judge(cfg coreconfig.Provider) ([]byte, error) {
-	encoded, err := encode(cfg)
+	encoded, err := r.encode(cfg)
 	if err != nil {
 		return nil, err
 	}

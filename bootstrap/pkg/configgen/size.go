@@ -11,11 +11,12 @@ import (
 )
 
 const (
-	// maxBytes is how long a machine configuration may be, and how much a patch may stand
-	// for: as much as a Secret holds.
+	// maxBytes is how long a machine configuration may be that is stored, and how much a
+	// patch may stand for: as much as a Secret holds.
 	maxBytes = corev1.MaxSecretSize
-	// maxRead is how much a configuration may stand for when it is read: more, because each
-	// value counts, and what is not longer than maxBytes must never be refused for it.
+	// maxRead is how much a configuration may stand for when it is read, or is handed to a
+	// machine: more, because each value counts, a host adds to it, and what is not longer
+	// than maxBytes must never be refused for it.
 	maxRead = 4 * maxBytes
 )
 
@@ -29,18 +30,11 @@ func CheckPatch(patch string) error {
 	return yamlsize.CheckIndented([]byte(patch), maxBytes)
 }
 
-// checkLength refuses an encoded configuration that is too long.
-func checkLength(encoded []byte) error {
-	if len(encoded) > maxBytes {
-		return errTooLong
-	}
-	return nil
-}
-
-func encode(cfg coreconfig.Provider) ([]byte, error) {
+// encode writes a configuration, unless it is too long.
+func (r rules) encode(cfg coreconfig.Provider) ([]byte, error) {
 	encoded, err := cfg.EncodeBytes(encoder.WithComments(encoder.CommentsDisabled))
-	if err != nil {
-		return nil, err
+	if err == nil && len(encoded) > r.limit {
+		err = errTooLong
 	}
-	return encoded, checkLength(encoded)
+	return encoded, err
 }

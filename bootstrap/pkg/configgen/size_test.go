@@ -145,3 +145,15 @@ func TestWhatWasRenderedIsRead(t *testing.T) {
 	_, err = configgen.Overlay(rendered, configgen.HostOverlay{ProviderID: "talos://6f1c"})
 	g.Expect(err).NotTo(HaveOccurred())
 }
+
+// TestAHostMayAddToALongConfiguration: only what is stored is held to what a Secret holds.
+func TestAHostMayAddToALongConfiguration(t *testing.T) {
+	g := NewWithT(t)
+	in := podInput("v1.13", configgen.RoleWorker)
+	in.StrategicPatches = []string{"machine: {sysctls: {a: " + strings.Repeat("x", 1000<<10) + "}}"}
+	rendered, err := configgen.Render(in)
+	g.Expect(err).NotTo(HaveOccurred())
+	overlaid, err := configgen.Overlay(rendered, configgen.HostOverlay{StrategicPatches: []string{"machine: {sysctls: {b: " + strings.Repeat("y", 100<<10) + "}}"}})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(len(overlaid)).To(BeNumerically(">", 1<<20))
+}

@@ -55,24 +55,12 @@ func check(spec *bootstrapv1.TalosConfigSpec) (*patching, error) {
 	input.ClusterName = "trial"
 	input.Endpoint = "https://192.0.2.1:6443"
 	input.KubernetesVersion = constants.DefaultKubernetesVersion
-	input.Hostname = trialName(spec)
+	if spec.GenerateType == bootstrapv1.GenerateTypeControlPlane || spec.Hostname.Source != "" {
+		input.Hostname = "trial"
+	}
+	input.isTrial = true
 	patched, _, err := render(input)
 	return patched, err
-}
-
-// trialName is the host name with which a spec is rendered for a trial. What data states is
-// taken: the Machine may have that name.
-func trialName(spec *bootstrapv1.TalosConfigSpec) string {
-	switch {
-	case spec.GenerateType == bootstrapv1.GenerateTypeControlPlane:
-	case spec.Hostname.Source == "":
-		return ""
-	case spec.GenerateType == bootstrapv1.GenerateTypeNone:
-		if cfg, err := load([]byte(spec.Data)); err == nil && sectionHostname(cfg) != "" {
-			return sectionHostname(cfg)
-		}
-	}
-	return "trial"
 }
 
 // Contracts are the configuration contracts that can be rendered.
@@ -104,20 +92,19 @@ func trial(spec *bootstrapv1.TalosConfigSpec, path *field.Path) (*patching, fiel
 	}
 }
 
-// TemplateErrors is FieldErrors for a spec that several machines are made from.
-// role is what they are to be; empty where that is not known. A host name is
-// refused, because all machines would have it: workers would be one Node, and
-// Talos removes an etcd member of the name with which a node joins.
+// TemplateErrors is FieldErrors and MissingValues for a spec that several machines are made
+// from. role is what they are to be; empty where that is not known. A control plane
+// of data that names its host is refused: its machines would all have one name,
+// and Talos removes an etcd member of the name with which a node joins.
 func TemplateErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path, role Role) field.ErrorList {
-	patched, errs := trial(spec, path)
-	if len(errs) > 0 {
+	if errs := append(MissingValues(spec, path), FieldErrors(spec, path)...); len(errs) > 0 {
 		return errs
 	}
 	if spec.GenerateType != bootstrapv1.GenerateTypeNone {
 		if role != "" && string(role) != string(spec.GenerateType) {
 			return field.ErrorList{field.Invalid(path.Child("generateType"), spec.GenerateType, fmt.Sprintf("must be %s, or none with the configuration of a %s in data", role, role))}
 		}
-		return sharedName(spec, path, patched)
+		return nil
 	}
 	described, err := Describe([]byte(spec.Data))
 	switch {
@@ -129,12 +116,16 @@ func TemplateErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path, role Ro
 		return field.ErrorList{field.Invalid(path.Child("data"), field.OmitValueType{},
 			fmt.Sprintf("sets the host name %q of control plane machines, which must be the names of their Machines; remove it", described.Hostname))}
 	}
-	return sharedName(spec, path, patched)
+	return nil
 }
 
-// sharedName refuses a host name that hostname.source does not replace. Those of control
-// planes are refused before.
-func sharedName(spec *bootstrapv1.TalosConfigSpec, path *field.Path, patched *patching) field.ErrorList {
+// TemplateWarnings says which host name a spec sets that hostname.source does not replace:
+// with more than one machine they would be one Node.
+func TemplateWarnings(spec *bootstrapv1.TalosConfigSpec, path *field.Path) []string {
+	patched, errs := trial(spec, path)
+	if len(errs) > 0 || roleOf(patched.last()) != RoleWorker {
+		return nil
+	}
 	stated := hostnameOf
 	if spec.Hostname.Source != "" {
 		stated = sectionHostname
@@ -147,8 +138,8 @@ func sharedName(spec *bootstrapv1.TalosConfigSpec, path *field.Path, patched *pa
 	if name, isPatch := patched.by(stated); isPatch {
 		at = path.Child(string(name.kind)).Index(name.index)
 	}
-	return field.ErrorList{field.Invalid(at, field.OmitValueType{}, fmt.Sprintf(
-		"sets the host name %q of every machine made from the template, which would be one Node; remove it, and set hostname.source, or name the host in the TalosHost's strategicPatches", hostname))}
+	return []string{fmt.Sprintf("%s: sets the host name %q of every machine made from the template: more than one would be one Node; "+
+		"remove it, and set hostname.source, or name the host in the TalosHost's strategicPatches", at, hostname)}
 }
 
 // fieldErrors are what the fields tell without rendering. Most of it the schema
@@ -181,18 +172,17 @@ func fieldErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path) field.Erro
 		errs = append(errs, field.Invalid(path.Child("hostname", "source"), spec.Hostname.Source,
 			"must be MachineName for a control plane: Talos removes an etcd member of the name with which a node joins"))
 	}
-	return append(errs, missingValues(spec.ConfigPatches, path.Child("configPatches"))...)
+	return errs
 }
 
-// missingValues refuses JSON patches that need a value and have none: it would count as null,
+// MissingValues refuses JSON patches that need a value and have none: it would count as null,
 // which empties the field. A null that is meant cannot be told from one that is missing.
-func missingValues(patches []bootstrapv1.ConfigPatch, path *field.Path) field.ErrorList {
+func MissingValues(spec *bootstrapv1.TalosConfigSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
-	for i := range patches {
-		needed := slices.Contains([]string{"add", "replace", "test"}, patches[i].Op)
-		value := patches[i].Value
-		if needed && (value == nil || len(value.Raw) == 0 || string(value.Raw) == "null") {
-			errs = append(errs, field.Required(path.Index(i).Child("value"), "add, replace and test need one, and none is null; to take a field away use op: remove"))
+	for i, patch := range spec.ConfigPatches {
+		needed := slices.Contains([]string{"add", "replace", "test"}, patch.Op)
+		if needed && (patch.Value == nil || len(patch.Value.Raw) == 0 || string(patch.Value.Raw) == "null") {
+			errs = append(errs, field.Required(path.Child("configPatches").Index(i).Child("value"), "add, replace and test need one, and none is null; to take a field away use op: remove"))
 		}
 	}
 	return errs

@@ -12,6 +12,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/siderolabs/crypto/x509"
@@ -218,6 +219,24 @@ func (b *Bundle) Made(configuration []byte) (bool, error) {
 		return false, errors.New("reading a machine configuration: it has no CA of the Talos API")
 	}
 	return bytes.Equal(ca.Crt, b.TalosCA()), nil
+}
+
+// IsAdmitted reports whether a machine of a configuration takes client certificates of the
+// bundle: the CA of its Talos API is that of the bundle, or accepted beside its own. Its
+// error never repeats content.
+func (b *Bundle) IsAdmitted(configuration []byte) (bool, error) {
+	cfg, err := configloader.NewFromBytes(configuration)
+	if err != nil || cfg.RawV1Alpha1() == nil {
+		return false, errors.New("reading a machine configuration: it is none")
+	}
+	security := cfg.Machine().Security()
+	if ca := security.IssuingCA(); ca != nil && bytes.Equal(ca.Crt, b.TalosCA()) {
+		return true, nil
+	}
+
+	return slices.ContainsFunc(security.AcceptedCAs(), func(ca *x509.PEMEncodedCertificate) bool {
+		return ca != nil && bytes.Equal(ca.Crt, b.TalosCA())
+	}), nil
 }
 
 // TalosCA is the certificate of the CA of the Talos API, as PEM.

@@ -224,7 +224,7 @@ type TalosControlPlaneRolloutStrategyRollingUpdate struct {
 // TalosControlPlaneRemediationSpec controls how unhealthy Machines are
 // replaced.
 // +kubebuilder:validation:MinProperties=1
-// +kubebuilder:validation:XValidation:rule="!has(self.maxRetry) || (has(self.retryPeriodSeconds) ? self.retryPeriodSeconds : 0) < (has(self.minHealthyPeriodSeconds) ? self.minHealthyPeriodSeconds : 3600)",message="retryPeriodSeconds must be less than minHealthyPeriodSeconds (3600 by default): else each failure starts a new count, and maxRetry is never reached"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxRetry) || self.maxRetry == 0 || (has(self.retryPeriodSeconds) ? self.retryPeriodSeconds : 0) < (has(self.minHealthyPeriodSeconds) ? self.minHealthyPeriodSeconds : 3600)",message="retryPeriodSeconds must be less than minHealthyPeriodSeconds (3600 by default): else each failure starts a new count, and maxRetry is never reached"
 type TalosControlPlaneRemediationSpec struct {
 	// maxRetry limits how often the replacement of an unhealthy Machine may
 	// itself be replaced. A Machine that fails later than

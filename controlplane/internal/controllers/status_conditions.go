@@ -16,6 +16,7 @@ import (
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
@@ -34,6 +35,8 @@ func setInitializedCondition(s *scope) {
 	case s.decision.Action != "":
 		_, answer := apiServerStatus(s)
 		reason, message = s.decision.Reason, cmp.Or(progress(s), answer)
+	case objects.IsLostRace(s.gatherErr) && conditions.Has(s.controlPlane, controlplanev1.InitializedCondition):
+		return
 	case s.gatherErr != nil:
 		message = cmp.Or(progress(s), message)
 	}

@@ -259,6 +259,11 @@ func TestThatSomebodyWasFasterIsNotTold(t *testing.T) {
 		g.Expect(standstill(s)).To(BeEmpty())
 		g.Expect(progress(s)).To(Equal(s.decision.Message))
 	}
+
+	s := &scope{cluster: newCluster(), controlPlane: newControlPlane(), gatherErr: conflict}
+	conditions.Set(s.controlPlane, metav1.Condition{Type: controlplanev1.InitializedCondition, Status: metav1.ConditionFalse, Reason: "Known", Message: "as before"})
+	setInitializedCondition(s)
+	g.Expect(conditions.GetMessage(s.controlPlane, controlplanev1.InitializedCondition)).To(Equal("as before"))
 }
 
 // TestWhatPersonsAreToldOfTheNetworkStaysTheSame: each try is from another port.

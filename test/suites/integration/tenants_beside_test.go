@@ -233,7 +233,10 @@ func (n *neighbours) attackWithoutEffect(before tenantState) {
 		},
 		"owner references to the other's objects": func() {
 			owners := n.owners()
-			isSilent(create(twin(n.used, intruderNamespace, "owned", at(silent), func(h *infrav1.TalosHost) { h.OwnerReferences = owners })))
+			owned := create(twin(n.used, intruderNamespace, "owned", at(silent), func(h *infrav1.TalosHost) { h.OwnerReferences = owners }))
+			g.Eventually(func() error {
+				return world.Client.Get(ctx, client.ObjectKey{Namespace: intruderNamespace, Name: owned}, &infrav1.TalosHost{})
+			}).WithTimeout(timeout).Should(Satisfy(apierrors.IsNotFound), "Kubernetes finds no such owners in its namespace, and deletes it")
 			g.Expect(n.patch(n.intruder, n.older, func(h *infrav1.TalosHost) { h.OwnerReferences = owners })).To(Succeed())
 		},
 		"addresses that lead to the management cluster, or to metadata of a cloud": func() {
