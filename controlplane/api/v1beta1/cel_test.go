@@ -47,12 +47,30 @@ func object(t *testing.T, spec string) map[string]any {
 	}
 }
 
-func TestRulesOfTheSchema(t *testing.T) {
-	structural := schemaOf(t, "controlplane.cluster.x-k8s.io_taloscontrolplanes.yaml")
+// judged is a specification, and what is said of it: part of the refusal; empty when it is
+// taken.
+type judged struct{ spec, want string }
+
+// expectRules judges specifications by the rules of a kind.
+func expectRules(t *testing.T, file string, cases map[string]judged) {
+	t.Helper()
+	structural := schemaOf(t, file)
 	validator := cel.NewValidator(structural, true, celconfig.PerCallLimit)
-	for name, tc := range map[string]struct {
-		spec, want string // want is part of the refusal; empty when allowed.
-	}{
+	for name, tc := range cases {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			errs, _ := validator.Validate(t.Context(), nil, structural, object(t, tc.spec), nil, celconfig.RuntimeCELCostBudget)
+			if tc.want == "" {
+				g.Expect(errs).To(BeEmpty())
+			} else {
+				g.Expect(errs.ToAggregate()).To(MatchError(ContainSubstring(tc.want)))
+			}
+		})
+	}
+}
+
+func TestRulesOfTheSchema(t *testing.T) {
+	expectRules(t, "controlplane.cluster.x-k8s.io_taloscontrolplanes.yaml", map[string]judged{
 		"one replica":                     {"replicas: 1", ""},
 		"three replicas":                  {"replicas: 3", ""},
 		"an even number of replicas":      {"replicas: 2", "must be an odd number"},
@@ -78,39 +96,18 @@ func TestRulesOfTheSchema(t *testing.T) {
 		"retries within a period":         {"remediation: {maxRetry: 3, retryPeriodSeconds: 7200, minHealthyPeriodSeconds: 7201}", ""},
 		"retries after a period":          {"remediation: {maxRetry: 3, retryPeriodSeconds: 60, minHealthyPeriodSeconds: 60}", "must be less than minHealthyPeriodSeconds"},
 		"no period for retries":           {"remediation: {maxRetry: 3, minHealthyPeriodSeconds: 0}", "must be less than minHealthyPeriodSeconds"},
+		"no retries at all":               {"remediation: {maxRetry: 0, retryPeriodSeconds: 3600}", ""},
 		"no period, and no limit":         {"remediation: {minHealthyPeriodSeconds: 0}", ""},
 		"the strategy OnDelete":           {"rollout: {strategy: {type: OnDelete}}", ""},
 		"a surge with OnDelete":           {"rollout: {strategy: {type: OnDelete, rollingUpdate: {maxSurge: 1}}}", ""},
-	} {
-		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
-			errs, _ := validator.Validate(t.Context(), nil, structural, object(t, tc.spec), nil, celconfig.RuntimeCELCostBudget)
-			if tc.want == "" {
-				g.Expect(errs).To(BeEmpty())
-			} else {
-				g.Expect(errs.ToAggregate()).To(MatchError(ContainSubstring(tc.want)))
-			}
-		})
-	}
+	})
 }
 
 func TestRulesOfTheSchemaOfTemplates(t *testing.T) {
-	structural := schemaOf(t, "controlplane.cluster.x-k8s.io_taloscontrolplanetemplates.yaml")
-	validator := cel.NewValidator(structural, true, celconfig.PerCallLimit)
-	for name, tc := range map[string]struct{ spec, want string }{
+	expectRules(t, "controlplane.cluster.x-k8s.io_taloscontrolplanetemplates.yaml", map[string]judged{
 		"a limit of retries":        {"template: {spec: {remediation: {maxRetry: 3}}}", ""},
 		"retries after the default": {"template: {spec: {remediation: {maxRetry: 3, retryPeriodSeconds: 7200}}}", "must be less than minHealthyPeriodSeconds"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			g := NewWithT(t)
-			errs, _ := validator.Validate(t.Context(), nil, structural, object(t, tc.spec), nil, celconfig.RuntimeCELCostBudget)
-			if tc.want == "" {
-				g.Expect(errs).To(BeEmpty())
-			} else {
-				g.Expect(errs.ToAggregate()).To(MatchError(ContainSubstring(tc.want)))
-			}
-		})
-	}
+	})
 }
 
 // A Machine has 32 readiness gates at most, and the provider adds its own.
