@@ -47,9 +47,10 @@ func newLockedBed(t *testing.T, begin time.Time, days int32) (b *bed, deletions 
 // only he. The server takes no time but one to come, by its own clock.
 func (b *bed) endLocks() {
 	b.t.Helper()
-	mode, until := minio.Governance, time.Now().Truncate(time.Second).Add(2*time.Second)
+	mode, until := minio.Governance, time.Time{}
 	for object := range server.ListObjectsIter(b.t.Context(), b.bucket, minio.ListObjectsOptions{Recursive: true, WithVersions: true}) {
 		b.Expect(object.Err).NotTo(HaveOccurred())
+		until = time.Now().Truncate(time.Second).Add(2 * time.Second)
 		b.Expect(server.PutObjectRetention(b.t.Context(), b.bucket, object.Key, minio.PutObjectRetentionOptions{
 			VersionID: object.VersionID, Mode: &mode, RetainUntilDate: &until, GovernanceBypass: true,
 		})).To(Succeed())
