@@ -213,7 +213,8 @@ func (r *renderer) ofSpec(spec bootstrapv1.TalosConfigSpec, role configgen.Role)
 		if judged.GenerateType == "" {
 			judged.GenerateType = bootstrapv1.GenerateType(role)
 		}
-		if err := configgen.TemplateErrors(judged, field.NewPath("spec"), role).ToAggregate(); err != nil {
+		_, errs := configgen.JudgeTemplate(judged, field.NewPath("spec"), role)
+		if err := errs.ToAggregate(); err != nil {
 			return "", "", err
 		}
 		if patched, err = r.rendered(judged); err != nil {

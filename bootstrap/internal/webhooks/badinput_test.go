@@ -170,14 +170,15 @@ func TestBadInputDataForTheOtherRoleIsRefused(t *testing.T) {
 		configgen.RoleControlPlane: configgen.RoleWorker, configgen.RoleWorker: configgen.RoleControlPlane,
 	} {
 		spec := data(t, other, "")
-		errs := configgen.TemplateErrors(&spec, nil, role)
+		_, errs := configgen.JudgeTemplate(&spec, nil, role)
 		g.Expect(errs.ToAggregate()).To(MatchError(And(ContainSubstring("data: Invalid value: configures a "+string(other)), ContainSubstring("state the configuration of a "+string(role)))))
 		spec = bootstrapv1.TalosConfigSpec{GenerateType: bootstrapv1.GenerateType(other), TalosVersion: "v1.13"}
-		errs = configgen.TemplateErrors(&spec, nil, role)
+		_, errs = configgen.JudgeTemplate(&spec, nil, role)
 		g.Expect(errs.ToAggregate()).To(MatchError(ContainSubstring("generateType: Invalid value: \"" + string(other) + "\": must be " + string(role))))
 
 		spec = data(t, role, "")
-		g.Expect(configgen.TemplateErrors(&spec, nil, role)).To(BeEmpty())
+		_, errs = configgen.JudgeTemplate(&spec, nil, role)
+		g.Expect(errs).To(BeEmpty())
 	}
 }
 

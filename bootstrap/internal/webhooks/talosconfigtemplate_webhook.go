@@ -33,7 +33,7 @@ func (w *TalosConfigTemplate) SetupWebhookWithManager(mgr ctrl.Manager) error {
 
 // ValidateCreate checks a new object.
 func (w *TalosConfigTemplate) ValidateCreate(_ context.Context, template *bootstrapv1.TalosConfigTemplate) (admission.Warnings, error) {
-	return w.warnings(template), w.invalid(template.Name, w.validate(template))
+	return w.validate(template)
 }
 
 // ValidateUpdate refuses changes of the specification, but for the dry runs of
@@ -47,7 +47,7 @@ func (w *TalosConfigTemplate) ValidateUpdate(ctx context.Context, before, after 
 		return nil, apierrors.NewBadRequest(fmt.Sprintf("reading the admission request: %v", err))
 	}
 	if topology.IsDryRunRequest(req, after) {
-		return w.warnings(after), w.invalid(after.Name, w.validate(after))
+		return w.validate(after)
 	}
 
 	return nil, w.invalid(after.Name, field.ErrorList{field.Forbidden(field.NewPath("spec", "template", "spec"),
@@ -59,15 +59,12 @@ func (w *TalosConfigTemplate) ValidateDelete(context.Context, *bootstrapv1.Talos
 	return nil, nil
 }
 
-func (w *TalosConfigTemplate) validate(template *bootstrapv1.TalosConfigTemplate) field.ErrorList {
+func (w *TalosConfigTemplate) validate(template *bootstrapv1.TalosConfigTemplate) (admission.Warnings, error) {
 	path := field.NewPath("spec", "template")
-	errs := template.Spec.Template.ObjectMeta.Validate(path.Child("metadata"))
+	warnings, errs := configgen.JudgeTemplate(&template.Spec.Template.Spec, path.Child("spec"), "")
+	errs = append(template.Spec.Template.ObjectMeta.Validate(path.Child("metadata")), errs...)
 
-	return append(errs, configgen.TemplateErrors(&template.Spec.Template.Spec, path.Child("spec"), "")...)
-}
-
-func (w *TalosConfigTemplate) warnings(template *bootstrapv1.TalosConfigTemplate) admission.Warnings {
-	return configgen.TemplateWarnings(&template.Spec.Template.Spec, field.NewPath("spec", "template", "spec"))
+	return warnings, w.invalid(template.Name, errs)
 }
 
 func (w *TalosConfigTemplate) invalid(name string, errs field.ErrorList) error {

@@ -92,14 +92,25 @@ func trial(spec *bootstrapv1.TalosConfigSpec, path *field.Path) (*patching, fiel
 	}
 }
 
-// TemplateErrors is FieldErrors and MissingValues for a spec that several machines are made
+// JudgeTemplate is FieldErrors and MissingValues for a spec that several machines are made
 // from. role is what they are to be; empty where that is not known. A control plane
 // of data that names its host is refused: its machines would all have one name,
-// and Talos removes an etcd member of the name with which a node joins.
-func TemplateErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path, role Role) field.ErrorList {
-	if errs := append(MissingValues(spec, path), FieldErrors(spec, path)...); len(errs) > 0 {
-		return errs
+// and Talos removes an etcd member of the name with which a node joins. Workers of one
+// name get a warning.
+func JudgeTemplate(spec *bootstrapv1.TalosConfigSpec, path *field.Path, role Role) (warnings []string, errs field.ErrorList) {
+	patched, errs := trial(spec, path)
+	if errs = append(MissingValues(spec, path), errs...); len(errs) > 0 {
+		return nil, errs
 	}
+	if errs = roleErrors(spec, path, role); len(errs) > 0 {
+		return nil, errs
+	}
+	return sharedName(spec, path, patched), nil
+}
+
+// roleErrors refuses a template of another role than wanted, and data that names the host of
+// control planes.
+func roleErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path, role Role) field.ErrorList {
 	if spec.GenerateType != bootstrapv1.GenerateTypeNone {
 		if role != "" && string(role) != string(spec.GenerateType) {
 			return field.ErrorList{field.Invalid(path.Child("generateType"), spec.GenerateType, fmt.Sprintf("must be %s, or none with the configuration of a %s in data", role, role))}
@@ -119,11 +130,10 @@ func TemplateErrors(spec *bootstrapv1.TalosConfigSpec, path *field.Path, role Ro
 	return nil
 }
 
-// TemplateWarnings says which host name a spec sets that hostname.source does not replace:
-// with more than one machine they would be one Node.
-func TemplateWarnings(spec *bootstrapv1.TalosConfigSpec, path *field.Path) []string {
-	patched, errs := trial(spec, path)
-	if len(errs) > 0 || roleOf(patched.last()) != RoleWorker {
+// sharedName says which host name a spec of workers sets that hostname.source does not
+// replace: with more than one machine they would be one Node.
+func sharedName(spec *bootstrapv1.TalosConfigSpec, path *field.Path, patched *patching) []string {
+	if roleOf(patched.last()) != RoleWorker {
 		return nil
 	}
 	stated := hostnameOf

@@ -88,7 +88,9 @@ func validateConfig(spec *bootstrapv1.TalosConfigSpec, path *field.Path) field.E
 		spec.GenerateType = bootstrapv1.GenerateTypeControlPlane
 	}
 
-	return configgen.TemplateErrors(spec, path, configgen.RoleControlPlane)
+	_, errs = configgen.JudgeTemplate(spec, path, configgen.RoleControlPlane)
+
+	return errs
 }
 
 func validateRollout(spec *controlplanev1.TalosControlPlaneRolloutSpec, path *field.Path) field.ErrorList {
