@@ -139,6 +139,9 @@ func (p *patching) applyJSON(operations [][]byte) error {
 		if len(document) > p.rules.limit {
 			return name.fault(errTooLong)
 		}
+		if err := yamlsize.CheckIndented(document, maxRead); err != nil {
+			return name.fault(err)
+		}
 		read, err := configloader.NewFromBytes(document)
 		if err != nil {
 			return name.fault(err)

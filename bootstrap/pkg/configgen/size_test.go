@@ -12,8 +12,9 @@ import (
 )
 
 const (
-	tooLarge = "it is too large when its aliases are written out"
-	tooLong  = "longer than 1048576 bytes, which no Secret holds; bring long content to the cluster in another way, for instance with a ClusterResourceSet"
+	tooLarge    = "it is too large when its aliases are written out"
+	tooManyKeys = "it has a map of more than 4096 keys"
+	tooLong     = "longer than 1048576 bytes, which no Secret holds; bring long content to the cluster in another way, for instance with a ClusterResourceSet"
 )
 
 // aliases is a small patch that states a text of 130 kB several times.
@@ -46,6 +47,21 @@ func nested(levels int) string {
 	return strings.Repeat(`{"a":`, levels) + "1" + strings.Repeat("}", levels)
 }
 
+// keys are the body of a map of so many, in either language.
+func keys(from, number int) string {
+	var text strings.Builder
+	for i := range number {
+		fmt.Fprintf(&text, `,"k%d":"a"`, from+i)
+	}
+
+	return strings.TrimPrefix(text.String(), ",")
+}
+
+// addSysctls is a JSON patch that states so many sysctls.
+func addSysctls(number int) []byte {
+	return fmt.Appendf(nil, `{"op":"add","path":"/machine/sysctls","value":{%s}}`, keys(0, number))
+}
+
 func TestSmallPatchesThatStandForMuchAreRefused(t *testing.T) {
 	type patches struct {
 		json      [][]byte
@@ -60,6 +76,11 @@ func TestSmallPatchesThatStandForMuchAreRefused(t *testing.T) {
 		index int
 		want  string // Empty when taken.
 	}{
+		"many keys":                    {patches{strategic: []string{"machine: {sysctls: {" + keys(0, 4096) + "}}"}}, 0, ""},
+		"many keys of JSON":            {patches{json: [][]byte{addSysctls(4096)}}, 0, ""},
+		"too many keys":                {patches{strategic: []string{"machine: {sysctls: {" + keys(0, 4097) + "}}"}}, 0, tooManyKeys},
+		"too many keys of JSON":        {patches{json: [][]byte{addSysctls(4097)}}, 0, tooManyKeys},
+		"one key of JSON too many":     {patches{json: [][]byte{addSysctls(4096), []byte(`{"op":"add","path":"/machine/sysctls/one","value":"a"}`)}}, 1, tooManyKeys},
 		"aliases":                      {patches{strategic: []string{sysctl(0), aliases(9)}}, 1, tooLarge},
 		"aliases of little":            {patches{strategic: []string{aliases(7)}}, 0, ""},
 		"aliases in a second document": {patches{strategic: []string{"machine: {certSANs: [a]}\n---\napiVersion: v1alpha1\nkind: KubeletConfig\n---\n" + aliases(9)}}, 0, tooLarge},
@@ -86,6 +107,20 @@ func TestSmallPatchesThatStandForMuchAreRefused(t *testing.T) {
 			g.Expect(err).To(MatchError(ContainSubstring(c.want)))
 		})
 	}
+}
+
+// TestPatchesThatAddUpToVeryManyKeysAreRefused: each alone would be taken.
+func TestPatchesThatAddUpToVeryManyKeysAreRefused(t *testing.T) {
+	g := NewWithT(t)
+	in := podInput("v1.13", configgen.RoleWorker)
+	for i := range 8 {
+		in.StrategicPatches = append(in.StrategicPatches, "machine: {sysctls: {"+keys(i*4096, 4096)+"}}")
+	}
+	_, err := configgen.Render(in)
+	var patchError *configgen.PatchError
+	g.Expect(errors.As(err, &patchError)).To(BeTrue(), "%v", err)
+	g.Expect(patchError).To(And(HaveField("Index", 1), HaveField("Applies", true)))
+	g.Expect(err).To(MatchError(ContainSubstring(tooManyKeys)))
 }
 
 // Hosts that were stored before are read as well.

@@ -20,10 +20,18 @@ const (
 	// perLevel is by how many bytes a line is indented for each level, as YAML is encoded
 	// by default.
 	perLevel = 4
+	// maxKeys is how many keys a map has at most that is written as YAML again: who reads
+	// it compares each key to all others, which takes 0.1 s for so many, and minutes for
+	// as many as a Secret holds.
+	maxKeys = 4096
 )
 
-// ErrTooLarge says that a text stands for too much.
-var ErrTooLarge = errors.New("it is too large when its aliases are written out, or has too many values")
+var (
+	// ErrTooLarge says that a text stands for too much.
+	ErrTooLarge = errors.New("it is too large when its aliases are written out, or has too many values")
+	// ErrTooManyKeys says that a map of a text takes too long to read.
+	ErrTooManyKeys = fmt.Errorf("it has a map of more than %d keys", maxKeys)
+)
 
 // CheckMarks returns ErrTooLarge when a text may have more values than a limit. Each has a
 // mark in the text: a line of its own, or what separates it from others.
@@ -43,13 +51,13 @@ func CheckMarks(text []byte, limit int) error {
 // aliases written out, or there may be more than an eighth as many. All documents of the
 // text count. A text that is no YAML is for its reader to refuse.
 func Check(text []byte, limit int) error {
-	return check(text, sizes{limit: limit, known: map[*yaml.Node]size{}})
+	return check(text, &sizes{limit: limit, known: map[*yaml.Node]size{}})
 }
 
 // CheckIndented is Check for a text that is written as YAML again: each line counts with
-// its indentation.
+// its indentation. It returns ErrTooManyKeys when a map has more than 4096 keys.
 func CheckIndented(text []byte, limit int) error {
-	return check(text, sizes{limit: limit, perLevel: perLevel, known: map[*yaml.Node]size{}})
+	return check(text, indented(limit))
 }
 
 // CheckJSON is CheckIndented for JSON, of which a reader of YAML refuses some.
@@ -61,12 +69,12 @@ func CheckJSON(text []byte, limit int) error {
 	if err := json.Unmarshal(text, &value); err != nil {
 		return nil //nolint:nilerr // Its reader says what is wrong, in words of its own.
 	}
-	sizes := sizes{limit: limit, perLevel: perLevel, known: map[*yaml.Node]size{}}
+	sizes := indented(limit)
 
 	return sizes.judge(sizes.of(nodeOf(value)).bytes)
 }
 
-func check(text []byte, sizes sizes) error {
+func check(text []byte, sizes *sizes) error {
 	if err := CheckMarks(text, sizes.limit/perNode); err != nil {
 		return err
 	}
@@ -111,9 +119,18 @@ type size struct{ bytes, lines int }
 type sizes struct {
 	limit, perLevel int
 	known           map[*yaml.Node]size
+	// keys is how many the largest map has.
+	keys int
 }
 
-func (s sizes) judge(bytes int) error {
+func indented(limit int) *sizes {
+	return &sizes{limit: limit, perLevel: perLevel, known: map[*yaml.Node]size{}}
+}
+
+func (s *sizes) judge(bytes int) error {
+	if s.perLevel > 0 && s.keys > maxKeys {
+		return ErrTooManyKeys
+	}
 	if bytes > s.limit {
 		return fmt.Errorf("%w: more than %d bytes", ErrTooLarge, s.limit)
 	}
@@ -122,7 +139,7 @@ func (s sizes) judge(bytes int) error {
 }
 
 // of is the size of a node, or more than the limit.
-func (s sizes) of(node *yaml.Node) size {
+func (s *sizes) of(node *yaml.Node) size {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias
 	}
@@ -132,6 +149,9 @@ func (s sizes) of(node *yaml.Node) size {
 	// A node that contains itself is too large.
 	tooLarge := size{bytes: s.limit + 1}
 	s.known[node] = tooLarge
+	if node.Kind == yaml.MappingNode {
+		s.keys = max(s.keys, len(node.Content)/2)
+	}
 	whole := size{bytes: len(node.Value) + perNode, lines: strings.Count(node.Value, "\n")}
 	for i, below := range node.Content {
 		part := s.of(below)

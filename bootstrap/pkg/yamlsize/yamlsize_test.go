@@ -89,3 +89,28 @@ func TestJSONIsNotReadAsYAML(t *testing.T) {
 		})
 	}
 }
+
+// keys are a map of so many.
+func keys(number int) string {
+	var text strings.Builder
+	for i := range number {
+		fmt.Fprintf(&text, `,"k%d":1`, i)
+	}
+
+	return "{" + strings.TrimPrefix(text.String(), ",") + "}"
+}
+
+// TestMapsOfVeryManyKeysAreRefused: each is compared to all others.
+func TestMapsOfVeryManyKeysAreRefused(t *testing.T) {
+	for name, check := range checks {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			g.Expect(check([]byte(keys(4096)), limit)).To(Succeed())
+			g.Expect(check([]byte(keys(4097)), limit)).To(MatchError(yamlsize.ErrTooManyKeys))
+			g.Expect(check([]byte(`{"a":[`+keys(4097)+`]}`), limit)).To(MatchError(yamlsize.ErrTooManyKeys), "below others")
+			g.Expect(check([]byte("["+keys(4097)+","+keys(1)+"]"), limit)).To(MatchError(yamlsize.ErrTooManyKeys), "beside others")
+			g.Expect(check([]byte("["+keys(4096)+","+keys(4096)+"]"), limit)).To(Succeed(), "in two maps")
+		})
+	}
+	NewWithT(t).Expect(yamlsize.Check([]byte(keys(4097)), limit)).To(Succeed(), "nobody writes it as YAML again")
+}
