@@ -117,7 +117,7 @@ func TestPagesGiveClusterctlFlagsThatExist(t *testing.T) {
 // kubectl has that name.
 func TestPagesNameResourcesThatExist(t *testing.T) {
 	g := NewWithT(t)
-	known := strings.Fields("cluster clusters machine machines machineset machinesets machinedeployment machinedeployments machinehealthcheck machinehealthchecks " +
+	known := strings.Fields("cluster clusters clusterclass clusterclasses machine machines machineset machinesets machinedeployment machinedeployments machinehealthcheck machinehealthchecks " +
 		"pod pods node nodes secret secrets service services namespace namespaces configmap event events deployment deployments clusterrole clusterroles clusterrolebinding clusterrolebindings " +
 		"customresourcedefinitions validatingwebhookconfigurations mutatingwebhookconfigurations")
 	kinds, err := filepath.Glob("../config/*/crd/bases/*.yaml")
