@@ -1,7 +1,6 @@
 package v1alpha1
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -113,12 +112,6 @@ func TestRulesOfTheSchemas(t *testing.T) {
 		"a host":                           {TalosHostKind, "", "{addresses: [a]}", ""},
 		"a host that adopts":               {TalosHostKind, "", "{addresses: [a], adoptionPolicy: WipeForeign, adoptionSecretRef: {name: s}}", ""},
 		"a host that adopts with nothing":  {TalosHostKind, "", "{addresses: [a], adoptionPolicy: WipeForeign}", "needs adoptionSecretRef"},
-		"a serial number alone":            {TalosHostKind, "", "{addresses: [a], identity: {serialNumber: S1}}", "name uuid or macAddresses, too"},
-		"a serial number beside a UUID":    {TalosHostKind, "", "{addresses: [a], identity: {serialNumber: S1, uuid: 4c4c4544-0042-3510-8053-b4c04f4d4e31}}", ""},
-		"a serial number beside addresses": {TalosHostKind, "", "{addresses: [a], identity: {serialNumber: S1, macAddresses: ['52:54:00:12:34:56']}}", ""},
-		"a release with build metadata":    {TalosMachineKind, "", "{metal: {talos: {version: v1.13.9+x}}}", "prefix v and without build metadata"},
-		"a release with a space":           {TalosMachineKind, "", "{container: {talos: {version: 'v1.13.9- x'}}}", "prefix v"},
-		"a pre-release":                    {TalosMachineKind, "", "{metal: {talos: {version: v1.14.0-alpha.1-43-gabcdef0}}}", ""},
 		"a disk and a selector":            {TalosHostKind, "", "{addresses: [a], install: {disk: /dev/a, diskSelector: {type: SSD}}}", "exclude each other"},
 		"a disk that is none":              {TalosHostKind, "", "{addresses: [a], install: {disk: vda-one}}", "below /dev"},
 		"a network of no link":             {TalosHostKind, "", "{addresses: [a], network: {addresses: [192.0.2.1/24]}}", "exactly one of interface and macAddress"},
@@ -136,40 +129,6 @@ func TestRulesOfTheSchemas(t *testing.T) {
 				return
 			}
 			g.Expect(errs.ToAggregate()).To(MatchError(ContainSubstring(tc.want)))
-		})
-	}
-}
-
-// TestImagesThatAreNone: an image is looked at by its name alone.
-func TestImagesThatAreNone(t *testing.T) {
-	const (
-		digest  = "@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
-		refusal = "must be an image without scheme and white space, for example factory.talos.dev/metal-installer/<schematic>:v1.13.9"
-	)
-	for image, refused := range map[string]bool{
-		"factory.talos.dev/metal-installer/376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba:v1.13.9": false,
-		"talos": false, "mine:1": false, "siderolabs/talos": false, "localhost/a": false, "my_org/talos__x/a--b.c": false,
-		"localhost:5000/talos:v1.13.9": false, "Registry.example.com:5000/talos": false, "[2001:db8::1]:5000/talos:v1": false, "192.0.2.1:5000/talos": false,
-		"ghcr.io/siderolabs/talos" + digest: false, "ghcr.io/siderolabs/talos:v1.13.9" + digest: false,
-		"ghcr.io/siderolabs/talos:v1.14.0-alpha.1-43-gabcdef0-dirty_1": false,
-
-		"https://factory.talos.dev/metal-installer/1:v1.13.9": true, "oci://ghcr.io/siderolabs/talos": true,
-		" ghcr.io/siderolabs/talos:v1.13.9": true, "ghcr.io/siderolabs/talos:v1.13.9 ": true, "ghcr.io/siderolabs/talos:v1.13.9\n": true,
-		"ghcr.io/siderolabs/talos:": true, "ghcr.io/siderolabs/talos:v1.13.9+x": true, "ghcr.io/siderolabs/Talos:v1.13.9": true,
-		"ghcr.io/siderolabs/talos/": true, "ghcr.io//talos": true, "ghcr.io/siderolabs/talos@sha256:0123": true, "ghcr.io/a..b": true,
-	} {
-		t.Run(image, func(t *testing.T) {
-			for kind, spec := range map[string]string{
-				TalosHostKind: "{addresses: [a], install: {image: %q}}", TalosMachineKind: "{metal: {talos: {image: %q}}}",
-				TalosMachineTemplateKind: "{template: {spec: {container: {talos: {version: v1.13.9, image: %q}}}}}",
-			} {
-				g, errs := NewWithT(t), refusals(t, kind, "", fmt.Sprintf(spec, image))
-				if !refused {
-					g.Expect(errs).To(BeEmpty(), kind)
-					continue
-				}
-				g.Expect(errs.ToAggregate()).To(MatchError(ContainSubstring(refusal)), kind)
-			}
 		})
 	}
 }

@@ -65,7 +65,6 @@ type TalosHostSpec struct {
 	// default the identity that the machine had at the hand-over is the one that
 	// it must have until it is wiped.
 	// +optional
-	// +kubebuilder:validation:XValidation:rule="has(self.uuid) || has(self.macAddresses)",message="serialNumber tells no machine from others by itself: name uuid or macAddresses, too"
 	Identity HostIdentity `json:"identity,omitempty,omitzero"`
 
 	// maintenanceCertFingerprint is the fingerprint of the certificate that the

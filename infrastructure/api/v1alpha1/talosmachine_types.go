@@ -162,7 +162,7 @@ type TalosReleaseSpec struct {
 	// a container it is required.
 	// +optional
 	// +kubebuilder:validation:MaxLength=64
-	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^v(0|[1-9][0-9]*)[.](0|[1-9][0-9]*)[.](0|[1-9][0-9]*)(-[0-9A-Za-z.-]+)?$')",message="must be a semantic version with the prefix v and without build metadata, for example v1.13.9"
+	// +kubebuilder:validation:XValidation:rule="self == '' || self.matches('^v(0|[1-9][0-9]*)[.](0|[1-9][0-9]*)[.](0|[1-9][0-9]*)([-+].+)?$')",message="must be a semantic version with the prefix v, for example v1.13.9"
 	Version string `json:"version,omitempty"`
 
 	// image is the image of that release. On metal it is the installer image, by
@@ -173,7 +173,6 @@ type TalosReleaseSpec struct {
 	// +optional
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=512
-	// +kubebuilder:validation:XValidation:rule="self.matches('^(([a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?|[[][0-9a-fA-F:]+[]])(:[0-9]+)?/)?[a-z0-9]+(([.]|__?|-+)[a-z0-9]+)*(/[a-z0-9]+(([.]|__?|-+)[a-z0-9]+)*)*(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha(256:[0-9a-f]{64}|512:[0-9a-f]{128}))?$')",message="must be an image without scheme and white space, for example factory.talos.dev/metal-installer/<schematic>:v1.13.9"
 	Image string `json:"image,omitempty"`
 }
 

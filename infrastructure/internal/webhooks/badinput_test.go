@@ -66,6 +66,105 @@ func TestBadInputIdentityThatIsNone(t *testing.T) {
 	}
 }
 
+// TestBadInputSerialNumberAsTheOnlyIdentity: vendors give many machines the same one.
+func TestBadInputSerialNumberAsTheOnlyIdentity(t *testing.T) {
+	g := NewWithT(t)
+	named := func(identity infrav1.HostIdentity) *infrav1.TalosHost {
+		return host(func(h *infrav1.TalosHost) { h.Spec.Identity = identity })
+	}
+	w, user := &TalosHost{Manager: managerUser}, as(t.Context(), "user", false)
+	alone := named(infrav1.HostIdentity{SerialNumber: "S1"})
+	_, created := w.ValidateCreate(t.Context(), alone)
+	_, updated := w.ValidateUpdate(user, host(), alone)
+	for _, err := range []error{created, updated} {
+		g.Expect(apierrors.IsInvalid(err)).To(BeTrue())
+		g.Expect(err).To(MatchError(And(ContainSubstring("spec.identity"), ContainSubstring("name uuid or macAddresses, too"))))
+	}
+	for _, identity := range []infrav1.HostIdentity{
+		{SerialNumber: "S1", UUID: "4c4c4544-0042-3510-8053-b4c04f4d4e31"}, {SerialNumber: "S1", MACAddresses: []string{"52:54:00:12:34:56"}}, {},
+	} {
+		_, err := w.ValidateCreate(t.Context(), named(identity))
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	changed := alone.DeepCopy()
+	changed.Spec.Unschedulable = ptr.To(true)
+	_, err := w.ValidateUpdate(user, alone, changed)
+	g.Expect(err).NotTo(HaveOccurred(), "what is stored already stays")
+}
+
+// TestBadInputImageThatIsNone: an image is looked at by its name alone.
+func TestBadInputImageThatIsNone(t *testing.T) {
+	const (
+		digest  = "@sha256:0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"
+		refusal = "must be an image without scheme and white space, for example factory.talos.dev/metal-installer/<schematic>:v1.13.9"
+	)
+	for image, refused := range map[string]bool{
+		"factory.talos.dev/metal-installer/376567988ad370138ad8b2698212367b8edcb69b5fd68c80be1f2ec7d603b4ba:v1.13.9": false,
+		"talos": false, "mine:1": false, "siderolabs/talos": false, "localhost/a": false, "my_org/talos__x/a--b.c": false,
+		"localhost:5000/talos:v1.13.9": false, "Registry.example.com:5000/talos": false, "[2001:db8::1]:5000/talos:v1": false, "192.0.2.1:5000/talos": false,
+		"ghcr.io/siderolabs/talos" + digest: false, "ghcr.io/siderolabs/talos:v1.13.9" + digest: false,
+		"ghcr.io/siderolabs/talos:v1.14.0-alpha.1-43-gabcdef0-dirty_1": false,
+
+		"https://factory.talos.dev/metal-installer/1:v1.13.9": true, "oci://ghcr.io/siderolabs/talos": true,
+		" ghcr.io/siderolabs/talos:v1.13.9": true, "ghcr.io/siderolabs/talos:v1.13.9 ": true, "ghcr.io/siderolabs/talos:v1.13.9\n": true,
+		"ghcr.io/siderolabs/talos:": true, "ghcr.io/siderolabs/talos:v1.13.9+x": true, "ghcr.io/siderolabs/Talos:v1.13.9": true,
+		"ghcr.io/siderolabs/talos/": true, "ghcr.io//talos": true, "ghcr.io/siderolabs/talos@sha256:0123": true, "ghcr.io/a..b": true,
+	} {
+		t.Run(image, func(t *testing.T) {
+			h := host(func(h *infrav1.TalosHost) { h.Spec.Install.Image = image })
+			_, ofHost := (&TalosHost{Manager: managerUser}).ValidateCreate(t.Context(), h)
+			talos := infrav1.TalosReleaseSpec{Version: "v1.13.9", Image: image}
+			for name, err := range releases(t, talos, "image") {
+				expectRefusal(t, name, err, refused, refusal)
+			}
+			expectRefusal(t, "spec.install.image", ofHost, refused, refusal)
+		})
+	}
+}
+
+// TestBadInputReleaseWithBuildMetadata: no image can be called so.
+func TestBadInputReleaseWithBuildMetadata(t *testing.T) {
+	for version, refused := range map[string]bool{
+		"": false, "v1.13.9": false, "v1.14.0-alpha.1-43-gabcdef0": false,
+		"v1.13.9+x": true, "v1.13.9- x": true, "1.13.9": true,
+	} {
+		t.Run(version, func(t *testing.T) {
+			for name, err := range releases(t, infrav1.TalosReleaseSpec{Version: version}, "version") {
+				expectRefusal(t, name, err, refused, "prefix v and without build metadata")
+			}
+		})
+	}
+}
+
+// releases are the answers to machines and templates of a release, by the field that is
+// to be named.
+func releases(t *testing.T, talos infrav1.TalosReleaseSpec, field string) map[string]error {
+	t.Helper()
+	specs := map[string]infrav1.TalosMachineSpec{
+		"metal":     {Metal: &infrav1.TalosMachineMetalSpec{Talos: talos}},
+		"container": {Container: &infrav1.TalosMachineContainerSpec{Talos: talos}},
+	}
+	errs := map[string]error{}
+	for kind, spec := range specs {
+		_, errs["spec."+kind+".talos."+field] = (&TalosMachine{Manager: managerUser}).ValidateCreate(t.Context(), &infrav1.TalosMachine{Spec: spec})
+		template := &infrav1.TalosMachineTemplate{}
+		template.Spec.Template.Spec = spec
+		_, errs["spec.template.spec."+kind+".talos."+field] = (&TalosMachineTemplate{}).ValidateCreate(t.Context(), template)
+	}
+
+	return errs
+}
+
+func expectRefusal(t *testing.T, field string, err error, refused bool, why string) {
+	t.Helper()
+	if !refused {
+		NewWithT(t).Expect(err).NotTo(HaveOccurred(), field)
+		return
+	}
+	NewWithT(t).Expect(apierrors.IsInvalid(err)).To(BeTrue(), field)
+	NewWithT(t).Expect(err).To(MatchError(And(ContainSubstring(field+":"), ContainSubstring(why))))
+}
+
 func TestBadInputDiskSelectorThatNoDiskIsLike(t *testing.T) {
 	_, err := (&TalosHost{Manager: managerUser}).ValidateCreate(t.Context(), host(func(h *infrav1.TalosHost) {
 		h.Spec.Install.DiskSelector = infrav1.HostDiskSelector{MinSizeGiB: ptr.To(int32(100)), MaxSizeGiB: ptr.To(int32(50))}

@@ -84,6 +84,36 @@ func TestBadInputFieldsOfTheManagerInANewTalosHost(t *testing.T) {
 	NewWithT(t).Expect(err).NotTo(HaveOccurred(), "it has no records, and nobody is asked")
 }
 
+// TestWhatIsInUseIsMovedAsItWasStored: rules that came later do not hold a move up, since
+// nobody can mend what is immutable.
+func TestWhatIsInUseIsMovedAsItWasStored(t *testing.T) {
+	g := NewWithT(t)
+	w, mover := withRights(t, nil, nil), by(t.Context(), "movers")
+	free := host(func(h *infrav1.TalosHost) {
+		h.Spec.Identity, h.Spec.Network = infrav1.HostIdentity{SerialNumber: "S1"}, infrav1.HostNetwork{Interface: "eno1", Addresses: []string{"192.0.2.0/24"}}
+		h.Spec.Install.Image = "https://ghcr.io/siderolabs/installer:v1.13.9"
+	})
+	_, err := w.ValidateCreate(mover, free)
+	g.Expect(err).To(MatchError(And(ContainSubstring("spec.identity"), ContainSubstring("spec.network.addresses[0]"), ContainSubstring("spec.install.image"))), "it can be mended before")
+	inUse := free.DeepCopy()
+	handedOver(inUse)
+	_, err = w.ValidateCreate(mover, inUse)
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = w.ValidateCreate(by(t.Context(), "tenants"), inUse)
+	g.Expect(apierrors.IsForbidden(err)).To(BeTrue())
+	wiped := free.DeepCopy()
+	wiped.Spec.Reprovision.Previous.ProviderID = "talos://1"
+	_, err = w.ValidateCreate(mover, wiped)
+	g.Expect(err).NotTo(HaveOccurred(), "its machine is to be configured again")
+
+	machine := &infrav1.TalosMachine{Spec: infrav1.TalosMachineSpec{Metal: &infrav1.TalosMachineMetalSpec{Talos: infrav1.TalosReleaseSpec{Version: "v1.13.9+x", Image: "oci://a"}}}}
+	_, err = (&TalosMachine{Manager: managerUser}).ValidateCreate(mover, machine)
+	g.Expect(err).To(MatchError(And(ContainSubstring("spec.metal.talos.version"), ContainSubstring("spec.metal.talos.image"))))
+	machine.Spec.ProviderID = "talos://1"
+	_, err = (&TalosMachine{Manager: managerUser}).ValidateCreate(mover, machine)
+	g.Expect(err).NotTo(HaveOccurred())
+}
+
 func TestBadInputFinalizerOfATalosHostInUseTakenAway(t *testing.T) {
 	finalized := func(h *infrav1.TalosHost) { h.Finalizers = []string{"x", infrav1.TalosHostFinalizer} }
 	released := func(h *infrav1.TalosHost) { h.Spec.Release.Policy = infrav1.ReleaseWipeSystem }

@@ -47,13 +47,20 @@ func (w *TalosHost) SetupWebhookWithManager(mgr ctrl.Manager) error {
 }
 
 // ValidateCreate checks a new object. What belongs to the manager may be there
-// already where a move or a restore creates it.
+// already where a move or a restore creates it. A host in use is then taken as it was
+// stored: nobody could have mended it, because most of it cannot be changed.
 func (w *TalosHost) ValidateCreate(ctx context.Context, host *infrav1.TalosHost) (admission.Warnings, error) {
-	if err := invalid(infrav1.TalosHostKind, host.Name, validateHost(&infrav1.TalosHostSpec{}, &host.Spec)); err != nil {
+	if err := w.refuseRecords(ctx, host); err != nil || isHandedOver(host) {
 		return nil, err
 	}
 
-	return nil, w.refuseRecords(ctx, host)
+	return nil, invalid(infrav1.TalosHostKind, host.Name, validateHost(&infrav1.TalosHostSpec{}, &host.Spec))
+}
+
+// isHandedOver reports whether the machine of a host has a configuration of this provider,
+// or had, and is to be given it again.
+func isHandedOver(host *infrav1.TalosHost) bool {
+	return host.Spec.Handover.ProviderID != "" || taloshost.IsReprovisioned(host)
 }
 
 // ValidateUpdate checks a change. Annotations may always be changed, because
@@ -77,7 +84,7 @@ func (w *TalosHost) ValidateUpdate(ctx context.Context, before, after *infrav1.T
 		return nil, nil
 	}
 	errs := append(validateHost(&before.Spec, &after.Spec), refuseOurs(&before.Spec, &after.Spec)...)
-	if before.Spec.Handover.ProviderID != "" || taloshost.IsReprovisioned(before) {
+	if isHandedOver(before) {
 		errs = append(errs, refuseHandedOver(before, after)...)
 	}
 

@@ -38,8 +38,13 @@ func (w *TalosMachine) SetupWebhookWithManager(mgr ctrl.Manager) error {
 }
 
 // ValidateCreate checks a new object. What belongs to the manager may be there
-// already, so that a move or a restore can create it.
+// already, so that a move or a restore can create it; what is immutable is then taken as
+// it was stored.
 func (w *TalosMachine) ValidateCreate(_ context.Context, object *infrav1.TalosMachine) (admission.Warnings, error) {
+	if object.Spec.ProviderID != "" {
+		return nil, nil
+	}
+
 	return nil, invalid(infrav1.TalosMachineKind, object.Name, validateMachine(&object.Spec, field.NewPath("spec")))
 }
 

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/siderolabs/talos/pkg/machinery/config/configpatcher"
+	apiequality "k8s.io/apimachinery/pkg/api/equality"
 	apivalidation "k8s.io/apimachinery/pkg/api/validation"
 	metav1validation "k8s.io/apimachinery/pkg/apis/meta/v1/validation"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -19,18 +21,49 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 )
 
+var (
+	// release is the name of a Talos release. Names of images have no place for build
+	// metadata.
+	release = regexp.MustCompile(`^v(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-[0-9A-Za-z.-]+)?$`)
+	// image is the name of an image, as the CNCF Distribution project has it.
+	image = regexp.MustCompile(`^(([a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?|\[[0-9a-fA-F:]+\])(:[0-9]+)?/)?` +
+		`[a-z0-9]+(([.]|__?|-+)[a-z0-9]+)*(/[a-z0-9]+(([.]|__?|-+)[a-z0-9]+)*)*` +
+		`(:[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(@sha(256:[0-9a-f]{64}|512:[0-9a-f]{128}))?$`)
+)
+
 // validateMachine checks what the kind's own rules cannot.
 func validateMachine(spec *infrav1.TalosMachineSpec, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
 	if spec.Metal != nil {
 		selector := spec.Metal.HostSelector
 		errs = metav1validation.ValidateLabelSelector(&selector, metav1validation.LabelSelectorValidationOptions{}, path.Child("metal", "hostSelector"))
+		errs = append(errs, validateTalos(spec.Metal.Talos, path.Child("metal", "talos"))...)
 	}
 	if spec.Container != nil {
 		errs = append(errs, validateContainer(spec.Container, path.Child("container"))...)
+		errs = append(errs, validateTalos(spec.Container.Talos, path.Child("container", "talos"))...)
 	}
 
 	return errs
+}
+
+// validateTalos checks the names of a release and of its image.
+func validateTalos(talos infrav1.TalosReleaseSpec, path *field.Path) field.ErrorList {
+	var errs field.ErrorList
+	if talos.Version != "" && !release.MatchString(talos.Version) {
+		errs = append(errs, field.Invalid(path.Child("version"), talos.Version, "must be a semantic version with the prefix v and without build metadata, for example v1.13.9"))
+	}
+
+	return append(errs, validateImage("", talos.Image, path.Child("image"))...)
+}
+
+// validateImage checks the name of an image, if there is one, unless it was there before.
+func validateImage(before, name string, path *field.Path) field.ErrorList {
+	if name == before || image.MatchString(name) {
+		return nil
+	}
+
+	return field.ErrorList{field.Invalid(path, name, "must be an image without scheme and white space, for example factory.talos.dev/metal-installer/<schematic>:v1.13.9")}
 }
 
 // validateContainer checks what would else be found out when the Pod is made.
@@ -92,7 +125,10 @@ func validateHost(before, spec *infrav1.TalosHostSpec) field.ErrorList {
 	for i, address := range spec.Addresses {
 		errs = append(errs, validateAddress(address, path.Child("addresses").Index(i))...)
 	}
-	errs = append(errs, validateIdentity(&spec.Identity, path.Child("identity"))...)
+	if !apiequality.Semantic.DeepEqual(before.Identity, spec.Identity) {
+		errs = append(errs, validateIdentity(&spec.Identity, path.Child("identity"))...)
+	}
+	errs = append(errs, validateImage(before.Install.Image, spec.Install.Image, path.Child("install", "image"))...)
 	errs = append(errs, validateSelector(spec.Install.DiskSelector, path.Child("install", "diskSelector"))...)
 	errs = append(errs, validatePatches(before.StrategicPatches, spec.StrategicPatches, path.Child("strategicPatches"))...)
 
@@ -102,6 +138,9 @@ func validateHost(before, spec *infrav1.TalosHostSpec) field.ErrorList {
 // validateIdentity refuses what identifies no machine.
 func validateIdentity(named *infrav1.HostIdentity, path *field.Path) field.ErrorList {
 	var errs field.ErrorList
+	if named.SerialNumber != "" && named.UUID == "" && len(named.MACAddresses) == 0 {
+		errs = append(errs, field.Invalid(path, named.SerialNumber, "serialNumber tells no machine from others by itself: name uuid or macAddresses, too"))
+	}
 	if named.UUID != "" && !taloshost.UsableUUID(named.UUID) && len(named.MACAddresses) == 0 {
 		errs = append(errs, field.Invalid(path.Child("uuid"), named.UUID,
 			"is a placeholder that many machines share, and identifies none; name identity.macAddresses instead"))

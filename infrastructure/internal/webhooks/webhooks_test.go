@@ -391,6 +391,7 @@ func TestFaultsOfResourcesComeInOneOrder(t *testing.T) {
 		none[name] = resource.MustParse("-1")
 	}
 	machine := inPod(func(m *infrav1.TalosMachine) {
+		m.Spec.ProviderID = ""
 		m.Spec.Container.Resources = infrav1.ContainerResources{Limits: none, Requests: none}
 	})
 	_, first := w.ValidateCreate(t.Context(), machine)
