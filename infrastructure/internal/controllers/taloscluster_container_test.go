@@ -150,6 +150,26 @@ func TestTheBudgetOfTheControlPlane(t *testing.T) {
 		w.Live(w.Manager(), time.Minute)
 		told(w, infrav1.BudgetMissingReason, "policy.example.com", "it is tried again")
 	})
+	t.Run("is tried again though the Service has another address", func(t *testing.T) {
+		g := NewWithT(t)
+		w, m := harness.WithPods(t, nil)
+		harness.Change(w, w.Service(), func(s *corev1.Service) {
+			s.Spec.ClusterIP, s.Spec.ClusterIPs = "172.20.9.9", []string{"172.20.9.9"}
+		})
+		w.Remove(harness.Get(w, &policyv1.PodDisruptionBudget{}, harness.MadeService))
+		refused, until := 0, w.Clock.Now().Add(time.Minute)
+		w.PodRuntime.Refuse = func(client.Object) error {
+			if w.Clock.Now().After(until) {
+				return nil
+			}
+			refused++
+			return w.PodRuntime.Unanswered()
+		}
+		w.Live(m, 5*time.Minute)
+		g.Expect(refused).To(BeNumerically(">", 1))
+		w.ExpectNotReady(infrav1.ServiceAddressLostReason)
+		g.Expect(w.Exists(&policyv1.PodDisruptionBudget{}, harness.MadeService)).To(BeTrue())
+	})
 	t.Run("may be somebody else's", func(t *testing.T) {
 		g := NewWithT(t)
 		w := harness.NewWithPods(t, &policyv1.PodDisruptionBudget{ObjectMeta: metav1.ObjectMeta{Namespace: harness.TestNamespace, Name: harness.MadeService, UID: "theirs"}})

@@ -193,7 +193,7 @@ func (r *ClusterReconciler) reconcileContainer(ctx context.Context, cluster *clu
 	}
 	condition.Set(talosCluster, infrav1.ReadyCondition, found)
 
-	return retryRefused(found), budgetErr
+	return util.LowestNonZeroResult(retryRefused(found), retryRefused(budget)), budgetErr
 }
 
 // retryRefused asks again for what was refused: nothing tells when an address, a

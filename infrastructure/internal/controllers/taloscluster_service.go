@@ -30,10 +30,11 @@ const apiServerPort = int32(6443)
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,verbs=get;list;watch;create;patch;delete
 
 // reconcileService makes the Service of a control plane in Pods as it is to be, and
-// sets the endpoint from it. It finds nothing, the zero Finding, when all is well.
+// sets the endpoint from it. It finds nothing, the zero Finding, when all is well, and
+// what is true where the cluster is ready all the same.
 func (r *ClusterReconciler) reconcileService(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (condition.Finding, error) {
 	service, found, err := r.ensureService(ctx, cluster, talosCluster)
-	if err != nil || found.Status != "" {
+	if err != nil || found.Status == metav1.ConditionFalse {
 		return found, err
 	}
 	address := endpoint.Address(service)
@@ -52,7 +53,7 @@ func (r *ClusterReconciler) reconcileService(ctx context.Context, cluster *clust
 			"Service %s is reached at %q, but the endpoint of the cluster is %s, which cannot be changed: %s", service.Name, address, wanted.Host, cure), nil
 	}
 
-	return condition.Finding{}, nil
+	return found, nil
 }
 
 // setEndpoint writes the endpoint at once: whoever sees the status of this reconciliation, that
@@ -97,10 +98,21 @@ func (r *ClusterReconciler) ensureService(ctx context.Context, cluster *clusterv
 		return service, condition.Finding{}, nil
 	}
 	if err := objects.Patch(ctx, r.Client, service, mended); err != nil {
-		return nil, refusedService(wanted.Name, err), clientError(err)
+		found := refusedService(wanted.Name, err)
+		if found.Status != "" && leadsThere(service, mended) {
+			found.Status = metav1.ConditionTrue
+		}
+		return service, found, clientError(err)
 	}
 
 	return mended, condition.Finding{}, nil
+}
+
+// leadsThere reports whether a Service leads to the same machines as it is to. The cluster
+// is ready then, whatever else is to be mended: while it is not, its MachineHealthChecks do
+// nothing.
+func leadsThere(service, mended *corev1.Service) bool {
+	return apiequality.Semantic.DeepEqual(service.Spec.Selector, mended.Spec.Selector) && apiequality.Semantic.DeepEqual(service.Spec.Ports, mended.Spec.Ports)
 }
 
 // createService creates the Service at the endpoint that is recorded now: the cache may

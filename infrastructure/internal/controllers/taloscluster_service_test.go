@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -206,6 +207,27 @@ func TestTheServiceOfTheControlPlaneCannotBeHad(t *testing.T) {
 		w.Live(m, time.Minute)
 		w.ExpectReady()
 	})
+	for name, refuse := range map[string]func(*harness.Environment, client.Object) error{
+		"a webhook does not answer":  func(w *harness.Environment, _ client.Object) error { return w.PodRuntime.Unanswered() },
+		"the API server refuses one": func(_ *harness.Environment, object client.Object) error { return harness.Forbidden(object, "policy.example.com") },
+	} {
+		t.Run(name+" for a mend that the cluster can do without", func(t *testing.T) {
+			g := NewWithT(t)
+			w, m := harness.WithPods(t, nil)
+			harness.Change(w, w.TalosCluster(), func(c *infrav1.TalosCluster) {
+				c.Spec.Container.ControlPlaneService.Annotations = map[string]string{"a": "b"}
+			})
+			w.PodRuntime.Refuse = func(object client.Object) error { return refuse(w, object) }
+			w.Live(m, time.Minute)
+			w.ExpectReady()
+			ready := conditions.Get(w.TalosCluster(), infrav1.ReadyCondition)
+			g.Expect(ready).To(And(HaveField("Reason", infrav1.ServiceRefusedReason), HaveField("Message", ContainSubstring("policy.example.com"))))
+			w.PodRuntime.Refuse = nil
+			w.Live(m, time.Minute)
+			g.Expect(w.Service().Annotations).To(HaveKeyWithValue("a", "b"))
+			g.Expect(conditions.Get(w.TalosCluster(), infrav1.ReadyCondition)).To(HaveField("Reason", infrav1.ClusterReadyReason))
+		})
+	}
 	t.Run("a mend is refused", func(t *testing.T) {
 		w, m := harness.WithPods(t, nil)
 		harness.Change(w, w.Service(), func(s *corev1.Service) { s.Spec.Selector = nil })

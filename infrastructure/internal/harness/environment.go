@@ -77,6 +77,8 @@ type Environment struct {
 	Reads int
 	// Listed counts the TalosHosts that were listed.
 	Listed int
+	// refused counts the writes that the API server has refused.
+	refused int
 	// asked counts the calls of managers to machines by address, without those of
 	// watches, and watched the open watches.
 	countMu sync.Mutex
@@ -131,10 +133,12 @@ func New(t *testing.T, objects ...client.Object) *Environment {
 func (w *Environment) apiServer() interceptor.Funcs {
 	return interceptor.Funcs{
 		Create: func(ctx context.Context, c client.WithWatch, o client.Object, opts ...client.CreateOption) error {
-			if err := w.refuseCreation(ctx, o); err != nil {
-				return err
+			err := w.refuseCreation(ctx, o)
+			if err == nil {
+				err = w.PodRuntime.admit(o)
 			}
-			if err := w.PodRuntime.admit(o); err != nil {
+			if err != nil {
+				w.refused++
 				return err
 			}
 			return c.Create(ctx, o, opts...)
@@ -148,6 +152,7 @@ func (w *Environment) apiServer() interceptor.Funcs {
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
 			if err := w.PodRuntime.Change(o); err != nil {
+				w.refused++
 				return err
 			}
 			return c.Patch(ctx, o, p, opts...)

@@ -125,8 +125,10 @@ func (m *Backend) keepEtcdService(ctx context.Context, scope *backends.Scope, b 
 	}
 	err = m.ensureEtcdService(ctx, scope, b)
 	switch {
-	case apierrors.IsInternalError(err):
-		return ctrl.Result{}, err // The machine runs all the same.
+	case apierrors.IsInternalError(err) && scope.Observed.Claim.Status == metav1.ConditionTrue:
+		// The machine runs all the same.
+		scope.Observed.Claim.Message = objects.Explain("The API server does not take the Service of etcd; it is tried again. "+cure(err), err)
+		return m.Pacing.Refused(), nil
 	case err != nil:
 		return m.observeRefusal(scope, err)
 	}

@@ -200,6 +200,32 @@ func TestTheServiceOfEtcdIsDeletedByHand(t *testing.T) {
 	harness.ExpectRuns(w, "a")
 }
 
+// TestAMachineIsFollowedWhileAWebhookDoesNotAnswer: it runs without its Service of etcd,
+// and fails without it.
+func TestAMachineIsFollowedWhileAWebhookDoesNotAnswer(t *testing.T) {
+	g := NewWithT(t)
+	w, m := harness.InPod(t, harness.NewPodControlPlane(t, "a"))
+	w.PodRuntime.Refuse = func(object client.Object) error {
+		if _, isService := object.(*corev1.Service); isService {
+			return w.PodRuntime.Unanswered()
+		}
+		return nil
+	}
+	w.Remove(harness.Get(w, &corev1.Service{}, "a-etcd"))
+	w.Live(m, time.Minute)
+	harness.ExpectRuns(w, "a")
+	g.Expect(conditions.Get(w.Machine("a"), infrav1.AllocatedCondition)).To(And(HaveField("Reason", infrav1.PodScheduledReason), HaveField("Message", ContainSubstring("policy.example.com"))))
+	w.PodRuntime.Machine("a").SetSilent(true)
+	w.Live(m, 5*time.Minute)
+	w.ExpectTold("a", infrav1.RunningCondition, infrav1.UnreachableReason)
+	w.PodRuntime.Refuse = nil
+	w.PodRuntime.Machine("a").SetSilent(false)
+	w.Live(m, time.Minute)
+	harness.ExpectRuns(w, "a")
+	g.Expect(conditions.Get(w.Machine("a"), infrav1.AllocatedCondition).Message).To(BeEmpty())
+	g.Expect(w.Exists(&corev1.Service{}, "a-etcd")).To(BeTrue())
+}
+
 // TestBadInputServiceOfEtcdChangedByHand: it leads to the machine again, at the same
 // address.
 func TestBadInputServiceOfEtcdChangedByHand(t *testing.T) {
