@@ -96,7 +96,10 @@ func render(in Input) (*patching, []byte, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	patched := &patching{states: []coreconfig.Provider{cfg}, isTrial: in.isTrial, rules: rules{platform: platformAny{}, reader: contract, limit: maxBytes}}
+	patched := &patching{
+		states: []coreconfig.Provider{cfg}, hasAnyAuthority: in.isTrial || len(in.Data) > 0,
+		rules: rules{platform: platformAny{}, reader: contract, limit: maxBytes},
+	}
 	if err := patched.applyJSON(in.JSONPatches); err != nil {
 		return nil, nil, err
 	}
@@ -105,7 +108,7 @@ func render(in Input) (*patching, []byte, error) {
 	}
 	cfg = patched.last()
 	hostname := in.Hostname
-	if in.isTrial && in.Hostname != "" && roleOf(cfg) == RoleWorker {
+	if in.isTrial && in.Hostname != "" {
 		hostname = cmp.Or(sectionHostname(cfg), hostname)
 	}
 	if hostname != "" {

@@ -37,8 +37,10 @@ type patching struct {
 	states  []coreconfig.Provider
 	patches []patchName
 	rules   rules
-	// isTrial is that of Input.
-	isTrial bool
+	// hasAnyAuthority reports whether its CAs are not those of a secrets bundle.
+	hasAnyAuthority bool
+	// read is how much was read of what came of JSON patches, in bytes.
+	read int
 }
 
 // patchName says where a patch stands.
@@ -89,7 +91,7 @@ func (p *patching) add(name patchName, patched coreconfig.Provider) error {
 	if renamed && roleOf(patched) == RoleControlPlane {
 		return name.fault(errHostnameOfControlPlane)
 	}
-	if err := checkAuthorities(before, patched); err != nil && !p.isTrial {
+	if err := checkAuthorities(before, patched); err != nil && !p.hasAnyAuthority {
 		return name.fault(err)
 	}
 	if _, err := p.rules.encode(patched); err != nil {
@@ -139,7 +141,7 @@ func (p *patching) applyJSON(operations [][]byte) error {
 		if len(document) > p.rules.limit {
 			return name.fault(errTooLong)
 		}
-		if err := yamlsize.CheckIndented(document, maxRead); err != nil {
+		if err := p.readAgain(document); err != nil {
 			return name.fault(err)
 		}
 		read, err := configloader.NewFromBytes(document)
@@ -154,6 +156,20 @@ func (p *patching) applyJSON(operations [][]byte) error {
 			return err
 		}
 	}
+	return nil
+}
+
+// readAgain refuses to read a configuration that takes too long to read, or has come to
+// take too long by being read after each patch.
+func (p *patching) readAgain(document []byte) error {
+	size, err := yamlsize.MeasureIndented(document, maxRead)
+	if err != nil {
+		return err
+	}
+	if p.read += size; p.read > maxReadAgain {
+		return errReadTooOften
+	}
+
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package configgen
 
 import (
+	"errors"
 	"fmt"
 
 	coreconfig "github.com/siderolabs/talos/pkg/machinery/config"
@@ -18,7 +19,14 @@ const (
 	// machine: more, because each value counts, a host adds to it, and what is not longer
 	// than maxBytes must never be refused for it.
 	maxRead = 4 * maxBytes
+	// maxReadAgain is how much may be read of what JSON patches come to, the whole
+	// configuration for each of them: 5 s at admission.
+	maxReadAgain = 32 * maxBytes
 )
+
+// errReadTooOften says that JSON patches take too long.
+var errReadTooOften = errors.New("so many JSON patches of so long a configuration take too long, because all of it is read after each; " +
+	"use fewer, or state what is long in strategicPatches, which come after them")
 
 // errTooLong says that a configuration cannot be stored.
 var errTooLong = fmt.Errorf("the machine configuration would be longer than %d bytes, which no Secret holds; "+

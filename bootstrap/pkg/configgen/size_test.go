@@ -3,6 +3,7 @@ package configgen_test
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -12,8 +13,9 @@ import (
 )
 
 const (
+	tooManyKeys = "too many keys in a map"
+	tooOften    = "take too long, because all of it is read after each; use fewer, or state what is long in strategicPatches"
 	tooLarge    = "it is too large when its aliases are written out"
-	tooManyKeys = "it has a map of more than 4096 keys"
 	tooLong     = "longer than 1048576 bytes, which no Secret holds; bring long content to the cluster in another way, for instance with a ClusterResourceSet"
 )
 
@@ -62,6 +64,21 @@ func addSysctls(number int) []byte {
 	return fmt.Appendf(nil, `{"op":"add","path":"/machine/sysctls","value":{%s}}`, keys(0, number))
 }
 
+// copies are a JSON patch, so many that copy the sysctls, and others.
+func copies(first []byte, times int, others ...[]byte) [][]byte {
+	operations := [][]byte{first, []byte(`{"op":"add","path":"/machine/kubelet/extraConfig","value":{}}`)}[:min(times, 1)+1]
+	for i := range times {
+		operations = append(operations, fmt.Appendf(nil, `{"op":"copy","from":"/machine/sysctls","path":"/machine/kubelet/extraConfig/b%d"}`, i))
+	}
+
+	return append(operations, others...)
+}
+
+// tests are so many JSON patches that change nothing.
+func tests(number int) [][]byte {
+	return slices.Repeat([][]byte{[]byte(`{"op":"test","path":"/machine/type","value":"worker"}`)}, number)
+}
+
 func TestSmallPatchesThatStandForMuchAreRefused(t *testing.T) {
 	type patches struct {
 		json      [][]byte
@@ -76,11 +93,13 @@ func TestSmallPatchesThatStandForMuchAreRefused(t *testing.T) {
 		index int
 		want  string // Empty when taken.
 	}{
-		"many keys":                    {patches{strategic: []string{"machine: {sysctls: {" + keys(0, 4096) + "}}"}}, 0, ""},
-		"many keys of JSON":            {patches{json: [][]byte{addSysctls(4096)}}, 0, ""},
-		"too many keys":                {patches{strategic: []string{"machine: {sysctls: {" + keys(0, 4097) + "}}"}}, 0, tooManyKeys},
-		"too many keys of JSON":        {patches{json: [][]byte{addSysctls(4097)}}, 0, tooManyKeys},
-		"one key of JSON too many":     {patches{json: [][]byte{addSysctls(4096), []byte(`{"op":"add","path":"/machine/sysctls/one","value":"a"}`)}}, 1, tooManyKeys},
+		"many keys":                    {patches{strategic: []string{"machine: {sysctls: {" + keys(0, 4000) + "}}"}}, 0, ""},
+		"many keys of JSON":            {patches{json: [][]byte{addSysctls(4000)}}, 0, ""},
+		"too many keys":                {patches{strategic: []string{"machine: {sysctls: {" + keys(0, 6000) + "}}"}}, 0, tooManyKeys},
+		"too many keys of JSON":        {patches{json: [][]byte{addSysctls(6000)}}, 0, tooManyKeys},
+		"copies of many keys":          {patches{json: copies(addSysctls(4000), 8)}, 7, tooManyKeys},
+		"very many patches":            {patches{json: tests(256)}, 0, ""},
+		"very many of many keys":       {patches{json: copies(addSysctls(4000), 0, tests(100)...)}, 53, tooOften},
 		"aliases":                      {patches{strategic: []string{sysctl(0), aliases(9)}}, 1, tooLarge},
 		"aliases of little":            {patches{strategic: []string{aliases(7)}}, 0, ""},
 		"aliases in a second document": {patches{strategic: []string{"machine: {certSANs: [a]}\n---\napiVersion: v1alpha1\nkind: KubeletConfig\n---\n" + aliases(9)}}, 0, tooLarge},
@@ -114,12 +133,12 @@ func TestPatchesThatAddUpToVeryManyKeysAreRefused(t *testing.T) {
 	g := NewWithT(t)
 	in := podInput("v1.13", configgen.RoleWorker)
 	for i := range 8 {
-		in.StrategicPatches = append(in.StrategicPatches, "machine: {sysctls: {"+keys(i*4096, 4096)+"}}")
+		in.StrategicPatches = append(in.StrategicPatches, "machine: {sysctls: {"+keys(i*4000, 4000)+"}}")
 	}
 	_, err := configgen.Render(in)
 	var patchError *configgen.PatchError
 	g.Expect(errors.As(err, &patchError)).To(BeTrue(), "%v", err)
-	g.Expect(patchError).To(And(HaveField("Index", 1), HaveField("Applies", true)))
+	g.Expect(patchError).To(And(HaveField("Index", 2), HaveField("Applies", true)))
 	g.Expect(err).To(MatchError(ContainSubstring(tooManyKeys)))
 }
 

@@ -20,18 +20,14 @@ const (
 	// perLevel is by how many bytes a line is indented for each level, as YAML is encoded
 	// by default.
 	perLevel = 4
-	// maxKeys is how many keys a map has at most that is written as YAML again: who reads
-	// it compares each key to all others, which takes 0.1 s for so many, and minutes for
-	// as many as a Secret holds.
-	maxKeys = 4096
+	// comparisons is how many keys of a map are compared in the time in which a byte is
+	// read. Who decodes a map of YAML compares each key to all others: 0.1 s for 4096 of
+	// them, and minutes for as many as a Secret holds.
+	comparisons = 32
 )
 
-var (
-	// ErrTooLarge says that a text stands for too much.
-	ErrTooLarge = errors.New("it is too large when its aliases are written out, or has too many values")
-	// ErrTooManyKeys says that a map of a text takes too long to read.
-	ErrTooManyKeys = fmt.Errorf("it has a map of more than %d keys", maxKeys)
-)
+// ErrTooLarge says that a text stands for too much.
+var ErrTooLarge = errors.New("it is too large when its aliases are written out, or has too many values, or too many keys in a map")
 
 // CheckMarks returns ErrTooLarge when a text may have more values than a limit. Each has a
 // mark in the text: a line of its own, or what separates it from others.
@@ -51,13 +47,22 @@ func CheckMarks(text []byte, limit int) error {
 // aliases written out, or there may be more than an eighth as many. All documents of the
 // text count. A text that is no YAML is for its reader to refuse.
 func Check(text []byte, limit int) error {
-	return check(text, &sizes{limit: limit, known: map[*yaml.Node]size{}})
+	_, err := measure(text, sizes{limit: limit, known: map[*yaml.Node]size{}})
+
+	return err
 }
 
-// CheckIndented is Check for a text that is written as YAML again: each line counts with
-// its indentation. It returns ErrTooManyKeys when a map has more than 4096 keys.
+// CheckIndented is Check for a text that is written as YAML again, and decoded: each line
+// counts with its indentation, and each map with the time that its keys take.
 func CheckIndented(text []byte, limit int) error {
-	return check(text, indented(limit))
+	_, err := MeasureIndented(text, limit)
+
+	return err
+}
+
+// MeasureIndented is CheckIndented, and returns how many bytes the text counts.
+func MeasureIndented(text []byte, limit int) (int, error) {
+	return measure(text, sizes{limit: limit, isIndented: true, known: map[*yaml.Node]size{}})
 }
 
 // CheckJSON is CheckIndented for JSON, of which a reader of YAML refuses some.
@@ -69,24 +74,25 @@ func CheckJSON(text []byte, limit int) error {
 	if err := json.Unmarshal(text, &value); err != nil {
 		return nil //nolint:nilerr // Its reader says what is wrong, in words of its own.
 	}
-	sizes := indented(limit)
+	sizes := sizes{limit: limit, isIndented: true, known: map[*yaml.Node]size{}}
 
 	return sizes.judge(sizes.of(nodeOf(value)).bytes)
 }
 
-func check(text []byte, sizes *sizes) error {
+// measure is how many bytes all documents of a text count.
+func measure(text []byte, sizes sizes) (total int, err error) {
 	if err := CheckMarks(text, sizes.limit/perNode); err != nil {
-		return err
+		return 0, err
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
-	for total := 0; ; {
+	for {
 		document := yaml.Node{}
 		if err := decoder.Decode(&document); err != nil {
-			return nil //nolint:nilerr // The end, or what its reader says is wrong, in words of its own.
+			return total, nil //nolint:nilerr // The end, or what its reader says is wrong, in words of its own.
 		}
 		total += sizes.of(&document).bytes
 		if err := sizes.judge(total); err != nil {
-			return err
+			return total, err
 		}
 	}
 }
@@ -117,20 +123,12 @@ type size struct{ bytes, lines int }
 
 // sizes are those of nodes, each of which is measured once.
 type sizes struct {
-	limit, perLevel int
-	known           map[*yaml.Node]size
-	// keys is how many the largest map has.
-	keys int
+	limit      int
+	isIndented bool
+	known      map[*yaml.Node]size
 }
 
-func indented(limit int) *sizes {
-	return &sizes{limit: limit, perLevel: perLevel, known: map[*yaml.Node]size{}}
-}
-
-func (s *sizes) judge(bytes int) error {
-	if s.perLevel > 0 && s.keys > maxKeys {
-		return ErrTooManyKeys
-	}
+func (s sizes) judge(bytes int) error {
 	if bytes > s.limit {
 		return fmt.Errorf("%w: more than %d bytes", ErrTooLarge, s.limit)
 	}
@@ -139,7 +137,7 @@ func (s *sizes) judge(bytes int) error {
 }
 
 // of is the size of a node, or more than the limit.
-func (s *sizes) of(node *yaml.Node) size {
+func (s sizes) of(node *yaml.Node) size {
 	if node.Kind == yaml.AliasNode {
 		node = node.Alias
 	}
@@ -149,14 +147,14 @@ func (s *sizes) of(node *yaml.Node) size {
 	// A node that contains itself is too large.
 	tooLarge := size{bytes: s.limit + 1}
 	s.known[node] = tooLarge
-	if node.Kind == yaml.MappingNode {
-		s.keys = max(s.keys, len(node.Content)/2)
-	}
 	whole := size{bytes: len(node.Value) + perNode, lines: strings.Count(node.Value, "\n")}
+	if keys := len(node.Content) / 2; s.isIndented && node.Kind == yaml.MappingNode {
+		whole.bytes += keys * keys / comparisons
+	}
 	for i, below := range node.Content {
 		part := s.of(below)
-		if node.Kind != yaml.DocumentNode {
-			whole.bytes += part.lines * s.perLevel
+		if s.isIndented && node.Kind != yaml.DocumentNode {
+			whole.bytes += part.lines * perLevel
 		}
 		whole.lines += part.lines
 		// In a map the key begins a line, and its value what is below it.
