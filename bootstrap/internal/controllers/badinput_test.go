@@ -154,16 +154,16 @@ func TestDataOfOtherKeysIsACondition(t *testing.T) {
 		},
 		"of a worker": {spec: none(renderedOf(t, configgen.RoleWorker)), reason: bootstrapv1.InvalidConfigurationReason, want: []string{other}},
 		"of a worker with a patch of the CA": {
-			spec:   none(renderedOf(t, configgen.RoleWorker), "machine: {ca: {crt: "+crt+"}}"),
+			spec:   none(rendered, "machine: {ca: {crt: YQ==}}"),
 			reason: bootstrapv1.InvalidConfigurationReason, want: []string{other},
 		},
 		"of a worker without a CA": {
 			spec:   none(strings.Replace(withoutCA, crt, "YQ==", 1)),
 			reason: bootstrapv1.InvalidConfigurationReason, want: []string{other},
 		},
-		"of a worker of the keys, with a patch of another CA": {
-			spec:   none(renderedFor(t, configgen.RoleWorker, ""), "machine: {ca: {crt: YQ==}}"),
-			reason: bootstrapv1.PatchFailedReason, want: []string{"strategicPatches[0] does not apply: it changes machine.ca"},
+		"of a worker that does not accept the CA after a patch": {
+			spec:   none(withoutCA, "machine: {ca: {crt: YQ==}, acceptedCAs: {$patch: delete}}"),
+			reason: bootstrapv1.InvalidConfigurationReason, want: []string{other},
 		},
 	})
 	machine, config := newMachine(workerName, false)
@@ -322,6 +322,33 @@ func TestBadInputTalosconfigSecretDeletedIsMadeAgain(t *testing.T) {
 	w.Expect(credentials.CA).To(Equal(sharedBundle().TalosCA()))
 	w.Expect(w.secret("one-talosconfig").Labels).To(HaveKeyWithValue(clusterv1.ClusterNameLabel, clusterName))
 	w.expect(cpName, bootstrapv1.TalosConfigClientConfigAvailableCondition, metav1.ConditionTrue, "", "")
+}
+
+// TestPatchesBringTheCAsOfData: what the machine is given counts.
+func TestPatchesBringTheCAsOfData(t *testing.T) {
+	ca := base64.StdEncoding.EncodeToString(sharedBundle().TalosCA())
+	for name, patch := range map[string]string{"its own": "machine: {ca: {crt: " + ca + "}}", "accepted": "machine: {acceptedCAs: [{crt: " + ca + "}]}"} {
+		t.Run(name, func(t *testing.T) {
+			machine, config := newMachine(workerName, false)
+			config.Spec = bootstrapv1.TalosConfigSpec{
+				GenerateType: bootstrapv1.GenerateTypeNone, TalosVersion: "v1.13", Data: renderedOf(t, configgen.RoleWorker), StrategicPatches: []string{patch},
+			}
+			w := newWorld(t, newCluster(), machine, config, usersBundle())
+			w.settle(workerName)
+			w.expect(workerName, bootstrapv1.TalosConfigDataSecretAvailableCondition, metav1.ConditionTrue, "", "")
+		})
+	}
+	t.Run("without a bundle", func(t *testing.T) {
+		machine, config := newMachine(workerName, false)
+		config.Spec = bootstrapv1.TalosConfigSpec{
+			GenerateType: bootstrapv1.GenerateTypeNone, TalosVersion: "v1.13", Data: renderedOf(t, configgen.RoleWorker), StrategicPatches: []string{"machine: {ca: {crt: " + ca + "}}"},
+		}
+		cluster := newCluster()
+		cluster.Spec.ControlPlaneRef = clusterv1.ContractVersionedObjectReference{}
+		w := newWorld(t, cluster, machine, config)
+		w.settle(workerName)
+		w.expect(workerName, bootstrapv1.TalosConfigDataSecretAvailableCondition, metav1.ConditionTrue, "", "")
+	})
 }
 
 // Data that accepts the CA of the bundle lets the managers in, whatever its own CA is.

@@ -29,9 +29,6 @@ func waitingFor(s *scope) condition.Finding {
 
 // render makes the machine configuration without what only its host knows.
 func render(s *scope) ([]byte, error) {
-	if err := checkKeys(s); err != nil {
-		return nil, &configgen.InvalidError{Err: err}
-	}
 	input, err := configgen.FromSpec(&s.config.Spec)
 	if err != nil {
 		return nil, err
@@ -48,7 +45,15 @@ func render(s *scope) ([]byte, error) {
 		input.Secrets = s.bundle.Machinery()
 	}
 
-	return configgen.Render(input)
+	rendered, err := configgen.Render(input)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkKeys(s, rendered); err != nil {
+		return nil, &configgen.InvalidError{Err: err}
+	}
+
+	return rendered, nil
 }
 
 // checkRole refuses a configuration for another role than the Machine's. It
@@ -83,21 +88,21 @@ func checkRole(s *scope) error {
 	return nil
 }
 
-// checkKeys refuses a complete configuration of other key material than that of the
-// cluster. Of a worker without control plane there may be none to compare with.
-func checkKeys(s *scope) error {
+// checkKeys refuses data that with its patches has other key material than the cluster. Of
+// a worker without control plane there may be none to compare with.
+func checkKeys(s *scope, rendered []byte) error {
 	if s.config.Spec.GenerateType != bootstrapv1.GenerateTypeNone || s.bundle == nil {
 		return nil
 	}
-	name, data := secrets.BundleName(s.cluster.Name), []byte(s.config.Spec.Data)
+	name := secrets.BundleName(s.cluster.Name)
 	if !s.controlPlane {
-		if admitted, err := s.bundle.IsAdmitted(data); err != nil || admitted {
+		if admitted, err := s.bundle.IsAdmitted(rendered); err != nil || admitted {
 			return err
 		}
 		return fmt.Errorf("data has another machine.ca than Secret %s, or none, and none like it in machine.acceptedCAs: "+
 			"the managers would be locked out, and could not wipe the machine; state certs.os.crt of that Secret there", name)
 	}
-	made, err := s.bundle.Made(data)
+	made, err := s.bundle.Made(rendered)
 	switch {
 	case made:
 		return nil

@@ -217,6 +217,10 @@ func TestBadInputControlPlaneHostNameIsRefused(t *testing.T) {
 	spec := data(t, configgen.RoleControlPlane, "mine")
 	_, err := (&TalosConfig{}).ValidateCreate(t.Context(), &bootstrapv1.TalosConfig{Spec: spec})
 	g.Expect(err).NotTo(HaveOccurred())
+	section := data(t, configgen.RoleControlPlane, "", "\nmachine:\n", "\nmachine:\n    network: {hostname: mine}\n", "apiVersion: v1alpha1\nkind: HostnameConfig\nauto: stable\n", "")
+	section.Hostname.Source = bootstrapv1.HostnameSourceMachineName
+	_, err = (&TalosConfig{}).ValidateCreate(t.Context(), &bootstrapv1.TalosConfig{Spec: section})
+	g.Expect(err).NotTo(HaveOccurred(), "also beside a source, which is that name")
 	template := &bootstrapv1.TalosConfigTemplate{}
 	template.Spec.Template.Spec = spec
 	_, err = (&TalosConfigTemplate{}).ValidateCreate(t.Context(), template)
@@ -264,7 +268,6 @@ func TestAHostNameIsOfOneMachine(t *testing.T) {
 		document = "apiVersion: v1alpha1\nkind: HostnameConfig\nauto: off\nhostname: w\n"
 		removed  = "apiVersion: v1alpha1\nkind: HostnameConfig\n$patch: delete\n"
 		shared   = `sets the host name "w" of every machine made from the template: more than one would be one Node; remove it, and set hostname.source, or name the host in the TalosHost's strategicPatches`
-		decided  = `machine.network.hostname is "w", but hostname.source decides the name of the machine; remove one of them`
 	)
 	named := func(spec bootstrapv1.TalosConfigSpec) bootstrapv1.TalosConfigSpec {
 		spec.Hostname.Source = bootstrapv1.HostnameSourceMachineName

@@ -1,11 +1,12 @@
 package configgen
 
 import (
-	"bytes"
 	"errors"
 
 	"github.com/siderolabs/crypto/x509"
 	coreconfig "github.com/siderolabs/talos/pkg/machinery/config"
+
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 )
 
 var (
@@ -30,7 +31,7 @@ func checkAuthorities(before, after coreconfig.Provider) error {
 }
 
 func replaced(before, after x509.PEMEncodedCertificateAndKey) bool {
-	return len(before.Crt) > 0 && !bytes.Equal(before.Crt, after.Crt) || len(before.Key) > 0 && !bytes.Equal(before.Key, after.Key)
+	return len(before.Crt) > 0 && !secrets.SamePEM(before.Crt, after.Crt) || len(before.Key) > 0 && !secrets.SamePEM(before.Key, after.Key)
 }
 
 // machineCA is the CA of the Talos API.

@@ -1,6 +1,7 @@
 package configgen_test
 
 import (
+	"bytes"
 	"encoding/base64"
 	"strconv"
 	"testing"
@@ -43,15 +44,20 @@ func TestPatchesDoNotChangeTheCAs(t *testing.T) {
 			ownCrt, ownKey := fuzzBundle().KubernetesCA()
 			machine, cluster, accepted := caPatches(contract, role, otherCrt, otherKey)
 			_, sameCluster, _ := caPatches(contract, role, ownCrt, ownKey)
+			spelt := func(pem []byte) []byte { return bytes.ReplaceAll(bytes.TrimSpace(pem), []byte("\n"), []byte("\r\n")) }
+			_, speltCluster, _ := caPatches(contract, role, spelt(ownCrt), spelt(ownKey))
+			speltMachine, _, _ := caPatches(contract, role, spelt(in.Secrets.Certs.OS.Crt), spelt(in.Secrets.Certs.OS.Key))
 			sameMachine, _, _ := caPatches(contract, role, in.Secrets.Certs.OS.Crt, in.Secrets.Certs.OS.Key)
 			cases := map[string]struct{ patch, want string }{
-				"of the machine":    {machine, "it changes machine.ca, which is that of Secret <cluster>-talos: the managers would be locked out, and could not wipe the machine; bring your own keys in that Secret (talosctl gen secrets), or add CAs by machine.acceptedCAs"},
-				"of the cluster":    {cluster, "it changes cluster.ca"},
-				"that of before":    {sameMachine, ""},
-				"one that is added": {accepted, ""},
+				"of the machine":      {machine, "it changes machine.ca, which is that of Secret <cluster>-talos: the managers would be locked out, and could not wipe the machine; bring your own keys in that Secret (talosctl gen secrets), or add CAs by machine.acceptedCAs"},
+				"of the cluster":      {cluster, "it changes cluster.ca"},
+				"that of before":      {sameMachine, ""},
+				"that in other lines": {speltMachine, ""},
+				"one that is added":   {accepted, ""},
 			}
 			if role == configgen.RoleControlPlane || contract != "v1.14" {
 				cases["that of the cluster of before"] = struct{ patch, want string }{sameCluster, ""}
+				cases["that of the cluster in other lines"] = struct{ patch, want string }{speltCluster, ""}
 			}
 			for name, c := range cases {
 				t.Run(contract+" "+string(role)+" "+name, func(t *testing.T) {

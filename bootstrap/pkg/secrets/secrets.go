@@ -7,6 +7,7 @@ package secrets
 
 import (
 	"bytes"
+	"encoding/pem"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -218,7 +219,7 @@ func (b *Bundle) Made(configuration []byte) (bool, error) {
 	if ca == nil {
 		return false, errors.New("reading a machine configuration: it has no CA of the Talos API")
 	}
-	return bytes.Equal(ca.Crt, b.TalosCA()), nil
+	return SamePEM(ca.Crt, b.TalosCA()), nil
 }
 
 // IsAdmitted reports whether a machine of a configuration takes client certificates of the
@@ -230,13 +231,25 @@ func (b *Bundle) IsAdmitted(configuration []byte) (bool, error) {
 		return false, errors.New("reading a machine configuration: it is none")
 	}
 	security := cfg.Machine().Security()
-	if ca := security.IssuingCA(); ca != nil && bytes.Equal(ca.Crt, b.TalosCA()) {
+	if ca := security.IssuingCA(); ca != nil && SamePEM(ca.Crt, b.TalosCA()) {
 		return true, nil
 	}
 
 	return slices.ContainsFunc(security.AcceptedCAs(), func(ca *x509.PEMEncodedCertificate) bool {
-		return ca != nil && bytes.Equal(ca.Crt, b.TalosCA())
+		return ca != nil && SamePEM(ca.Crt, b.TalosCA())
 	}), nil
+}
+
+// SamePEM reports whether two texts hold the same certificate or key, however their lines
+// end.
+func SamePEM(one, other []byte) bool {
+	first, _ := pem.Decode(one)
+	second, _ := pem.Decode(other)
+	if first == nil || second == nil {
+		return bytes.Equal(one, other)
+	}
+
+	return first.Type == second.Type && bytes.Equal(first.Bytes, second.Bytes)
 }
 
 // TalosCA is the certificate of the CA of the Talos API, as PEM.
