@@ -32,8 +32,8 @@ type TalosBackupStoreSpec struct {
 
 	// recipients are the public keys of age (age1…) of those who can read backups. The
 	// private keys are not needed to make backups, and belong elsewhere. By default
-	// snapshots are not encrypted, and the secrets of clusters are not stored. A change
-	// is of the backups that are made from then on.
+	// snapshots are not encrypted, and only backups that exclude the secrets of their
+	// cluster are made. A change is of the backups that are made from then on.
 	// +optional
 	// +listType=set
 	// +kubebuilder:validation:MinItems=1

@@ -70,7 +70,8 @@ type TalosEtcdBackupScheduleSpec struct {
 	// +optional
 	ConcurrencyPolicy ConcurrencyPolicy `json:"concurrencyPolicy,omitempty"`
 
-	// suspend keeps backups from being begun. Retention goes on. Defaults to false.
+	// suspend keeps backups from being begun, and from being verified again, by the clock.
+	// Retention goes on. Defaults to false.
 	// +optional
 	Suspend *bool `json:"suspend,omitempty"`
 

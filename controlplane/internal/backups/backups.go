@@ -5,10 +5,12 @@ package backups
 import (
 	"context"
 	"fmt"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -20,15 +22,18 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
-// bestEffortSeconds is for how long a backup is tried at most that is not required.
+// bestEffortSeconds is for how long a backup that is not required is tried, and waited for,
+// at most.
 const bestEffortSeconds = int32(600)
 
-// Backups are the backups that control planes ask for. Both fields are required.
+// Backups are the backups that control planes ask for. All fields are required.
 type Backups struct {
 	// Client creates them.
 	Client client.Client
 	// Live reads from the API server: without the kinds, a cache would wait for them.
 	Live client.Reader
+	// Clock tells for how long a backup has been waited for.
+	Clock clock.PassiveClock
 }
 
 // +kubebuilder:rbac:groups=backup.cluster.x-k8s.io,resources=talosetcdbackups,verbs=get;create
@@ -45,7 +50,7 @@ func (b Backups) State(ctx context.Context, controlPlane *controlplanev1.TalosCo
 		backup := &backupv1.TalosEtcdBackup{}
 		err := b.Live.Get(ctx, client.ObjectKey{Namespace: controlPlane.Namespace, Name: name}, backup)
 		if err == nil {
-			return stateOf(backup, spec.Policy), nil
+			return b.stateOf(backup, spec.Policy), nil
 		}
 		if !isAbsent(err) {
 			return plan.BackupFacts{}, fmt.Errorf("reading TalosEtcdBackup %s: %w", name, err)
@@ -74,13 +79,14 @@ func without(policy controlplanev1.BackupPolicy, begun bool, why string) plan.Ba
 	return plan.BackupFacts{State: plan.BackupUnderWay, Begun: begun, Message: why}
 }
 
-func stateOf(backup *backupv1.TalosEtcdBackup, policy controlplanev1.BackupPolicy) plan.BackupFacts {
+func (b Backups) stateOf(backup *backupv1.TalosEtcdBackup, policy controlplanev1.BackupPolicy) plan.BackupFacts {
 	completed := conditions.Get(backup, backupv1.CompletedCondition)
+	late := b.Clock.Since(backup.CreationTimestamp.Time) >= time.Duration(bestEffortSeconds)*time.Second
 	switch {
+	case completed != nil && completed.Status == metav1.ConditionTrue, late && policy == controlplanev1.BackupBestEffort:
+		return plan.BackupFacts{State: plan.BackupMade, Begun: true}
 	case completed == nil:
 		return plan.BackupFacts{State: plan.BackupUnderWay, Begun: true, Message: "TalosEtcdBackup " + backup.Name + " is not begun yet; the backup provider makes it"}
-	case completed.Status == metav1.ConditionTrue:
-		return plan.BackupFacts{State: plan.BackupMade, Begun: true}
 	case completed.Status == metav1.ConditionFalse && backup.Annotations[backupv1.OutcomeAnnotation] != "":
 		return without(policy, true, "TalosEtcdBackup "+backup.Name+" has failed: "+completed.Message+"; delete it to have another one made")
 	}

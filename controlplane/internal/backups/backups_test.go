@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	testclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -43,22 +45,25 @@ func schedule() *backupv1.TalosEtcdBackupSchedule {
 }
 
 func backup(status metav1.ConditionStatus, outcome string) *backupv1.TalosEtcdBackup {
-	made := &backupv1.TalosEtcdBackup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "before", Annotations: map[string]string{}}}
+	before := &backupv1.TalosEtcdBackup{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "before", Annotations: map[string]string{}, CreationTimestamp: made}}
 	if outcome != "" {
-		made.Annotations[backupv1.OutcomeAnnotation] = outcome
+		before.Annotations[backupv1.OutcomeAnnotation] = outcome
 	}
 	if status != "" {
-		conditions.Set(made, metav1.Condition{Type: backupv1.CompletedCondition, Status: status, Reason: "Some", Message: "the store is away"})
+		conditions.Set(before, metav1.Condition{Type: backupv1.CompletedCondition, Status: status, Reason: "Some", Message: "the store is away"})
 	}
 
-	return made
+	return before
 }
+
+// made is when the backups are created, and asked about.
+var made = metav1.Unix(1<<30, 0)
 
 func newBackups(t *testing.T, funcs interceptor.Funcs, objects ...client.Object) Backups {
 	t.Helper()
 	c := fake.NewClientBuilder().WithScheme(builders.Scheme(t, backupv1.AddToScheme, controlplanev1.AddToScheme)).WithObjects(objects...).WithInterceptorFuncs(funcs).Build()
 
-	return Backups{Client: c, Live: c}
+	return Backups{Client: c, Live: c, Clock: testclock.NewFakePassiveClock(made.Time)}
 }
 
 func TestState(t *testing.T) {
@@ -100,6 +105,24 @@ func TestState(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(found.State).To(Equal(tc.effort))
 		})
+	}
+}
+
+// TestABackupIsNotWaitedForForever where the best is enough: its provider may not run.
+func TestABackupIsNotWaitedForForever(t *testing.T) {
+	for _, status := range []metav1.ConditionStatus{"", metav1.ConditionUnknown, metav1.ConditionFalse} {
+		for late, effort := range map[time.Duration]plan.BackupState{10*time.Minute - time.Second: plan.BackupUnderWay, 10 * time.Minute: plan.BackupMade} {
+			g := NewWithT(t)
+			asked := newBackups(t, interceptor.Funcs{}, schedule(), backup(status, ""))
+			asked.Clock = testclock.NewFakePassiveClock(made.Add(late))
+			found, err := asked.State(t.Context(), controlPlane(controlplanev1.BackupBestEffort, "before"))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(found.State).To(Equal(effort))
+			g.Expect(found.Begun).To(BeTrue())
+			found, err = asked.State(t.Context(), controlPlane("", "before"))
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(found.State).To(Equal(plan.BackupUnderWay), "it is required")
+		}
 	}
 }
 

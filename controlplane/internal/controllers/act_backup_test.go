@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -112,6 +113,17 @@ func TestABackupThatFails(t *testing.T) {
 			w.until(r, w.has(1))
 		})
 	}
+}
+
+// TestABackupThatNobodyMakes holds a change up for ten minutes where the best is enough.
+func TestABackupThatNobodyMakes(t *testing.T) {
+	g := NewWithT(t)
+	w, r := backedUp(t, 3, controlplanev1.BackupBestEffort)
+	w.scale(1)
+	w.settle(r)
+	g.Expect(w.machines()).To(HaveLen(3))
+	w.clock.SetTime(w.clock.Now().Add(10 * time.Minute))
+	w.until(r, w.has(1))
 }
 
 // TestABackupSurvivesADeathAtEachWrite: there is one, whenever the provider dies.

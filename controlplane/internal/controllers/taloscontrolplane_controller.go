@@ -157,7 +157,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, opt
 // from being asked again.
 func (r *Reconciler) init(ctx context.Context) {
 	r.infrastructure = infracontract.Contract{Cached: r.Client, Live: r.APIReader}
-	r.backups = backups.Backups{Client: r.Client, Live: r.APIReader}
+	r.backups = backups.Backups{Client: r.Client, Live: r.APIReader, Clock: r.Clock}
 	r.applier = newApplier(ctx, r.Client)
 	r.certificates = secrets.NewClientCertificates(r.Clock)
 	r.grace = nodes.NewGracePeriods(r.Clock)

@@ -25,6 +25,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
@@ -120,9 +121,17 @@ func newWorld(t *testing.T, objects ...client.Object) *world {
 		WithScheme(testScheme(t)).
 		WithObjects(objects...).
 		WithStatusSubresource(&controlplanev1.TalosControlPlane{}, &clusterv1.Machine{}, &clusterv1.Cluster{}).
+		WithInterceptorFuncs(interceptor.Funcs{Create: w.create}).
 		Build()
 
 	return w
+}
+
+// create creates an object with the time of that, as the API server does.
+func (w *world) create(ctx context.Context, c client.WithWatch, object client.Object, opts ...client.CreateOption) error {
+	object.SetCreationTimestamp(metav1.NewTime(w.clock.Now()))
+
+	return c.Create(ctx, object, opts...)
 }
 
 // manager starts a manager anew, with empty memory.

@@ -33,8 +33,8 @@ const (
 	// name of its Pod, volume claim, Secret or Service.
 	NameConflictReason = "NameConflict"
 	// PodLostReason says that the Pod is gone, and the data of the machine with it.
-	// With a volume it is the volume that is gone. The Pod is never made again: let a
-	// MachineHealthCheck replace the Machine, or delete it.
+	// With a volume it is the volume that is gone. The Pod is made again only where the
+	// machine is re-provisioned: let a MachineHealthCheck replace the Machine, or delete it.
 	PodLostReason = "PodLost"
 	// PodReplacingReason says that the Pod is gone or failed, and is made again on
 	// its volume.

@@ -30,8 +30,8 @@ const (
 	PodCreated PodProgress = "Created"
 	// PodRan says that the machine has run with its configuration.
 	PodRan PodProgress = "Ran"
-	// PodLost says that the Pod is gone, and the data of the machine with it. It is
-	// never made again: the Machine has to be replaced.
+	// PodLost says that the Pod is gone, and the data of the machine with it. It is made
+	// again only where the machine is re-provisioned.
 	PodLost PodProgress = "Lost"
 	// PodReprovisioning says that the Pod and its data are being deleted, to be
 	// made again with the same configuration.
