@@ -45,7 +45,9 @@ const (
 	// RenewCredentialsAnnotation is put on a TalosControlPlane by a person, and
 	// has the client certificates in the Secrets <cluster>-kubeconfig and
 	// <cluster>-talosconfig made anew at once, if the provider has made these
-	// Secrets. Its value does not matter. It is removed when that is done. The
+	// Secrets. It is removed when that is done. Its value does not matter, but
+	// for the name of one of these Secrets, which means that one alone: the
+	// provider writes it when the API server has taken the other one only. The
 	// former certificates stay valid until they expire, because neither
 	// Kubernetes nor Talos can revoke one.
 	RenewCredentialsAnnotation = "controlplane.cluster.x-k8s.io/talos-renew-credentials"

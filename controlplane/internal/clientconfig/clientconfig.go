@@ -60,10 +60,16 @@ type Kept struct {
 	// Expiries are when the certificates of the cluster expire; nil when the bundle cannot
 	// be used.
 	Expiries []Expiry
-	// Renewed reports whether certificates were made anew because a person wants it. The
-	// annotation that says so is to be removed then: if the manager dies before that, they
-	// are made anew once more, which does no harm.
+	// Renewed reports whether a person's wish for new certificates was answered, all of it or
+	// in part. The annotation that says so is to be Left then: if the manager dies before
+	// that, they are made anew once more, which does no harm.
 	Renewed bool
+	// Left names the Secret in which the certificate could not be made anew beside that; it
+	// is empty when there is none.
+	Left string
+	// Failures say of which Secrets the API server did not take the new certificate that a
+	// person wants, and why.
+	Failures []string
 }
 
 // update is one reconcile of the Secrets.
@@ -72,8 +78,12 @@ type update struct {
 	Input
 
 	kept *Kept
-	// renew reports whether a person wants new certificates.
-	renew bool
+	// wish is what the annotation says by which a person wants new certificates; nil when
+	// nobody does.
+	wish *string
+	// answered says by the name of each Secret of which a new certificate is wanted whether
+	// the wish is answered.
+	answered map[string]bool
 }
 
 // secretKind is a Secret with a client configuration of the cluster.
@@ -97,27 +107,32 @@ type secretKind struct {
 // Sync keeps both Secrets. What it has found is told also beside an error.
 func (k Keeper) Sync(ctx context.Context, in Input) (Kept, error) {
 	kept := Kept{}
-	s := &update{Keeper: k, Input: in, kept: &kept}
+	s := &update{Keeper: k, Input: in, kept: &kept, answered: map[string]bool{}}
 	if err := s.noteCAs(); err != nil {
 		return kept, err
 	}
 	if err := s.confirmRenewal(ctx); err != nil {
 		return kept, err
 	}
-	if err := s.keepKubeconfig(ctx); err != nil {
-		return kept, err
+	err := s.keepKubeconfig(ctx)
+	if err == nil {
+		err = s.keepTalosconfig(ctx)
 	}
-	if err := s.keepTalosconfig(ctx); err != nil {
+	s.noteWish()
+	if err != nil {
 		return kept, err
 	}
 	s.showExpiries()
-	kept.Renewed = s.renew
 
 	return kept, nil
 }
 
 // keep keeps one Secret, and returns what it holds.
 func (s *update) keep(ctx context.Context, c secretKind) ([]byte, error) {
+	renew := s.wants(c)
+	if renew {
+		s.answered[c.name] = false
+	}
 	stored := &corev1.Secret{}
 	err := s.Secrets.Get(ctx, client.ObjectKey{Namespace: s.Cluster.Namespace, Name: c.name}, stored)
 	if client.IgnoreNotFound(err) != nil {
@@ -128,16 +143,14 @@ func (s *update) keep(ctx context.Context, c secretKind) ([]byte, error) {
 	switch {
 	case exists && !c.isOurs(stored):
 		s.note(c, content, true)
-		if s.renew {
-			s.event(corev1.EventTypeWarning, "SecretLeftAlone", "RenewCredentials", "Secret %s was brought by a user, and is not renewed", c.name)
-		}
+		s.leaveAlone(c)
 		return content, nil
 	case s.Bundle == nil:
 		s.note(c, content, false)
 		return content, nil
 	}
 
-	desired, err := c.ensure(content, s.renew)
+	desired, err := c.ensure(content, renew)
 	if err != nil {
 		return nil, fmt.Errorf("making the content of Secret %s: %w", c.name, err)
 	}
@@ -149,17 +162,13 @@ func (s *update) keep(ctx context.Context, c secretKind) ([]byte, error) {
 	switch {
 	case err == nil:
 	case exists && objects.IsNotTaken(err):
-		// The control plane needs care all the same, and what is there may be
-		// of use for half of a life. A person's wish has had its answer.
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to update a client configuration", "Secret", c.name)
-		if s.renew {
-			s.event(corev1.EventTypeWarning, "RenewalFailed", "RenewCredentials", "Secret %s cannot be written, see the log of the manager", c.name)
-		}
+		s.miss(ctx, c, err)
 		s.note(c, content, false)
 		return content, nil
 	default:
 		return nil, fmt.Errorf("writing Secret %s: %w", c.name, err)
 	}
+	s.answer(c)
 	if exists && desired.Renewed {
 		ctrl.LoggerFrom(ctx).Info("Renewed a client certificate", "Secret", c.name)
 		s.event(corev1.EventTypeNormal, "CredentialsRenewed", "RenewCredentials", "Renewed the client certificate in Secret %s", c.name)
@@ -168,6 +177,25 @@ func (s *update) keep(ctx context.Context, c secretKind) ([]byte, error) {
 	s.note(c, desired.Content, false)
 
 	return desired.Content, nil
+}
+
+// leaveAlone answers the wish for a new certificate in a Secret of a user.
+func (s *update) leaveAlone(c secretKind) {
+	if s.wants(c) {
+		s.event(corev1.EventTypeWarning, "SecretLeftAlone", "RenewCredentials", "Secret %s was brought by a user, and is not renewed", c.name)
+		s.answer(c)
+	}
+}
+
+// miss notes that the API server has not taken a Secret. That is no error: the control
+// plane needs care all the same, and what is there may be of use for half of a life. A
+// person's wish for a new certificate stays.
+func (s *update) miss(ctx context.Context, c secretKind, err error) {
+	ctrl.LoggerFrom(ctx).Error(err, "Failed to update a client configuration", "Secret", c.name)
+	if s.wants(c) {
+		s.kept.Failures = append(s.kept.Failures,
+			objects.Explain("Secret "+c.name+" cannot be written, and has no new certificate yet; it is tried again", err))
+	}
 }
 
 func (s *update) write(ctx context.Context, c secretKind, stored *corev1.Secret, content []byte) error {
@@ -194,9 +222,44 @@ func (s *update) confirmRenewal(ctx context.Context) error {
 	if err := s.Live.Get(ctx, client.ObjectKeyFromObject(s.ControlPlane), live); err != nil {
 		return fmt.Errorf("reading the TalosControlPlane: %w", err)
 	}
-	s.renew = metav1.HasAnnotation(live.ObjectMeta, controlplanev1.RenewCredentialsAnnotation)
+	if wish, found := live.Annotations[controlplanev1.RenewCredentialsAnnotation]; found {
+		s.wish = &wish
+	}
 
 	return nil
+}
+
+// wants reports whether a person wants a new certificate in a Secret. A wish that names one
+// of both is for that one alone: it is what was left of a wish.
+func (s *update) wants(c secretKind) bool {
+	if s.wish == nil {
+		return false
+	}
+	namesOne := *s.wish == KubeconfigName(s.Cluster.Name) || *s.wish == secrets.TalosconfigName(s.Cluster.Name)
+
+	return !namesOne || *s.wish == c.name
+}
+
+// answer notes that a person has what is wanted of a Secret.
+func (s *update) answer(c secretKind) {
+	if s.wants(c) {
+		s.answered[c.name] = true
+	}
+}
+
+// noteWish notes what is left of a wish.
+func (s *update) noteWish() {
+	left := ""
+	for name, answered := range s.answered {
+		if answered {
+			s.kept.Renewed = true
+		} else {
+			left = name
+		}
+	}
+	if s.kept.Renewed {
+		s.kept.Left = left
+	}
 }
 
 // event records an event of the control plane.

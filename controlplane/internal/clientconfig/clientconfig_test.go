@@ -1,12 +1,16 @@
 package clientconfig
 
 import (
+	"context"
+	"errors"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/events"
@@ -14,6 +18,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
@@ -29,7 +34,7 @@ var testBundle = sync.OnceValues(func() (*secrets.Bundle, error) { return secret
 
 // keeping is a Keeper with its management cluster.
 type keeping struct {
-	client client.Client
+	client client.WithWatch
 	clock  *clocktesting.FakePassiveClock
 	events *events.FakeRecorder
 	keeper Keeper
@@ -136,4 +141,68 @@ func TestAWishIsConfirmedLive(t *testing.T) {
 		g.Expect(version).NotTo(Equal(before[name]), name)
 	}
 	g.Expect(k.events.Events).To(Receive(HavePrefix("Normal CredentialsRenewed ")))
+}
+
+// ask has a person want new certificates.
+func (k *keeping) ask(t *testing.T, value string) {
+	t.Helper()
+	metav1.SetMetaDataAnnotation(&k.input.ControlPlane.ObjectMeta, controlplanev1.RenewCredentialsAnnotation, value)
+	NewWithT(t).Expect(k.client.Update(t.Context(), k.input.ControlPlane)).To(Succeed())
+}
+
+// refuse has the API server not take changes of Secrets of these names.
+func (k *keeping) refuse(answer error, names ...string) {
+	k.keeper.Client = interceptor.NewClient(k.client, interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if slices.Contains(names, object.GetName()) {
+				return answer
+			}
+			return c.Patch(ctx, object, patch, opts...)
+		},
+	})
+}
+
+// TestWhatIsLeftOfAWish: it is answered when certificates were made anew, and not when the
+// API server has not taken them, or nobody knows.
+func TestWhatIsLeftOfAWish(t *testing.T) {
+	const kubeconfig, talosconfig = "one-kubeconfig", "one-talosconfig"
+	notTaken, timeout := apierrors.NewInternalError(errors.New("no webhook")), apierrors.NewTimeoutError("too slow", 1)
+	for name, tc := range map[string]struct {
+		wish    string
+		answer  error
+		refused []string
+		// renewed are the Secrets that have a new certificate then.
+		renewed []string
+		// answered and left are the outcome.
+		answered bool
+		left     string
+		failures int
+	}{
+		"nothing":                               {"leaked", nil, nil, []string{kubeconfig, talosconfig}, true, "", 0},
+		"all, when none is taken":               {"leaked", notTaken, []string{kubeconfig, talosconfig}, nil, false, "", 2},
+		"the kubeconfig, when it is not taken":  {"leaked", notTaken, []string{kubeconfig}, []string{talosconfig}, true, kubeconfig, 1},
+		"the talosconfig, when it is not taken": {"", notTaken, []string{talosconfig}, []string{kubeconfig}, true, talosconfig, 1},
+		"the talosconfig, when nobody knows":    {"", timeout, []string{talosconfig}, []string{kubeconfig}, true, talosconfig, 0},
+		"all, when nobody knows of the first":   {"", timeout, []string{kubeconfig}, nil, false, "", 0},
+		"nothing of a wish for one":             {kubeconfig, notTaken, []string{talosconfig}, []string{kubeconfig}, true, "", 0},
+		"a wish for one that is not taken":      {talosconfig, notTaken, []string{talosconfig}, nil, false, "", 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			k := newKeeping(t)
+			k.sync(t)
+			before := k.stored(t)
+			k.ask(t, tc.wish)
+			k.refuse(tc.answer, tc.refused...)
+
+			kept, err := k.keeper.Sync(t.Context(), k.input)
+			g.Expect(apierrors.IsTimeout(err)).To(Equal(errors.Is(tc.answer, timeout)), "%v", err)
+			g.Expect(kept.Renewed).To(Equal(tc.answered))
+			g.Expect(kept.Left).To(Equal(tc.left))
+			g.Expect(kept.Failures).To(HaveLen(tc.failures))
+			for name, version := range k.stored(t) {
+				g.Expect(version != before[name]).To(Equal(slices.Contains(tc.renewed, name)), name)
+			}
+		})
+	}
 }

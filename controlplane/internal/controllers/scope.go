@@ -54,6 +54,9 @@ type scope struct {
 	// expiries are when the certificates of the cluster expire; nil when the
 	// secrets bundle cannot be used, or was not looked at.
 	expiries []clientconfig.Expiry
+	// notRenewed say which client certificates could not be made anew, though a person
+	// wants it, and why.
+	notRenewed []string
 
 	// parts are what the Machines refer to, by the name of the Machine.
 	parts map[string]parts

@@ -2,6 +2,7 @@ package controllers
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -13,7 +14,7 @@ import (
 )
 
 // setExpiringCondition tells when the certificates of the cluster expire, and
-// warns once of those that do so soon.
+// warns once of those that do so soon, or could not be renewed as a person wants.
 func (r *Reconciler) setExpiringCondition(s *scope) {
 	const conditionType = controlplanev1.CertificatesExpiringCondition
 	before := conditions.Get(s.controlPlane, conditionType)
@@ -25,10 +26,19 @@ func (r *Reconciler) setExpiringCondition(s *scope) {
 		return
 	}
 	found := judgeExpiries(s.expiries, r.Clock.Now())
-	condition.Set(s.controlPlane, conditionType, found)
-	if found.Status == metav1.ConditionTrue && (before == nil || before.Reason != found.Reason || before.Message != found.Message) {
+	isNew := func(said string) bool { return before == nil || !strings.Contains(before.Message, said) }
+	for _, failure := range s.notRenewed {
+		if isNew(failure) {
+			r.event(s, warning, "RenewalFailed", "RenewCredentials", "%s", failure)
+		}
+	}
+	if found.Status == metav1.ConditionTrue && (isNew(found.Message) || before.Reason != found.Reason) {
 		r.event(s, warning, "Certificates"+found.Reason, "Observe", "%s", found.Message)
 	}
+	if len(s.notRenewed) > 0 {
+		found.Message = bullets(s.notRenewed) + "\n" + found.Message
+	}
+	condition.Set(s.controlPlane, conditionType, found)
 }
 
 // judgeExpiries words the condition CertificatesExpiring. Its message has dates,
