@@ -194,7 +194,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 	}
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx).WithValues("Cluster", klog.KObj(cluster)))
 
-	if proceed, err := reconciliation.Begin(ctx, r.Client, r.APIReader, cluster, controlPlane, controlplanev1.TalosControlPlaneFinalizer); err != nil || !proceed {
+	if proceed, err := r.begin(ctx, cluster, controlPlane); err != nil || !proceed {
 		return ctrl.Result{}, err
 	}
 	helper, err := patch.NewHelper(controlPlane, objects.ReadLive(r.Client, r.APIReader))

@@ -39,7 +39,7 @@ func (r *Reconciler) reconcileDelete(ctx context.Context, s *scope) (ctrl.Result
 	r.unfollow(s)
 	s.leftovers = leftovers
 	facts := plan.DeleteFacts{Workers: workers, Machines: len(s.machines), Leftovers: len(leftovers)}
-	if s.cluster.UID == "" {
+	if isGone(s.cluster) {
 		facts.ClusterGone = s.cluster.Name
 	}
 	s.deletion = plan.DecideDelete(facts)
