@@ -40,8 +40,8 @@ const (
 	// BundleInvalidReason: the Secret's content is no Talos secrets bundle.
 	BundleInvalidReason = "BundleInvalid"
 	// CertificatesErrorReason: a Secret with keys of the cluster could not be read or
-	// made; the message has the words of the API server when it does not take it. It is
-	// retried.
+	// made. The condition is false when the API server does not take it, in whose words
+	// the message says why, and else unknown. It is retried.
 	CertificatesErrorReason = clusterv1.InternalErrorReason
 )
 
@@ -72,8 +72,9 @@ const (
 	ClusterNetworkChangedReason = "ClusterNetworkChanged"
 	// DataSecretForeignReason: a Secret of that name belongs to somebody else.
 	DataSecretForeignReason = "DataSecretNotOwned"
-	// DataSecretErrorReason: a call to the Kubernetes API has failed; the message has its
-	// words when it does not take the Secret. It is retried.
+	// DataSecretErrorReason: a call to the Kubernetes API has failed. The condition is
+	// false when that does not take the Secret, in whose words the message says why, and
+	// else unknown. It is retried.
 	DataSecretErrorReason = clusterv1.InternalErrorReason
 )
 
@@ -84,13 +85,14 @@ const (
 	// ClientConfigWaitingReason: the secrets bundle is not usable, or the
 	// TalosControlPlane, which makes the Secret for its Cluster, has not yet.
 	ClientConfigWaitingReason = WaitingForCertificatesReason
-	// ClientConfigErrorReason: the Secret could not be read or written; the message has
-	// the words of the API server when it does not take it. It is retried.
+	// ClientConfigErrorReason: the Secret could not be read or written. The condition is
+	// false when the API server does not take it, in whose words the message says why, and
+	// else unknown. It is retried.
 	ClientConfigErrorReason = clusterv1.InternalErrorReason
 )
 
-// EventAttention is the reason of the event that is recorded when a Secret cannot be had;
-// its note begins with the condition that says why.
+// EventAttention is the reason of the event that is recorded when the API server does not
+// take a Secret; its note begins with the condition that says why.
 const EventAttention = "NeedsAttention"
 
 // BundleDigestAnnotation on a Cluster's `<cluster>-ca` Secret records the

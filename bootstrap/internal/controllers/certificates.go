@@ -44,14 +44,19 @@ func (r *Reconciler) reconcileCertificates(ctx context.Context, s *scope) error 
 	return err
 }
 
-// failed is what a condition says about a Secret that cannot be had. None, when somebody
-// else was faster: the next reconcile sees what is there then.
+// failed is what a condition says about a Secret that cannot be had: False, when the API
+// server does not take it, and else Unknown, as a call that fails tells nothing about it.
+// None, when somebody else was faster: the next reconcile sees what is there then.
 func failed(reason, what string, err error) condition.Finding {
-	if objects.IsLostRace(err) {
+	message := objects.Explain(what+"; it is tried again", err)
+	switch {
+	case objects.IsLostRace(err):
 		return condition.Finding{}
+	case objects.IsNotTaken(err):
+		return condition.False(reason, message)
+	default:
+		return condition.Unknown(reason, message)
 	}
-
-	return condition.False(reason, objects.Explain(what+"; it is tried again", err))
 }
 
 // findCertificates takes the bundle that is there, or makes one.

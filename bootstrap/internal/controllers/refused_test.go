@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -58,10 +59,6 @@ func TestASecretThatTheAPIServerDoesNotTakeIsTold(t *testing.T) {
 		"a webhook does not answer": {
 			secret: "one-talos", condition: bootstrapv1.TalosConfigCertificatesAvailableCondition, ready: metav1.ConditionFalse,
 			answer: apierrors.NewInternalError(errors.New(`failed calling webhook "policy.example.com"`)), words: "policy.example.com",
-		},
-		"nobody knows why": {
-			secret: "one-talos", condition: bootstrapv1.TalosConfigCertificatesAvailableCondition, ready: metav1.ConditionFalse,
-			answer: errors.New("read tcp 10.0.0.9:41234->10.0.0.1:6443: connection reset by peer"), words: "see the log of the manager",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -117,4 +114,86 @@ func TestThatSomebodyWasFasterIsNotTold(t *testing.T) {
 			w.Expect(w.warnings()).To(BeEmpty())
 		})
 	}
+}
+
+// failSecret has reading and making a Secret of that name fail, without the API server having
+// refused anything; empty lets all through.
+func (w *world) failSecret(name *string) {
+	failure := errors.New("read tcp 10.0.0.9:41234->10.0.0.1:6443: i/o timeout")
+	w.refuseSecret(name, failure)
+	w.client = interceptor.NewClient(w.client, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, object client.Object, opts ...client.GetOption) error {
+			if key.Name == *name && isSecret(object) {
+				return failure
+			}
+			return c.Get(ctx, key, object, opts...)
+		},
+	})
+}
+
+// isSecret reports whether an object is a Secret: that of a TalosConfig has its name.
+func isSecret(object client.Object) bool {
+	switch object.(type) {
+	case *corev1.Secret, *metav1.PartialObjectMetadata:
+		return true
+	default:
+		return false
+	}
+}
+
+// TestASecretOfWhichNothingIsKnownIsNotCalledMissing: a call that fails says nothing about
+// it. Nobody is warned, and what was rendered stays ready.
+func TestASecretOfWhichNothingIsKnownIsNotCalledMissing(t *testing.T) {
+	const certificates, dataSecret, clientConfig = bootstrapv1.TalosConfigCertificatesAvailableCondition,
+		bootstrapv1.TalosConfigDataSecretAvailableCondition, bootstrapv1.TalosConfigClientConfigAvailableCondition
+	for name, tc := range map[string]struct {
+		secret, condition string
+		ready             metav1.ConditionStatus
+	}{
+		"the bundle":                {"one-talos", certificates, metav1.ConditionTrue},
+		"the CA":                    {"one-ca", certificates, metav1.ConditionTrue},
+		"the machine configuration": {cpName, dataSecret, metav1.ConditionUnknown},
+		"the client configuration":  {"one-talosconfig", clientConfig, metav1.ConditionTrue},
+	} {
+		t.Run(name, func(t *testing.T) {
+			machine, config := newMachine(cpName, true)
+			w := newWorld(t, newCluster(), machine, config)
+			failing := ""
+			w.failSecret(&failing)
+			w.settle(cpName)
+
+			failing = tc.secret
+			for range 2 {
+				_, err := w.reconcile(cpName)
+				w.Expect(err).To(HaveOccurred())
+				w.expect(cpName, tc.condition, metav1.ConditionUnknown, bootstrapv1.CertificatesErrorReason, "it is tried again, see the log of the manager")
+				w.expect(cpName, bootstrapv1.TalosConfigReadyCondition, tc.ready, "", "")
+			}
+			w.Expect(w.warnings()).To(BeEmpty())
+
+			failing = ""
+			w.settle(cpName)
+			w.expect(cpName, tc.condition, metav1.ConditionTrue, "", "")
+		})
+	}
+}
+
+// TestARefusalAfterAFailureIsAWarning: it is known then that somebody is needed.
+func TestARefusalAfterAFailureIsAWarning(t *testing.T) {
+	machine, config := newMachine(cpName, true)
+	w := newWorld(t, newCluster(), machine, config)
+	failing, refused := "one-talos", ""
+	w.failSecret(&failing)
+	w.refuseSecret(&refused, apierrors.NewInternalError(errors.New("no webhook")))
+	_, err := w.reconcile(cpName)
+	w.Expect(err).To(HaveOccurred())
+	w.Expect(w.warnings()).To(BeEmpty())
+
+	failing, refused = "", "one-talos"
+	for range 2 {
+		_, err = w.reconcile(cpName)
+		w.Expect(err).To(HaveOccurred())
+	}
+	w.expect(cpName, bootstrapv1.TalosConfigCertificatesAvailableCondition, metav1.ConditionFalse, bootstrapv1.CertificatesErrorReason, "no webhook")
+	w.Expect(w.warnings()).To(ConsistOf(HavePrefix("Warning NeedsAttention " + bootstrapv1.TalosConfigCertificatesAvailableCondition + ": ")))
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
@@ -44,10 +45,14 @@ func (r *Reconciler) reconcileStatus(ctx context.Context, s *scope, helper *patc
 	return nil
 }
 
-// set sets a condition, and records an event when it begins to say that a Secret cannot be
-// had.
+// set sets a condition, and records an event when it begins to say that the API server does
+// not take a Secret.
 func (r *Reconciler) set(s *scope, conditionType string, found condition.Finding) {
-	if found.Reason == clusterv1.InternalErrorReason && conditions.GetReason(s.config, conditionType) != found.Reason {
+	isRefused := func(status metav1.ConditionStatus, reason string) bool {
+		return status == metav1.ConditionFalse && reason == clusterv1.InternalErrorReason
+	}
+	before := ptr.Deref(conditions.Get(s.config, conditionType), metav1.Condition{})
+	if isRefused(found.Status, found.Reason) && !isRefused(before.Status, before.Reason) {
 		r.Recorder.Eventf(s.config, s.machine, corev1.EventTypeWarning, bootstrapv1.EventAttention, "Reconcile", "%s: %s", conditionType, found.Message)
 	}
 	condition.Set(s.config, conditionType, found)
