@@ -91,8 +91,7 @@ func (r *ScheduleReconciler) reconcileDue(ctx context.Context, s *scheduleScope,
 		return nil
 	}
 	if proceed, err := r.reconcileFormer(ctx, s, cluster); err != nil || !proceed {
-		cluster.refusal = err
-		return err
+		return cluster.refused(err)
 	}
 	if err := r.begin(ctx, s, cluster, nameOf(s.schedule.Name, cluster.Name, due.At.UTC().Format("20060102t1504z"), ""), due.At); err != nil {
 		return err
@@ -159,11 +158,20 @@ func (r *ScheduleReconciler) begin(ctx context.Context, s *scheduleScope, cluste
 	}
 	objects.WatchAs(s.schedule, made)
 	if err := r.Client.Create(ctx, made); err != nil && !apierrors.IsAlreadyExists(err) {
-		cluster.refusal = fmt.Errorf("creating TalosEtcdBackup %s: %w", name, err)
-		return cluster.refusal
+		return cluster.refused(fmt.Errorf("creating TalosEtcdBackup %s: %w", name, err))
 	}
 
 	return nil
+}
+
+// refused notes an error, if it is one, that keeps a backup from being begun, and returns it.
+// A lost race is not told: the next reconcile, which is soon, begins the backup.
+func (c *scheduledCluster) refused(err error) error {
+	if err != nil && !objects.IsLostRace(err) {
+		c.refusal = err
+	}
+
+	return err
 }
 
 // nameLength is how many digits tell backups apart whose names would be the same.

@@ -1,18 +1,25 @@
 package controllers
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 )
 
@@ -113,6 +120,56 @@ func TestWithoutTheKeysOfTheCluster(t *testing.T) {
 	b.create(stored)
 	b.settle()
 	b.Expect(b.days()).To(Equal([]string{"27"}))
+}
+
+// TestARefusalStaysTold where the same reconcile begins no backup by the clock, for one is under
+// way.
+func TestARefusalStaysTold(t *testing.T) {
+	b := newScheduledBed(t, func(s *backupv1.TalosEtcdBackupSchedule) { s.Spec.Backup.TimeoutSeconds = ptr.To(int32(86400)) })
+	edit(b, b.theStore(), func(s *backupv1.TalosBackupStore) { s.Spec.AccessMode = backupv1.AccessReadOnly })
+	b.clock.SetTime(midnight.Add(2 * time.Hour))
+	b.settle()
+	b.Expect(b.days()).To(Equal([]string{"25"}))
+	b.clock.Step(24 * time.Hour)
+	edit(b, b.theSchedule(), func(s *backupv1.TalosEtcdBackupSchedule) {
+		s.Annotations = map[string]string{backupv1.RunAnnotation: "now"}
+	})
+	b.schedules.Client = refusing[*backupv1.TalosEtcdBackup](b.client, func() error {
+		return apierrors.NewForbidden(backupv1.GroupVersion.WithResource("talosetcdbackups").GroupResource(), "daily", errors.New("exceeded quota: backups"))
+	})
+	_, err := b.schedules.Reconcile(t.Context(), requestOf(b.theSchedule()))
+	b.Expect(err).To(MatchError(ContainSubstring("exceeded quota: backups")))
+	b.Expect(says(b.theSchedule(), backupv1.ScheduleReadyCondition)).To(Equal("False BackupMissed"))
+	b.Expect(conditions.GetMessage(b.theSchedule(), backupv1.ScheduleReadyCondition)).To(ContainSubstring("exceeded quota: backups"))
+}
+
+// TestALostRaceIsNoMissedBackup: the next reconcile begins it on what is there then.
+func TestALostRaceIsNoMissedBackup(t *testing.T) {
+	lost := apierrors.NewConflict(schema.GroupResource{Resource: "anything"}, "it", errors.New("somebody was faster"))
+	for name, race := range map[string]interceptor.Funcs{
+		"for the former backup": {Patch: func(context.Context, client.WithWatch, client.Object, client.Patch, ...client.PatchOption) error {
+			return lost
+		}},
+		"for a quota": {Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return lost }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newScheduledBed(t, func(s *backupv1.TalosEtcdBackupSchedule) {
+				s.Spec.ConcurrencyPolicy, s.Spec.Backup.TimeoutSeconds = backupv1.ConcurrencyReplace, ptr.To(int32(86400))
+			})
+			edit(b, b.theStore(), func(s *backupv1.TalosBackupStore) { s.Spec.AccessMode = backupv1.AccessReadOnly })
+			b.clock.SetTime(midnight.Add(2 * time.Hour))
+			b.settle()
+			b.clock.Step(24 * time.Hour)
+			b.schedules.Client = interceptor.NewClient(b.client.(client.WithWatch), race) //nolint:forcetypeassert // It is a fake.
+			result, err := b.schedules.Reconcile(t.Context(), requestOf(b.theSchedule()))
+			b.Expect(err).NotTo(HaveOccurred())
+			b.Expect(result.RequeueAfter).To(Equal(reconciliation.Soonest))
+			b.Expect(says(b.theSchedule(), backupv1.ScheduleReadyCondition)).To(Equal("True Ready"))
+			b.schedules.Client = b.client
+			b.schedulesOnly()
+			b.Expect(b.days()).To(Equal([]string{"26"}))
+		})
+	}
 }
 
 // TestBackupsThatAreImportedAreNoFormerAttempts, though they have not ended until they are
