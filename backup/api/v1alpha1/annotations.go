@@ -30,6 +30,11 @@ const (
 	// clusterctl move.
 	OutcomeAnnotation = "backup.cluster.x-k8s.io/outcome"
 
+	// DeletionBegunAnnotation on a TalosEtcdBackup is the place, by endpoint, bucket and prefix,
+	// at which its data is being deleted. What is not found there any more was deleted, and is
+	// not at another place. It belongs to the provider.
+	DeletionBegunAnnotation = "backup.cluster.x-k8s.io/deletion-begun"
+
 	// ScheduleNameLabel on a TalosEtcdBackup is the name of the TalosEtcdBackupSchedule that
 	// has made it, and that deletes it when it is not to be kept.
 	ScheduleNameLabel = "backup.cluster.x-k8s.io/schedule-name"

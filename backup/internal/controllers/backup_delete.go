@@ -3,6 +3,8 @@ package controllers
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -44,12 +46,7 @@ func (r *BackupReconciler) reconcileDelete(ctx context.Context, s *backupScope) 
 		return r.letGo(ctx, s)
 	}
 	if s.ended != nil && s.ended.Removal {
-		if s.ended.Deleted {
-			r.tellDeleted(s)
-			return r.letGo(ctx, s)
-		}
-		r.deletionFailed(s, s.ended.Err)
-		return nil
+		return r.takeRemoval(ctx, s)
 	}
 	restores, err := restoresOf(ctx, r.Client, s.backup.Namespace)
 	if err != nil {
@@ -68,11 +65,41 @@ func (r *BackupReconciler) reconcileDelete(ctx context.Context, s *backupScope) 
 	return r.remove(ctx, s)
 }
 
+// takeRemoval takes in how a job that deletes the data has ended. One that has come to delete
+// nothing at its place is not recorded there: the data may be elsewhere.
+func (r *BackupReconciler) takeRemoval(ctx context.Context, s *backupScope) error {
+	if s.ended.Deleted {
+		if err := r.letGo(ctx, s); err != nil {
+			return err
+		}
+		r.tellDeleted(s)
+
+		return nil
+	}
+	r.deletionFailed(s, s.ended.Err)
+	if s.ended.Asked || s.ended.Again {
+		return nil
+	}
+
+	return r.recordDeletion(ctx, s, "")
+}
+
+// recordDeletion records at which place the data is being deleted.
+func (r *BackupReconciler) recordDeletion(ctx context.Context, s *backupScope, place string) error {
+	if s.backup.Annotations[backupv1.DeletionBegunAnnotation] == place {
+		return nil
+	}
+
+	return r.annotate(ctx, s, map[string]string{backupv1.DeletionBegunAnnotation: place})
+}
+
 // tellDeleted says what was deleted, or that the store had nothing of a backup that was complete.
 func (r *BackupReconciler) tellDeleted(s *backupScope) {
 	switch {
 	case s.ended.Removed:
 		r.Recorder.Eventf(s.backup, nil, corev1.EventTypeNormal, "DataDeleted", "Delete", "The data of the backup is deleted from the store")
+	case s.ended.Again:
+		r.Recorder.Eventf(s.backup, nil, corev1.EventTypeNormal, "DataDeleted", "Delete", "Nothing of the backup is left in the store, from which it was to be deleted before")
 	case s.isMade():
 		r.Recorder.Eventf(s.backup, nil, corev1.EventTypeWarning, "DataLeftBehind", "Delete",
 			"Nothing of the backup was found in the store: it was deleted before, or is at another endpoint, bucket or prefix, where it stays")
@@ -138,21 +165,39 @@ func (r *BackupReconciler) remove(ctx context.Context, s *backupScope) error {
 		return nil
 	}
 	s.deleting = condition.True(backupv1.DeletingDataReason, stepText(metrics.StepDelete))
+	place := placeOf(s.store)
+	isAgain := s.backup.Annotations[backupv1.DeletionBegunAnnotation] == place
 	key := jobs.Key{Namespace: s.backup.Namespace, Name: s.backup.Name, Cluster: s.backup.Spec.ClusterName}
-	r.Jobs.Start(key, func(ctx context.Context, progress func(metrics.Step)) Result {
+	started := r.Jobs.Start(key, func(ctx context.Context, progress func(metrics.Step)) Result {
 		ctx, cancel := context.WithTimeout(ctx, deletionTimeout)
 		defer cancel()
+		result := work.remove(ctx, progress)
+		result.Again = isAgain
 
-		return work.remove(ctx, progress)
+		return result
 	})
+	if !started {
+		return nil
+	}
 
-	return nil
+	return r.recordDeletion(ctx, s, place)
 }
 
+// placeOf says where the backups of a store are.
+func placeOf(of *backupv1.TalosBackupStore) string {
+	s3 := &of.Spec.S3
+
+	return strings.Join([]string{strings.TrimSuffix(s3.Endpoint, "/"), s3.Bucket, s3.Prefix}, "/")
+}
+
+// letGo takes the finalizer away. Where that fails, how the job has ended stays known.
 func (r *BackupReconciler) letGo(ctx context.Context, s *backupScope) error {
-	before := s.backup.DeepCopy()
-	controllerutil.RemoveFinalizer(s.backup, backupv1.BackupFinalizer)
+	free := s.backup.DeepCopy()
+	controllerutil.RemoveFinalizer(free, backupv1.BackupFinalizer)
+	if err := client.IgnoreNotFound(r.Client.Patch(ctx, free, client.MergeFrom(s.backup))); err != nil {
+		return fmt.Errorf("removing the finalizer: %w", err)
+	}
 	s.gone = true
 
-	return client.IgnoreNotFound(r.Client.Patch(ctx, s.backup, client.MergeFrom(before)))
+	return nil
 }

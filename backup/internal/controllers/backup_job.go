@@ -57,8 +57,9 @@ type Result struct {
 	Verified time.Time
 	Report   *verify.Report
 	// Removal reports whether the data was to be deleted, Deleted whether nothing of it is in
-	// the store, and Removed whether something of it was.
-	Removal, Deleted, Removed bool
+	// the store, and Removed whether something of it was. Asked reports whether the store was
+	// asked to delete something, and Again whether a former job may have asked it.
+	Removal, Deleted, Removed, Asked, Again bool
 	// Lost reports whether the store does not have the backup though it should.
 	Lost bool
 	// Err is what went wrong.
@@ -71,9 +72,9 @@ type attempt struct {
 	clock   clock.PassiveClock
 	metrics *metrics.Metrics
 	archive *archive.Archive
-	// deleted counts what it deletes.
-	deleted *deletions
-	draft   archive.Manifest
+	// deletions counts what it deletes.
+	deletions *deletions
+	draft     archive.Manifest
 	// verifier verifies the backup at a level, with private keys, because a request asks for
 	// that; what it finds is stored unless the store is only read.
 	verifier   Verifier
@@ -85,18 +86,19 @@ type attempt struct {
 	take *take
 }
 
-// deletions is a store that counts what is deleted.
+// deletions is a store that counts what it is asked to delete, and what it says is deleted.
 type deletions struct {
 	archive.Store
 
-	count int
+	asked, done int
 }
 
 // Delete deletes an object of the store.
 func (d *deletions) Delete(ctx context.Context, key, versionID string) error {
+	d.asked++
 	err := d.Store.Delete(ctx, key, versionID)
 	if err == nil {
-		d.count++
+		d.done++
 	}
 
 	return err
@@ -104,9 +106,9 @@ func (d *deletions) Delete(ctx context.Context, key, versionID string) error {
 
 // in says where the backup is.
 func (a *attempt) in(s *backupScope) error {
-	a.draft.UID, a.deleted = s.backup.Annotations[backupv1.IDAnnotation], &deletions{Store: s.opened}
+	a.draft.UID, a.deletions = s.backup.Annotations[backupv1.IDAnnotation], &deletions{Store: s.opened}
 	var err error
-	a.archive, err = archive.Of(clusterOf(s.backup), a.deleted, s.opened.Prefix)
+	a.archive, err = archive.Of(clusterOf(s.backup), a.deletions, s.opened.Prefix)
 
 	return err
 }
@@ -220,7 +222,7 @@ func (a *attempt) remove(ctx context.Context, progress func(metrics.Step)) Resul
 
 		return err
 	})
-	result.Deleted, result.Removed = result.Err == nil, a.deleted.count > 0
+	result.Deleted, result.Removed, result.Asked = result.Err == nil, a.deletions.done > 0, a.deletions.asked > 0
 
 	return result
 }
