@@ -43,8 +43,12 @@ import (
 // restoreControllerName names the controller in logs, events and metrics.
 const restoreControllerName = "talosetcdrestore"
 
-// restoreInterval is how often a restore that is under way is looked at.
-const restoreInterval = 5 * time.Second
+const (
+	// restoreInterval is how often a restore that is under way is looked at.
+	restoreInterval = 5 * time.Second
+	// nodesRetry is how soon it is tried again to clear up the Nodes of a cluster.
+	nodesRetry = time.Minute
+)
 
 // Workload is what the API server of a cluster is asked for. See restore.Workload.
 type Workload interface {

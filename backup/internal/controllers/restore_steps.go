@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/collections"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -400,15 +401,27 @@ func (r *RestoreReconciler) reconcileNodes(ctx context.Context, s *restoreScope)
 		missing, err = r.Workload.WorkersWithout(ctx, cluster, machines)
 	}
 	if err != nil {
-		ctrl.LoggerFrom(ctx).Error(err, "Failed to clear up the Nodes of the cluster")
-		message := "the Nodes of the cluster cannot be cleared up; it is tried again"
-		if objects.IsNotTaken(err) {
-			message += ", until that is mended in the cluster"
-		}
-		return nil, objects.Explain(message, err), nil
+		return nil, s.cannotClearUp(ctx, err), nil
 	}
 
 	return missing, "", nil
+}
+
+// cannotClearUp says why the Nodes of the cluster cannot be cleared up, and has it tried again
+// after a while, for somebody may have to mend that first. What its condition says already is
+// not logged each time.
+func (s *restoreScope) cannotClearUp(ctx context.Context, err error) string {
+	s.next = nodesRetry
+	message := "the Nodes of the cluster cannot be cleared up; it is tried again"
+	if objects.IsNotTaken(err) {
+		message += ", until that is mended in the cluster"
+	}
+	message = objects.Explain(message, err)
+	if !objects.IsNotTaken(err) || message != conditions.GetMessage(s.before, backupv1.NodesRestartedCondition) {
+		ctrl.LoggerFrom(ctx).Error(err, "Failed to clear up the Nodes of the cluster")
+	}
+
+	return message
 }
 
 // holdOf is the record of the restore that holds a control plane; nil when none does.

@@ -3,10 +3,15 @@ package controllers
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 
+	"github.com/go-logr/logr/funcr"
 	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/cluster-api/util/conditions"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
@@ -93,4 +98,39 @@ func TestWhyARestoreIsRefusedStaysTold(t *testing.T) {
 	b.startRestores()
 	b.step()
 	b.expectNothingWiped(backupv1.CheckedCondition, "False EtcdTooOld")
+}
+
+// TestWhatHoldsUpTheEndIsLoggedOnce, and tried again each minute: it lasts until somebody mends it.
+// Only what a condition does not say is logged each time.
+func TestWhatHoldsUpTheEndIsLoggedOnce(t *testing.T) {
+	b := newRestoreBed(t)
+	b.workload.nodes = []string{"old"}
+	b.restore()
+	b.until(func(r *backupv1.TalosEtcdRestore) bool {
+		return conditions.GetReason(r, backupv1.NodesRestartedCondition) == backupv1.WaitingForNodesReason
+	})
+	failing := func(webhook string) error {
+		return fmt.Errorf("deleting Node old: %w", apierrors.NewInternalError(errors.New("failed calling webhook "+webhook)))
+	}
+	for _, tc := range []struct {
+		err  error
+		want int
+	}{{failing("one"), 1}, {failing("other"), 1}, {errors.New("connection reset by peer"), 3}} {
+		logged := 0
+		ctx := ctrl.LoggerInto(t.Context(), funcr.New(func(_, line string) {
+			if strings.Contains(line, "Failed to clear up") {
+				logged++
+			}
+		}, funcr.Options{}))
+		b.workload.undeleted = tc.err
+		for range 3 {
+			result, err := b.restores.Reconcile(ctx, requestOf(b.theRestore()))
+			b.Expect(err).NotTo(HaveOccurred())
+			b.Expect(result.RequeueAfter).To(BeNumerically("~", nodesRetry, nodesRetry/3))
+		}
+		b.Expect(logged).To(Equal(tc.want), tc.err.Error())
+	}
+	b.workload.nodes, b.workload.undeleted = nil, nil
+	b.until(hasEnded)
+	b.expectRestored(1)
 }
