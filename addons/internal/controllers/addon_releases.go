@@ -113,8 +113,9 @@ func (r *AddonReconciler) gatherReleases(ctx context.Context, s *addonScope) err
 	return nil
 }
 
-// createRelease makes the release of a Cluster. One of the name that belongs to somebody
-// else is left alone, and told.
+// createRelease makes the release of a Cluster, or takes the one that the add-on has made and
+// the cache does not know yet. One of the name that belongs to somebody else is left alone, and
+// told.
 func (r *AddonReconciler) createRelease(ctx context.Context, s *addonScope, cluster *clusterv1.Cluster) error {
 	made := &addonv1.TalosClusterAddonRelease{ObjectMeta: metav1.ObjectMeta{
 		Namespace: s.addon.Namespace, Name: naming.Release(s.addon.Name, cluster.Name), Labels: naming.Labels(s.addon.Name, cluster.Name),
@@ -134,7 +135,9 @@ func (r *AddonReconciler) createRelease(ctx context.Context, s *addonScope, clus
 		if !metav1.IsControlledBy(found, s.addon) {
 			s.conflicts = append(s.conflicts, made.Name)
 			s.again(releaseRetryInterval)
+			return nil
 		}
+		s.releases = append(s.releases, *found)
 		return nil
 	}
 	if err != nil {

@@ -221,6 +221,26 @@ func TestAnAddonIsNotReadyWhereItHasNoRelease(t *testing.T) {
 	b.Expect(found.Status.ObservedGeneration).To(BeNumerically("<", found.Generation))
 }
 
+// TestAReleaseThatTheCacheDoesNotKnowYetIsThere: the add-on has made it, and does not say that it
+// has none.
+func TestAReleaseThatTheCacheDoesNotKnowYetIsThere(t *testing.T) {
+	b := newBed(t, clusterOf("blue", on), addonOf("demo"))
+	b.settle()
+	before := b.addon("demo")
+	b.Expect(reason(before, addonv1.ReleasesReadyCondition)).To(Equal("True ReleasesReady"))
+	b.addons.Client = interceptor.NewClient(b.client, interceptor.Funcs{
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
+			if _, isOfReleases := list.(*addonv1.TalosClusterAddonReleaseList); isOfReleases {
+				return nil
+			}
+			return c.List(ctx, list, options...)
+		},
+	})
+	_, err := b.addons.Reconcile(t.Context(), requestFor(before))
+	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(b.addon("demo").Status).To(Equal(before.Status))
+}
+
 // TestNothingIsClaimedOfReleasesThatCannotBeRead.
 func TestNothingIsClaimedOfReleasesThatCannotBeRead(t *testing.T) {
 	b := newBed(t, clusterOf("blue", on), addonOf("demo"))
