@@ -18,6 +18,7 @@ import (
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/addons/internal/naming"
 	helmfake "github.com/capi-talos/capi-talos/addons/internal/release/fake"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 )
 
 func TestClustersGetTheAddonByTheirLabels(t *testing.T) {
@@ -190,7 +191,7 @@ func TestWhatTheAPIServerRefusesIsToldAndTriedAgain(t *testing.T) {
 				found := b.addon("demo")
 				b.Expect(reason(found, addonv1.ReleasesReadyCondition)).To(Equal("False ReleasesNotReady"))
 				b.Expect(reason(found, addonv1.AddonReadyCondition)).To(Equal("False ReleasesNotReady"))
-				b.Expect(message(found, addonv1.ReleasesReadyCondition)).To(And(HavePrefix(tt.says), ContainSubstring(words)))
+				b.Expect(message(found, addonv1.ReleasesReadyCondition)).To(And(ContainSubstring(objects.Says+tt.says), ContainSubstring(words)))
 				result, err := b.addons.Reconcile(t.Context(), requestFor(found))
 				b.Expect(err).NotTo(HaveOccurred())
 				b.Expect(result.RequeueAfter).To(BeNumerically("~", releaseRetryInterval, releaseRetryInterval/3))

@@ -73,7 +73,7 @@ func (s *addonScope) releasesFound() condition.Finding {
 	case len(s.conflicts) > 0:
 		return condition.Falsef(addonv1.ReleaseConflictReason, "TalosClusterAddonRelease %s belongs to somebody else; delete it", s.conflicts[0])
 	case len(s.refused) > 0:
-		return condition.False(addonv1.ReleasesNotReadyReason, s.refusals()+"; change what forbids it, it is tried again each minute")
+		return condition.False(addonv1.ReleasesNotReadyReason, "TalosClusterAddonReleases are refused: change what forbids that, it is tried again each minute. "+objects.Says+s.refusals())
 	case s.stopped:
 		return condition.Falsef(addonv1.RolloutStoppedReason, "%d clusters have failed; mend them, or change the add-on", ptr.Deref(s.addon.Status.FailedReleases, 0))
 	case len(waiting) > 0:

@@ -104,6 +104,7 @@ func (r *ReleaseReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 		For(&addonv1.TalosClusterAddonRelease{}).
 		WithOptions(options).
 		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
+		WithEventFilter(reconciliation.IgnoreWords()).
 		Watches(&addonv1.TalosClusterAddon{}, handler.EnqueueRequestsFromMapFunc(r.addonToReleases), releasable()).
 		Watches(&addonv1.TalosClusterAddonRelease{}, handler.EnqueueRequestsFromMapFunc(r.releaseToReleases), awaited()).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToReleases)).

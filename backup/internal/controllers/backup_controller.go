@@ -99,6 +99,7 @@ func (r *BackupReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manage
 		For(&backupv1.TalosEtcdBackup{}).
 		WithOptions(options).
 		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
+		WithEventFilter(reconciliation.IgnoreWords()).
 		Watches(&backupv1.TalosBackupStore{}, handler.EnqueueRequestsFromMapFunc(r.storeToBackups)).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToBackups)).
 		WatchesRawSource(source.Channel(r.Jobs.Events(), handler.EnqueueRequestsFromMapFunc(r.jobToBackup))).

@@ -114,6 +114,7 @@ func (r *RestoreReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manag
 		For(&backupv1.TalosEtcdRestore{}).
 		WithOptions(options).
 		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
+		WithEventFilter(reconciliation.IgnoreWords()).
 		Watches(&backupv1.TalosBackupStore{}, handler.EnqueueRequestsFromMapFunc(r.objectToRestores)).
 		Watches(&backupv1.TalosEtcdBackup{}, handler.EnqueueRequestsFromMapFunc(r.objectToRestores)).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.objectToRestores)).

@@ -75,6 +75,7 @@ func (r *ScheduleReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Mana
 		For(&backupv1.TalosEtcdBackupSchedule{}).
 		WithOptions(options).
 		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
+		WithEventFilter(reconciliation.IgnoreWords()).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToSchedules)).
 		Watches(&backupv1.TalosEtcdBackup{}, handler.EnqueueRequestsFromMapFunc(backupToSchedule)).
 		Build(ctx, reconciliation.Fairly(r, options.MaxConcurrentReconciles))

@@ -86,6 +86,7 @@ func (r *StoreReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager
 		For(&backupv1.TalosBackupStore{}).
 		WithOptions(options).
 		WithEventFilter(predicates.ResourceHasFilterLabel(mgr.GetScheme(), log, r.WatchFilterValue)).
+		WithEventFilter(reconciliation.IgnoreWords()).
 		Watches(&backupv1.TalosEtcdBackup{}, handler.EnqueueRequestsFromMapFunc(backupToStore)).
 		Watches(&corev1.Secret{}, handler.EnqueueRequestsFromMapFunc(r.secretToStores)).
 		Build(ctx, reconciliation.Fairly(r, options.MaxConcurrentReconciles))

@@ -17,15 +17,20 @@ func IsNotTaken(err error) bool {
 // to be told of it: the next reconcile sees what is there then.
 func IsLostRace(err error) bool { return apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) }
 
+// Says begins the words of the API server in the message of a condition. By it
+// reconciliation.IgnoreWords knows a message that may be another one at each try.
+const Says = "The API server says: "
+
 // Explain says in a text, which is without a full stop, why a call has failed: in the words
 // of the API server where it does not take what is written, else by a hint at the log. It
-// is the same each time, as the message of a condition has to be.
+// is the same each time, as the message of a condition has to be, but for what others put into
+// these words, as the ID of a request.
 func Explain(text string, err error) string {
 	if !IsNotTaken(err) {
 		return text + ", see the log of the manager"
 	}
 
-	return text + ". The API server says: " + Words(err)
+	return text + ". " + Says + Words(err)
 }
 
 var (

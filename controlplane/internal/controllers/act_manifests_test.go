@@ -263,7 +263,7 @@ func TestExplainKeepsToWordsThatStay(t *testing.T) {
 	broken := errors.New("read tcp 10.0.0.9:41234->10.0.0.1:6443: connection reset by peer")
 
 	words := explain(fmt.Errorf("bringing: %w", errors.Join(fmt.Errorf("applying: %w", refused), broken, broken)))
-	g.Expect(words).To(Equal("applying: " + refused.Error() + "; it is tried again, see the log of the manager"))
+	g.Expect(words).To(Equal("The API server says: applying: " + refused.Error() + "; it is tried again, see the log of the manager"))
 	g.Expect(explain(fmt.Errorf("bringing: %w", broken))).NotTo(ContainSubstring("41234"))
 }
 

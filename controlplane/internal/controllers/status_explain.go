@@ -89,7 +89,7 @@ func explain(err error) string {
 	case apierrors.IsConflict(err):
 		return "somebody has changed an object meanwhile"
 	case objects.IsNotTaken(err), apierrors.IsNotFound(err):
-		return objects.Words(err)
+		return objects.Says + objects.Words(err)
 	default:
 		return "it is tried again, see the log of the manager"
 	}

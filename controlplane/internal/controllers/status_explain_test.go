@@ -18,6 +18,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
@@ -272,7 +273,7 @@ func TestWhatPersonsAreToldOfTheNetworkStaysTheSame(t *testing.T) {
 	tried := func(port int) error {
 		return fmt.Errorf("creating: %w", apierrors.NewInternalError(fmt.Errorf("failed calling webhook: read tcp 10.0.0.1:%d->10.0.0.2:443: reset", port)))
 	}
-	g.Expect(explain(tried(40000))).To(And(Equal(explain(tried(40001))), ContainSubstring("failed calling webhook")))
+	g.Expect(explain(tried(40000))).To(And(Equal(explain(tried(40001))), HavePrefix(objects.Says+"creating: Internal error occurred: failed calling webhook")))
 	g.Expect(explain(causeError{tried(40000)})).To(Equal(explain(causeError{tried(40001)})))
 }
 

@@ -53,6 +53,7 @@ func (r *MachineTemplateReconciler) SetupWithManager(ctx context.Context, mgr ct
 	err := capicontroller.NewControllerManagedBy(mgr, log).
 		For(&infrav1.TalosMachineTemplate{}, builder.WithPredicates(filter)).
 		WithOptions(options).
+		WithEventFilter(reconciliation.IgnoreWords()).
 		Watches(&clusterv1.Cluster{}, handler.EnqueueRequestsFromMapFunc(r.clusterToTemplates), predicates.ClusterPausedTransitions(mgr.GetScheme(), log)).
 		Watches(&infrav1.TalosHost{}, handler.EnqueueRequestsFromMapFunc(r.hostToTemplates), changes(isOtherHardware)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(r.nodeToTemplates), changes(isOtherNode)).
