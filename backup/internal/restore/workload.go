@@ -19,8 +19,9 @@ import (
 )
 
 const (
-	// callTimeout bounds a call of the API server of a cluster.
-	callTimeout = 10 * time.Second
+	// callTimeout bounds a call of the API server of a cluster. It is longer than the 10 s
+	// after which that says by default which webhook does not answer.
+	callTimeout = 20 * time.Second
 	// userAgent is what API servers know the manager as.
 	userAgent = "talosetcdrestore"
 )

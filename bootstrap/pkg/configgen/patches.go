@@ -139,7 +139,7 @@ func (p *patching) applyJSON(operations [][]byte) error {
 			return name.fault(p.explainPath(err))
 		}
 		if len(document) > p.rules.limit {
-			return name.fault(errTooLong)
+			return name.fault(tooLong(p.rules.limit))
 		}
 		if err := p.readAgain(document); err != nil {
 			return name.fault(err)

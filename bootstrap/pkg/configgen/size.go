@@ -28,9 +28,14 @@ const (
 var errReadTooOften = errors.New("so many JSON patches of so long a configuration take too long, because all of it is read after each; " +
 	"use fewer, or state what is long in strategicPatches, which come after them")
 
-// errTooLong says that a configuration cannot be stored.
-var errTooLong = fmt.Errorf("the machine configuration would be longer than %d bytes, which no Secret holds; "+
-	"bring long content to the cluster in another way, for instance with a ClusterResourceSet", maxBytes)
+// tooLong says that a configuration is longer than so many bytes.
+func tooLong(limit int) error {
+	why := ""
+	if limit == maxBytes {
+		why = ", which no Secret holds"
+	}
+	return fmt.Errorf("the machine configuration would be longer than %d bytes%s; bring long content to the cluster in another way, for instance with a ClusterResourceSet", limit, why)
+}
 
 // CheckPatch refuses a strategic patch that stands for more than a machine configuration
 // may be, before anything is made of it.
@@ -42,7 +47,7 @@ func CheckPatch(patch string) error {
 func (r rules) encode(cfg coreconfig.Provider) ([]byte, error) {
 	encoded, err := cfg.EncodeBytes(encoder.WithComments(encoder.CommentsDisabled))
 	if err == nil && len(encoded) > r.limit {
-		err = errTooLong
+		err = tooLong(r.limit)
 	}
 	return encoded, err
 }

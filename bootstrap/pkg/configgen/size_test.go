@@ -210,4 +210,10 @@ func TestAHostMayAddToALongConfiguration(t *testing.T) {
 	overlaid, err := configgen.Overlay(rendered, configgen.HostOverlay{StrategicPatches: []string{"machine: {sysctls: {b: " + strings.Repeat("y", 100<<10) + "}}"}})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(len(overlaid)).To(BeNumerically(">", 1<<20))
+	more := make([]string, 0, 4)
+	for i := range 4 {
+		more = append(more, fmt.Sprintf("machine: {sysctls: {c%d: %s}}", i, strings.Repeat("y", 1000<<10)))
+	}
+	_, err = configgen.Overlay(rendered, configgen.HostOverlay{StrategicPatches: more})
+	g.Expect(err).To(MatchError(ContainSubstring("would be longer than 4194304 bytes; bring long content")))
 }

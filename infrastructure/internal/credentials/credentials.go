@@ -220,8 +220,8 @@ func (s *Store) EnsureAdmin(ctx context.Context, cluster client.ObjectKey, host 
 }
 
 // RenewAdmin renews the Secret where it is due and can be, and binds it to its
-// host again when somebody has stripped it; a missing bundle is no error, because
-// the Secret is there for that case.
+// host again when somebody has stripped it; a bundle that is missing or invalid is no
+// error, because the Secret is there for that case.
 func (s *Store) RenewAdmin(ctx context.Context, cluster client.ObjectKey, host *infrav1.TalosHost) error {
 	stored := &corev1.Secret{}
 	key := client.ObjectKey{Namespace: host.Namespace, Name: AdminName(host.Name)}
@@ -230,11 +230,12 @@ func (s *Store) RenewAdmin(ctx context.Context, cluster client.ObjectKey, host *
 			return nil
 		}
 	}
-	if err := s.EnsureAdmin(ctx, cluster, host); err != nil && !errors.Is(err, secrets.ErrBundleMissing) {
-		return err
+	err := s.EnsureAdmin(ctx, cluster, host)
+	if errors.Is(err, secrets.ErrBundleMissing) || errors.Is(err, secrets.ErrBundleInvalid) {
+		return nil
 	}
 
-	return nil
+	return err
 }
 
 // isBound reports whether a Secret goes with its host, and not before we let it.

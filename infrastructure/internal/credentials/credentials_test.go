@@ -126,6 +126,18 @@ func TestCertificatesAreRenewedAtHalfOfTheirLife(t *testing.T) {
 	g.Expect(f.expiry(later)).To(BeTemporally(">", f.clock.Now()))
 }
 
+// TestASpoiltBundleHoldsNothingUp: a machine that runs is asked with what there is.
+func TestASpoiltBundleHoldsNothingUp(t *testing.T) {
+	g := NewWithT(t)
+	f := newFixture(t)
+	g.Expect(f.EnsureAdmin(t.Context(), cluster, f.host)).To(Succeed())
+	f.bundle.Data = map[string][]byte{secrets.BundleKey: []byte("?")}
+	g.Expect(f.client.Update(t.Context(), f.bundle)).To(Succeed())
+	f.clock.SetTime(start.Add(adminLife * 2 / 3))
+	g.Expect(f.EnsureAdmin(t.Context(), cluster, f.host)).To(MatchError(secrets.ErrBundleInvalid))
+	g.Expect(f.RenewAdmin(t.Context(), cluster, f.host)).To(Succeed())
+}
+
 func TestATalosconfigWillDoWhereThereIsNoBundle(t *testing.T) {
 	g := NewWithT(t)
 	f := newFixture(t)
