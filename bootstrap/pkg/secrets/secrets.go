@@ -7,10 +7,10 @@ package secrets
 
 import (
 	"bytes"
-	"encoding/pem"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"slices"

@@ -208,8 +208,10 @@ func TestTheServiceOfTheControlPlaneCannotBeHad(t *testing.T) {
 		w.ExpectReady()
 	})
 	for name, refuse := range map[string]func(*harness.Environment, client.Object) error{
-		"a webhook does not answer":  func(w *harness.Environment, _ client.Object) error { return w.PodRuntime.Unanswered() },
-		"the API server refuses one": func(_ *harness.Environment, object client.Object) error { return harness.Forbidden(object, "policy.example.com") },
+		"a webhook does not answer": func(w *harness.Environment, _ client.Object) error { return w.PodRuntime.Unanswered() },
+		"the API server refuses one": func(_ *harness.Environment, object client.Object) error {
+			return harness.Forbidden(object, "policy.example.com")
+		},
 	} {
 		t.Run(name+" for a mend that the cluster can do without", func(t *testing.T) {
 			g := NewWithT(t)
