@@ -23,6 +23,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
+	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/test/stack/internal/debian"
 	"github.com/capi-talos/capi-talos/test/stack/management"
 	"github.com/capi-talos/capi-talos/test/stack/parts"
@@ -200,14 +201,17 @@ func beginAnewByHand(ctx context.Context, folder, name string) {
 		return world.client.Get(ctx, ctrlclient.ObjectKey{Namespace: name, Name: name + "-talos"}, &corev1.Secret{})
 	}).WithTimeout(timeout).WithPolling(time.Second).Should(MatchError(ContainSubstring("not found")))
 	page.types(ctx, "create secret")
-	createCluster(ctx, management.Shape{Namespace: name, ControlPlanes: 1}, nil)
+	annotated := &controlplanev1.TalosControlPlane{}
+	Expect(yaml.Unmarshal([]byte(page.manifest), annotated)).To(Succeed())
+	held := annotated.Annotations[controlplanev1.RestoreAnnotation]
+	Expect(held).NotTo(BeEmpty(), "nothing else keeps the provider from bootstrapping")
+	createFrom(ctx, management.Shape{Namespace: name, ControlPlanes: 1}, held)
 	var machine *clusterv1.Machine
 	Eventually(ctx, func(g Gomega) {
 		machines := machinesOf(ctx, name)
 		g.Expect(machines).To(HaveLen(1))
 		machine = machines[0]
 	}).WithTimeout(timeout).WithPolling(100 * time.Millisecond).Should(Succeed())
-	page.types(ctx, "cluster.x-k8s.io/paused=")
 	Eventually(ctx, func(g Gomega) {
 		g.Expect(world.client.Get(ctx, ctrlclient.ObjectKeyFromObject(machine), machine)).To(Succeed())
 		g.Expect(addressOf(machine)).NotTo(BeEmpty())
@@ -224,7 +228,6 @@ func beginAnewByHand(ctx context.Context, folder, name string) {
 	Eventually(ctx, func() error {
 		return workloadClient(ctx, name).List(ctx, &corev1.NamespaceList{})
 	}).WithTimeout(timeout).WithPolling(time.Second).Should(Succeed())
-	page.types(ctx, "cluster.x-k8s.io/paused-")
 	awaitControlPlane(ctx, name, 1)
 
 	page.types(ctx, "get kubeconfig")
