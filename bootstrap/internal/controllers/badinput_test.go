@@ -9,6 +9,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
@@ -348,6 +349,42 @@ func TestPatchesBringTheCAsOfData(t *testing.T) {
 		w := newWorld(t, cluster, machine, config)
 		w.settle(workerName)
 		w.expect(workerName, bootstrapv1.TalosConfigDataSecretAvailableCondition, metav1.ConditionTrue, "", "")
+	})
+}
+
+// TestPatchesOfDataMakeTheBundle: a machine has the keys of its configuration, patches and all.
+func TestPatchesOfDataMakeTheBundle(t *testing.T) {
+	made, err := secrets.NewBundle(testTime, "v1.13", nil)
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
+	os, other := sharedBundle().Machinery().Certs.OS, made.Machinery()
+	encoded := base64.StdEncoding.EncodeToString
+	withPatch := func(data, patch string, objects ...client.Object) *world {
+		machine, config := newMachine(cpName, true)
+		config.Spec = bootstrapv1.TalosConfigSpec{GenerateType: bootstrapv1.GenerateTypeNone, TalosVersion: "v1.13", Data: data, StrategicPatches: []string{patch}}
+		w := newWorld(t, append(objects, newCluster(), machine, config)...)
+		w.settle(cpName)
+
+		return w
+	}
+	t.Run("when it is made", func(t *testing.T) {
+		w := withPatch(renderedOf(t, configgen.RoleControlPlane), "machine: {ca: {crt: "+encoded(os.Crt)+", key: "+encoded(os.Key)+"}}")
+		w.expect(cpName, bootstrapv1.TalosConfigDataSecretAvailableCondition, metav1.ConditionTrue, "", "")
+		bundle, err := secrets.GetBundle(t.Context(), w.client, client.ObjectKey{Namespace: namespace, Name: clusterName})
+		w.Expect(err).NotTo(HaveOccurred())
+		w.Expect(bundle.TalosCA()).To(Equal(os.Crt))
+	})
+	t.Run("and not when a former release has made it", func(t *testing.T) {
+		secret := "cluster: {secret: " + encoded([]byte(strings.Repeat("s", 32))) + "}"
+		w := withPatch(renderedFor(t, configgen.RoleControlPlane, ""), secret, usersBundle())
+		w.expect(cpName, bootstrapv1.TalosConfigDataSecretAvailableCondition, metav1.ConditionTrue, "", "")
+	})
+	t.Run("and not another CA", func(t *testing.T) {
+		w := withPatch(renderedFor(t, configgen.RoleControlPlane, ""), "machine: {ca: {crt: "+encoded(other.Certs.OS.Crt)+", key: "+encoded(other.Certs.OS.Key)+"}}", usersBundle())
+		w.expect(cpName, bootstrapv1.TalosConfigDataSecretAvailableCondition, metav1.ConditionFalse, bootstrapv1.InvalidConfigurationReason, "data has other certificates than Secret one-talos")
+	})
+	t.Run("and not another key", func(t *testing.T) {
+		w := withPatch(renderedFor(t, configgen.RoleControlPlane, ""), "machine: {ca: {key: "+encoded(other.Certs.OS.Key)+"}}", usersBundle())
+		w.expect(cpName, bootstrapv1.TalosConfigDataSecretAvailableCondition, metav1.ConditionFalse, bootstrapv1.InvalidConfigurationReason, "certs.os is invalid")
 	})
 }
 

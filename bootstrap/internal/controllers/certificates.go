@@ -176,11 +176,15 @@ func (r *Reconciler) createBundle(ctx context.Context, s *scope, ca *corev1.Secr
 	return bundle, nil
 }
 
-// newBundle makes key material: from a user's complete configuration, else
-// anew, with the CA that the user made beforehand.
+// newBundle makes key material: from a user's complete configuration with its patches,
+// else anew, with the CA that the user made beforehand.
 func (r *Reconciler) newBundle(s *scope, ca *corev1.Secret) (*secrets.Bundle, error) {
 	if s.config.Spec.GenerateType == bootstrapv1.GenerateTypeNone {
-		return secrets.BundleOf([]byte(s.config.Spec.Data))
+		rendered, err := render(s)
+		if err != nil {
+			return nil, err
+		}
+		return secrets.BundleOf(rendered)
 	}
 	var users map[string][]byte
 	if ca != nil {

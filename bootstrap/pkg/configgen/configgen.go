@@ -97,7 +97,7 @@ func render(in Input) (*patching, []byte, error) {
 		return nil, nil, err
 	}
 	patched := &patching{
-		states: []coreconfig.Provider{cfg}, hasAnyAuthority: in.isTrial || len(in.Data) > 0,
+		states: []coreconfig.Provider{cfg}, isTrial: in.isTrial, isData: len(in.Data) > 0,
 		rules: rules{platform: platformAny{}, reader: contract, limit: maxBytes},
 	}
 	if err := patched.applyJSON(in.JSONPatches); err != nil {

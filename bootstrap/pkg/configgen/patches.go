@@ -37,8 +37,10 @@ type patching struct {
 	states  []coreconfig.Provider
 	patches []patchName
 	rules   rules
-	// hasAnyAuthority reports whether its CAs are not those of a secrets bundle.
-	hasAnyAuthority bool
+	// isTrial is that of Input.
+	isTrial bool
+	// isData reports whether it was not generated: its CAs are what the user says.
+	isData bool
 	// read is how much was read of what came of JSON patches, in bytes.
 	read int
 }
@@ -91,7 +93,7 @@ func (p *patching) add(name patchName, patched coreconfig.Provider) error {
 	if renamed && roleOf(patched) == RoleControlPlane {
 		return name.fault(errHostnameOfControlPlane)
 	}
-	if err := checkAuthorities(before, patched); err != nil && !p.hasAnyAuthority {
+	if err := checkAuthorities(before, patched); err != nil && !p.isTrial && !p.isData {
 		return name.fault(err)
 	}
 	if _, err := p.rules.encode(patched); err != nil {
@@ -159,14 +161,14 @@ func (p *patching) applyJSON(operations [][]byte) error {
 	return nil
 }
 
-// readAgain refuses to read a configuration that takes too long to read, or has come to
-// take too long by being read after each patch.
+// readAgain refuses to read a configuration that takes too long to read, or at admission has
+// come to take too long by being read after each patch. What was admitted is rendered.
 func (p *patching) readAgain(document []byte) error {
 	size, err := yamlsize.MeasureIndented(document, maxRead)
 	if err != nil {
 		return err
 	}
-	if p.read += size; p.read > maxReadAgain {
+	if p.read += size; p.isTrial && p.read > maxReadAgain {
 		return errReadTooOften
 	}
 

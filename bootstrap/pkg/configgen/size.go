@@ -19,8 +19,8 @@ const (
 	// machine: more, because each value counts, a host adds to it, and what is not longer
 	// than maxBytes must never be refused for it.
 	maxRead = 4 * maxBytes
-	// maxReadAgain is how much may be read of what JSON patches come to, the whole
-	// configuration for each of them: 5 s at admission.
+	// maxReadAgain is how much may be read at admission of what JSON patches come to, the
+	// whole configuration for each of them: 5 s.
 	maxReadAgain = 32 * maxBytes
 )
 

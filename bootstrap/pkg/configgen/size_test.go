@@ -8,7 +8,10 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/util/validation/field"
 
+	bootstrapv1 "github.com/capi-talos/capi-talos/bootstrap/api/v1beta1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 )
 
@@ -64,19 +67,14 @@ func addSysctls(number int) []byte {
 	return fmt.Appendf(nil, `{"op":"add","path":"/machine/sysctls","value":{%s}}`, keys(0, number))
 }
 
-// copies are a JSON patch, so many that copy the sysctls, and others.
-func copies(first []byte, times int, others ...[]byte) [][]byte {
-	operations := [][]byte{first, []byte(`{"op":"add","path":"/machine/kubelet/extraConfig","value":{}}`)}[:min(times, 1)+1]
+// copies are a JSON patch, and so many that copy the sysctls.
+func copies(first []byte, times int) [][]byte {
+	operations := [][]byte{first, []byte(`{"op":"add","path":"/machine/kubelet/extraConfig","value":{}}`)}
 	for i := range times {
 		operations = append(operations, fmt.Appendf(nil, `{"op":"copy","from":"/machine/sysctls","path":"/machine/kubelet/extraConfig/b%d"}`, i))
 	}
 
-	return append(operations, others...)
-}
-
-// tests are so many JSON patches that change nothing.
-func tests(number int) [][]byte {
-	return slices.Repeat([][]byte{[]byte(`{"op":"test","path":"/machine/type","value":"worker"}`)}, number)
+	return operations
 }
 
 func TestSmallPatchesThatStandForMuchAreRefused(t *testing.T) {
@@ -98,8 +96,7 @@ func TestSmallPatchesThatStandForMuchAreRefused(t *testing.T) {
 		"too many keys":                {patches{strategic: []string{"machine: {sysctls: {" + keys(0, 6000) + "}}"}}, 0, tooManyKeys},
 		"too many keys of JSON":        {patches{json: [][]byte{addSysctls(6000)}}, 0, tooManyKeys},
 		"copies of many keys":          {patches{json: copies(addSysctls(4000), 8)}, 7, tooManyKeys},
-		"very many patches":            {patches{json: tests(256)}, 0, ""},
-		"very many of many keys":       {patches{json: copies(addSysctls(4000), 0, tests(100)...)}, 53, tooOften},
+		"very many patches":            {patches{json: slices.Repeat([][]byte{[]byte(`{"op":"test","path":"/machine/type","value":"worker"}`)}, 256)}, 0, ""},
 		"aliases":                      {patches{strategic: []string{sysctl(0), aliases(9)}}, 1, tooLarge},
 		"aliases of little":            {patches{strategic: []string{aliases(7)}}, 0, ""},
 		"aliases in a second document": {patches{strategic: []string{"machine: {certSANs: [a]}\n---\napiVersion: v1alpha1\nkind: KubeletConfig\n---\n" + aliases(9)}}, 0, tooLarge},
@@ -126,6 +123,20 @@ func TestSmallPatchesThatStandForMuchAreRefused(t *testing.T) {
 			g.Expect(err).To(MatchError(ContainSubstring(c.want)))
 		})
 	}
+}
+
+// TestVeryManyLongPatchesAreRefusedAtAdmission: what was admitted before is rendered.
+func TestVeryManyLongPatchesAreRefusedAtAdmission(t *testing.T) {
+	g := NewWithT(t)
+	long := strings.Repeat("x", 900_000)
+	spec := &bootstrapv1.TalosConfigSpec{GenerateType: bootstrapv1.GenerateTypeWorker, TalosVersion: "v1.13"}
+	spec.ConfigPatches = slices.Repeat([]bootstrapv1.ConfigPatch{{Op: "add", Path: "/machine/sysctls", Value: &apiextensionsv1.JSON{Raw: []byte(`{"a":"` + long + `"}`)}}}, 40)
+	errs := configgen.FieldErrors(spec, field.NewPath("spec"))
+	g.Expect(errs.ToAggregate()).To(MatchError(And(ContainSubstring("spec.configPatches[37]"), ContainSubstring(tooOften))))
+	in := podInput("v1.13", configgen.RoleWorker)
+	in.JSONPatches = slices.Repeat([][]byte{fmt.Appendf(nil, `{"op":"add","path":"/machine/sysctls","value":{"a":%q}}`, long)}, 40)
+	_, err := configgen.Render(in)
+	g.Expect(err).NotTo(HaveOccurred())
 }
 
 // TestPatchesThatAddUpToVeryManyKeysAreRefused: each alone would be taken.

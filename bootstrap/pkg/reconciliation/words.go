@@ -2,6 +2,7 @@ package reconciliation
 
 import (
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -58,15 +59,18 @@ func withoutWords(object client.Object) (map[string]any, error) {
 	return content, nil
 }
 
-// dropWords empties each text below a value that has words of the API server. The times of
+// words are those of the API server in a line of a text.
+var words = regexp.MustCompile(regexp.QuoteMeta(objects.Says) + ".*")
+
+// dropWords takes the words of the API server from all texts below a value. The times of
 // conditions go, too: those of former versions change with their messages.
 func dropWords(value any) {
 	switch value := value.(type) {
 	case map[string]any:
 		delete(value, "lastTransitionTime")
 		for key, below := range value {
-			if text, ok := below.(string); ok && strings.Contains(text, objects.Says) {
-				value[key] = objects.Says
+			if text, ok := below.(string); ok {
+				value[key] = words.ReplaceAllLiteralString(text, objects.Says)
 				continue
 			}
 			dropWords(below)

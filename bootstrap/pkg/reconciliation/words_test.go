@@ -69,7 +69,7 @@ func TestOtherWordsWakeNobody(t *testing.T) {
 	}{
 		"an ID":                        {told("1", first), told("2", next), false},
 		"another webhook":              {told("1", first), told("2", refused("", "other.example.com", "request 6f1c")), false},
-		"another hint with them":       {told("1", first), told("2", unlike), false},
+		"another hint with them":       {told("1", first), told("2", unlike), true},
 		"an ID in a copy":              {mirrored("1", "* BootstrapConfigReady: "+first), mirrored("22", "* BootstrapConfigReady: "+next), false},
 		"a cache that is filled again": {told("1", first), told("1", first), true},
 		"another reason":               {told("1", first), told("2", next, reason), true},

@@ -222,6 +222,14 @@ func (b *Bundle) Made(configuration []byte) (bool, error) {
 	return SamePEM(ca.Crt, b.TalosCA()), nil
 }
 
+// SharesCAs reports whether the configuration of a control plane machine has the CAs of the
+// Talos API and of Kubernetes that the bundle has, whatever else it has.
+func (b *Bundle) SharesCAs(configuration []byte) bool {
+	its, err := BundleOf(configuration)
+
+	return err == nil && SamePEM(its.TalosCA(), b.TalosCA()) && SamePEM(its.parsed.Certs.K8s.Crt, b.parsed.Certs.K8s.Crt)
+}
+
 // IsAdmitted reports whether a machine of a configuration takes client certificates of the
 // bundle: the CA of its Talos API is that of the bundle, or accepted beside its own. Its
 // error never repeats content.

@@ -10,6 +10,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/naming"
+	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
 // backUp begins the backup before a change. Its name is recorded first: of one that is there
@@ -34,6 +35,22 @@ func (r *Reconciler) backUp(ctx context.Context, s *scope) error {
 	r.event(s, normal, "BackupBegun", "BackUp", "TalosEtcdBackup %s is made first: %s", name, s.decision.Message)
 
 	return nil
+}
+
+// backupFacts are how far the backup before the present change is. One that the API server
+// does not take, and that is not required, is not waited for.
+func (r *Reconciler) backupFacts(ctx context.Context, s *scope) (plan.BackupFacts, error) {
+	found, err := r.backups.State(ctx, s.controlPlane)
+	if err != nil {
+		return plan.BackupFacts{}, err
+	}
+	refused, isRefused := r.refusedBackups.Load(client.ObjectKeyFromObject(s.controlPlane))
+	if isRefused && refused == s.controlPlane.Annotations[controlplanev1.BackupBeforeAnnotation] &&
+		found.State == plan.BackupDue && s.controlPlane.Spec.Backup.Policy == controlplanev1.BackupBestEffort {
+		found.State = plan.BackupMade
+	}
+
+	return found, nil
 }
 
 // forgetBackup forgets the backup before changes that have ended.

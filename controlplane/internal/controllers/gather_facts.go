@@ -27,7 +27,7 @@ import (
 
 // gatherFacts puts together what is decided on, but for what answers at the endpoint.
 func (r *Reconciler) gatherFacts(ctx context.Context, s *scope) error {
-	backup, err := r.backups.State(ctx, s.controlPlane)
+	backup, err := r.backupFacts(ctx, s)
 	if err != nil {
 		return err
 	}

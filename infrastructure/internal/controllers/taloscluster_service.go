@@ -40,20 +40,24 @@ func (r *ClusterReconciler) reconcileService(ctx context.Context, cluster *clust
 	address := endpoint.Address(service)
 	wanted := talosCluster.Spec.ControlPlaneEndpoint
 	switch {
+	case address != "" && wanted.IsValid() && slices.Contains(endpoint.Names(service, nil, r.ClusterDomain), wanted.Host):
+		return found, nil
+	case found.Status != "":
+		// What is to be mended may be why.
+		found.Status = metav1.ConditionFalse
+		return found, nil
 	case address == "":
 		return condition.Falsef(infrav1.WaitingForServiceReason, "Waiting for Service %s to get the address of a load balancer", service.Name), nil
 	case !wanted.IsValid():
 		return condition.Finding{}, r.setEndpoint(ctx, talosCluster, clusterv1.APIEndpoint{Host: address, Port: servicePort(talosCluster)})
-	case !slices.Contains(endpoint.Names(service, nil, r.ClusterDomain), wanted.Host):
-		cure := "give the Service that address back"
-		if service.Spec.Type != corev1.ServiceTypeLoadBalancer {
-			cure = "delete the Service, which is made again at that address if it is a cluster IP, or give it its former type back"
-		}
-		return condition.Falsef(infrav1.ServiceAddressLostReason,
-			"Service %s is reached at %q, but the endpoint of the cluster is %s, which cannot be changed: %s", service.Name, address, wanted.Host, cure), nil
+	}
+	cure := "give the Service that address back"
+	if service.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		cure = "delete the Service, which is made again at that address if it is a cluster IP, or give it its former type back"
 	}
 
-	return found, nil
+	return condition.Falsef(infrav1.ServiceAddressLostReason,
+		"Service %s is reached at %q, but the endpoint of the cluster is %s, which cannot be changed: %s", service.Name, address, wanted.Host, cure), nil
 }
 
 // setEndpoint writes the endpoint at once: whoever sees the status of this reconciliation, that

@@ -230,6 +230,40 @@ func TestTheServiceOfTheControlPlaneCannotBeHad(t *testing.T) {
 			g.Expect(conditions.Get(w.TalosCluster(), infrav1.ReadyCondition)).To(HaveField("Reason", infrav1.ClusterReadyReason))
 		})
 	}
+	t.Run("a webhook does not answer for a mend of where it is reached", func(t *testing.T) {
+		w, m := harness.WithPods(t, nil)
+		refused, until := 0, w.Clock.Now().Add(time.Minute)
+		harness.Change(w, w.Service(), func(s *corev1.Service) { s.Spec.Type, s.Spec.ExternalName, s.Spec.ClusterIP = corev1.ServiceTypeExternalName, "example.com", "" })
+		w.PodRuntime.Refuse = func(client.Object) error {
+			if w.Clock.Now().After(until) {
+				return nil
+			}
+			refused++
+			return w.PodRuntime.Unanswered()
+		}
+		w.Live(m, time.Minute)
+		w.ExpectNotReady(infrav1.ServiceRefusedReason, "policy.example.com")
+		w.Live(m, time.Minute)
+		w.ExpectReady()
+		NewWithT(t).Expect(refused).To(BeNumerically(">", 1))
+	})
+	t.Run("a webhook does not answer for a mend before there is an endpoint", func(t *testing.T) {
+		g := NewWithT(t)
+		w := harness.NewWithPods(t)
+		harness.Change(w, w.TalosCluster(), func(c *infrav1.TalosCluster) { c.Spec.Container.ControlPlaneService.Type = infrav1.ControlPlaneServiceLoadBalancer })
+		m := w.Manager()
+		w.Settle(m)
+		harness.Change(w, w.TalosCluster(), func(c *infrav1.TalosCluster) {
+			c.Spec.Container.ControlPlaneService.Annotations = map[string]string{"pool": "inner"}
+		})
+		w.PodRuntime.Refuse = func(client.Object) error { return w.PodRuntime.Unanswered() }
+		harness.Change(w, w.Service(), func(s *corev1.Service) {
+			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.7"}}
+		})
+		w.Live(m, time.Minute)
+		w.ExpectNotReady(infrav1.ServiceRefusedReason, "policy.example.com")
+		g.Expect(w.TalosCluster().Spec.ControlPlaneEndpoint.IsValid()).To(BeFalse(), "the address of another pool cannot be taken back")
+	})
 	t.Run("a mend is refused", func(t *testing.T) {
 		w, m := harness.WithPods(t, nil)
 		harness.Change(w, w.Service(), func(s *corev1.Service) { s.Spec.Selector = nil })
