@@ -194,12 +194,13 @@ test-talos: local-repository $(if $(SMOKE)$(ONLY),,test-histories) ## Run test-h
 	cd test/stack && $(PATIENTLY) "testing test/stack" $(GO_SUITE) -v -timeout 3h ./talos -args -real -ginkgo.v -ginkgo.timeout=2h50m $(if $(SMOKE),-ginkgo.label-filter=smoke) $(if $(ONLY),-ginkgo.label-filter='$(ONLY)') $(if $(BUSY),-busy=$(BUSY)) $(if $(RECORD),-record) $(if $(TALOS),-previous-talos) $(if $(STRICT),-strict)
 
 .PHONY: test-metal
-test-metal: local-repository ## Boot real Talos on virtual machines with disks: over the network, installed, and wiped again. They are emulated where the processor cannot run them. SMOKE=1 boots one over the network, and has one run from its disk; ONLY=<regular expression> takes some tests; RECORD=1 keeps what a machine tells; STRICT=1 fails where there can be none.
-	cd test/stack && $(PATIENTLY) "testing test/stack" $(GO_SUITE) -v -timeout 5h $(if $(SMOKE),-run 'TestAMachineBootsOverTheNetwork|TestAMachineRunsFromItsDisk') $(if $(ONLY),-run '$(ONLY)') ./vms -args -vms $(if $(RECORD),-record) $(if $(STRICT),-strict)
+test-metal: local-repository ## Boot real Talos on virtual machines with disks: over the network, installed, and wiped again. They are emulated where the processor cannot run them. SMOKE=1 boots one over the network, and has one run from its disk; ONLY=<regular expression> takes some tests; RECORD=1 keeps what a machine tells; STRICT=1 fails where there can be none. Consoles and logs stay in out/metal.
+	@mkdir -p $(OUT)/metal
+	cd test/stack && $(PATIENTLY) "testing test/stack" $(GO_SUITE) -v -timeout 10h -artifacts -outputdir=$(ROOT)/$(OUT)/metal $(if $(SMOKE),-run 'TestAMachineBootsOverTheNetwork|TestAMachineRunsFromItsDisk') $(if $(ONLY),-run '$(ONLY)') ./vms -args -vms $(if $(RECORD),-record) $(if $(STRICT),-strict)
 
 .PHONY: parts-vm
 parts-vm: stack ## Build what virtual machines are made of, and say how long each part took.
-	cd test/stack && $(STACK) parts vm-debian talos-boot talos-installer-image talos-boot-previous talos-installer-image-previous talos-nocloud-image talos-node-images registry
+	cd test/stack && $(STACK) parts vm-debian talos-boot talos-installer-image talos-installer-image-broken talos-boot-previous talos-installer-image-previous talos-nocloud-image talos-node-images talos-node-images-previous talos-images-previous registry
 
 # The last revision whose conditions had their former names. Providers are upgraded
 # from it; empty leaves that out.

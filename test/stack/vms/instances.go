@@ -50,6 +50,9 @@ func NewInstances(ctx context.Context, machines *Fleet) (*Instances, error) {
 		}
 		_, _ = w.Write(data)
 	})
+	// Talos asks for metadata and a network first, and takes this answer for none. Of another
+	// one it asks for minutes again.
+	mux.HandleFunc("GET /", func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNoContent) })
 	i.metadata = &http.Server{Handler: mux, ReadHeaderTimeout: readTimeout}
 	go func() { _ = i.metadata.Serve(listener) }()
 	return i, nil

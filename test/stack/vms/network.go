@@ -28,6 +28,8 @@ const (
 	prefixBits = 24
 	// storageSuffix makes the name of the second network, which has no DHCP.
 	storageSuffix = "-2"
+	// packetFilter is the program with whose rules Docker filters packets.
+	packetFilter = "iptables"
 	// bootScript is what iPXE runs.
 	bootScript = "boot.ipxe"
 	// readTimeout is how long a machine may take to send what it asks for.
@@ -75,7 +77,7 @@ func newNetwork(ctx context.Context, options Options) (_ *network, err error) {
 	if err := run(ctx, "ip", "address", "add", fmt.Sprintf("%s/%d", n.gateway(), prefixBits), "dev", options.Bridge); err != nil {
 		return nil, err
 	}
-	if err := n.confine(ctx); err != nil {
+	if err := errors.Join(n.confine(ctx), n.pass(ctx)); err != nil {
 		return nil, err
 	}
 	base, err := n.serve(ctx)
@@ -118,6 +120,26 @@ func (n *network) confine(ctx context.Context) error {
 	return run(ctx, "nft", rules)
 }
 
+// pass lets a bridge pass frames on from machine to machine. Docker has what is forwarded
+// dropped, and where the kernel filters bridges as well (bridge-nf-call-iptables) that takes
+// these frames, too. No table of ours can accept what another one drops.
+func (n *network) pass(ctx context.Context) error {
+	if _, err := exec.LookPath(packetFilter); err != nil {
+		return nil //nolint:nilerr // Docker needs that program: there is none here.
+	}
+	for _, bridge := range n.bridges() {
+		if err := run(ctx, packetFilter, passing("--insert", bridge)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// passing does something with the rule that lets a bridge pass frames on.
+func passing(action, bridge string) []string {
+	return []string{"--wait", action, "FORWARD", "--in-interface", bridge, "--out-interface", bridge, "--jump", "ACCEPT"}
+}
+
 // remove takes bridges, the links of machines, and rules away. Those that are not there are
 // fine.
 func (n *network) remove(ctx context.Context) error {
@@ -129,6 +151,11 @@ func (n *network) remove(ctx context.Context) error {
 	for _, link := range links {
 		if slices.Contains(n.bridges(), link.Name) || strings.HasPrefix(link.Name, n.options.Bridge+".") {
 			failures = append(failures, run(ctx, "ip", "link", "delete", link.Name))
+		}
+	}
+	for _, bridge := range n.bridges() {
+		if run(ctx, packetFilter, passing("--check", bridge)...) == nil {
+			failures = append(failures, run(ctx, packetFilter, passing("--delete", bridge)...))
 		}
 	}
 	// To add a table that is there changes nothing; one that is not cannot be deleted.

@@ -13,6 +13,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
@@ -88,8 +89,17 @@ func create(ctx context.Context, t *testing.T, c client.Client, manifests string
 	objects, err := management.Objects([]byte(manifests))
 	g.Expect(err).NotTo(HaveOccurred())
 	for _, object := range objects {
-		// A kind that was just created is served soon.
-		until(ctx, t, func(ctx context.Context) error { return client.IgnoreAlreadyExists(c.Create(ctx, object)) })
+		// A kind that was just created is served soon. What is refused stays so.
+		var refused error
+		until(ctx, t, func(ctx context.Context) error {
+			err := client.IgnoreAlreadyExists(c.Create(ctx, object))
+			if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) || apierrors.IsForbidden(err) {
+				refused = err
+				return nil
+			}
+			return err
+		})
+		g.Expect(refused).NotTo(HaveOccurred())
 	}
 }
 

@@ -21,7 +21,8 @@ func (m *Machine) arguments(kvm, networkFirst bool) []string {
 	args := []string{
 		"-name", m.Host.Name, "-machine", "q35", "-accel", accel, "-cpu", cpu, "-smp", "2", "-m", strconv.Itoa(memoryMiB),
 		"-display", "none", "-nodefaults", "-chardev", "file,id=console,append=on,path=" + m.Console(), "-serial", "chardev:console",
-		"-qmp", "unix:" + m.monitor() + ",server,nowait", "-device", "virtio-rng-pci",
+		// QEMU runs in the folder of the machine.
+		"-qmp", "unix:" + monitorFile + ",server,nowait", "-device", "virtio-rng-pci",
 		"-drive", "if=pflash,format=raw,readonly=on,file=" + m.firmware("CODE"), "-drive", "if=pflash,format=raw,file=" + m.vars(),
 		"-smbios", fmt.Sprintf("type=1,uuid=%s,serial=%s,manufacturer=capi-talos,product=vm", m.Host.UUID, cmp.Or(m.system, m.Serial)),
 	}

@@ -6,14 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"path/filepath"
+	"os"
 	"time"
 )
 
 // monitorTimeout is how long QEMU may take to answer.
 const monitorTimeout = 10 * time.Second
 
-func (m *Machine) monitor() string { return filepath.Join(m.dir, "qmp.sock") }
+// monitorFile is QEMU's monitor, in the folder of the machine.
+const monitorFile = "qmp.sock"
 
 // Panic has the machine's kernel panic, as a fault of its memory would.
 func (m *Machine) Panic(ctx context.Context) error { return m.command(ctx, "inject-nmi", nil) }
@@ -33,7 +34,14 @@ func (m *Machine) ReturnDisk(disk int) { m.pulled[disk] = false }
 
 // command gives QEMU a command by its machine protocol (QMP), and waits for the answer.
 func (m *Machine) command(ctx context.Context, name string, arguments map[string]string) error {
-	connection, err := (&net.Dialer{Timeout: monitorTimeout}).DialContext(ctx, "unix", m.monitor())
+	folder, err := os.Open(m.dir)
+	if err != nil {
+		return fmt.Errorf("connecting to the monitor of machine %s: %w", m.Host.Name, err)
+	}
+	defer func() { _ = folder.Close() }()
+	// The path of a socket has 107 characters at most, and that of the folder may have more.
+	path := fmt.Sprintf("/proc/self/fd/%d/%s", folder.Fd(), monitorFile)
+	connection, err := (&net.Dialer{Timeout: monitorTimeout}).DialContext(ctx, "unix", path)
 	if err != nil {
 		return fmt.Errorf("connecting to the monitor of machine %s: %w", m.Host.Name, err)
 	}

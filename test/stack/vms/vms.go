@@ -69,9 +69,10 @@ func Parts() []string {
 	return []string{parts.VMDebian, parts.TalosBoot, parts.TalosInstallerImage, parts.TalosNodeImages, "registry"}
 }
 
-// PreviousParts are the parts of the Talos release before.
+// PreviousParts are the parts of the Talos release before, and of the Kubernetes version that
+// its clusters have.
 func PreviousParts() []string {
-	return []string{parts.PreviousTalosBoot, parts.PreviousTalosInstallerImage}
+	return []string{parts.PreviousTalosBoot, parts.PreviousTalosInstallerImage, parts.PreviousTalosNodeImages, parts.PreviousTalosImages}
 }
 
 // Reason tells why there can be no virtual machines here; it is empty when there can be.
@@ -108,9 +109,16 @@ func Up(ctx context.Context, options Options) (_ *Fleet, err error) {
 
 func (f *Fleet) startRegistry(ctx context.Context) error {
 	built := f.options.Built
-	all, err := parts.OpenImages(built.Dir(parts.TalosNodeImages))
-	if err != nil {
-		return err
+	var all []*images.Image
+	for _, part := range []string{parts.TalosNodeImages, parts.PreviousTalosNodeImages, parts.PreviousTalosImages} {
+		if built.Dir(part) == "" {
+			continue
+		}
+		found, err := parts.OpenImages(built.Dir(part))
+		if err != nil {
+			return err
+		}
+		all = append(all, found...)
 	}
 	for _, part := range []string{parts.TalosInstallerImage, parts.PreviousTalosInstallerImage, parts.BrokenTalosInstallerImage} {
 		if built.Dir(part) == "" {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -44,12 +45,31 @@ func raise(t *testing.T, patches func(*Machine) []string, further ...string) *Fl
 	}
 	built, err := parts.Ensure(t.Context(), parts.Print(t.Output()), append(Parts(), further...)...)
 	g.Expect(err).NotTo(HaveOccurred())
+	dir := filepath.Join(t.ArtifactDir(), "vms")
 	machines, err := Up(t.Context(), Options{
-		Bridge: "capt-vm", Subnet: netip.MustParsePrefix("10.77.0.0/24"), Dir: filepath.Join(t.ArtifactDir(), "vms"), Built: built, Patches: patches,
+		Bridge: "capt-vm", Subnet: netip.MustParsePrefix("10.77.0.0/24"), Dir: dir, Built: built, Patches: patches,
 	})
 	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() { g.Expect(machines.Close(context.WithoutCancel(t.Context()))).To(Succeed()) })
+	t.Cleanup(func() {
+		g.Expect(machines.Close(context.WithoutCancel(t.Context()))).To(Succeed())
+		// A disk takes more than a gibibyte, and tells more than its console only where something
+		// went wrong.
+		if !t.Failed() {
+			remove(t, filepath.Join(dir, "*", "disk-*.img"))
+		}
+	})
 	return machines
+}
+
+// remove removes what a pattern fits.
+func remove(t *testing.T, pattern string) {
+	t.Helper()
+	g := NewWithT(t)
+	found, err := filepath.Glob(pattern)
+	g.Expect(err).NotTo(HaveOccurred())
+	for _, path := range found {
+		g.Expect(os.RemoveAll(path)).To(Succeed())
+	}
 }
 
 // manage starts a management cluster with our managers, and a client of it.
@@ -58,11 +78,16 @@ func manage(t *testing.T) (*management.Stack, client.Client) {
 	g, ctx := NewWithT(t), t.Context()
 	source, err := parts.SourceDir()
 	g.Expect(err).NotTo(HaveOccurred())
+	dir := filepath.Join(t.ArtifactDir(), "management")
 	stack, err := management.Up(ctx, management.StackOptions{
-		Dir: filepath.Join(t.ArtifactDir(), "management"), Repository: filepath.Join(source, "out", "repository"), Output: t.Output(),
+		Dir: dir, Repository: filepath.Join(source, "out", "repository"), Output: t.Output(),
 	})
 	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() { g.Expect(stack.Stop(context.WithoutCancel(ctx))).To(Succeed()) })
+	t.Cleanup(func() {
+		g.Expect(stack.Stop(context.WithoutCancel(ctx))).To(Succeed())
+		// The programs of the managers are those of every test.
+		remove(t, filepath.Join(dir, "bin"))
+	})
 	scheme, err := demo.Scheme()
 	g.Expect(err).NotTo(HaveOccurred())
 	found, err := client.New(stack.Config, client.Options{Scheme: scheme})
