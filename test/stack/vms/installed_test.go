@@ -27,7 +27,7 @@ func TestAMachineRunsFromItsDisk(t *testing.T) {
 	l.createCluster(ctx, t, infrav1.ReleaseWipeSystem, management.Shape{Name: name})
 	l.step(ctx, t, "to run", func(ctx context.Context) error { return l.expectTrue(ctx, infrav1.RunningCondition) })
 
-	node, err := l.dial(ctx, name)
+	node, err := l.dial(ctx, name, l.machine.Host.Address)
 	g.Expect(err).NotTo(HaveOccurred())
 	defer func() { _ = node.Close() }()
 	var before uint64

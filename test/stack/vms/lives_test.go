@@ -29,24 +29,38 @@ type lives struct {
 	stack     *management.Stack
 	client    client.Client
 	namespace string
+	// began is when the machine got its power.
+	began time.Time
 }
 
 // newLives boots a machine over the network, and makes its host, which may be changed before.
-func newLives(t *testing.T, machines *Fleet, namespace string, change func(*infrav1.TalosHost)) *lives {
+func newLives(t *testing.T, machines *Fleet, namespace string, change func(*Machine, *infrav1.TalosHost)) *lives {
 	t.Helper()
 	g, ctx := NewWithT(t), t.Context()
 	l := &lives{fleet: machines, namespace: namespace}
 	l.stack, l.client = manage(t)
 	g.Expect(l.client.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}})).To(Succeed())
-	hosts, err := machines.Add(ctx, 1)
+	l.began = time.Now()
+	l.machine = l.add(t, change)
+	return l
+}
+
+// add boots one more machine over the network, and makes its host, which may be changed before.
+func (l *lives) add(t *testing.T, change func(*Machine, *infrav1.TalosHost)) *Machine {
+	t.Helper()
+	g := NewWithT(t)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	hosts, err := l.fleet.Add(ctx, 1)
 	g.Expect(err).NotTo(HaveOccurred())
-	host := hosts[0].Manifest(namespace, nil)
+	machine, err := l.fleet.machine(hosts[0])
+	g.Expect(err).NotTo(HaveOccurred())
+	host := hosts[0].Manifest(l.namespace, nil)
 	if change != nil {
-		change(host)
+		change(machine, host)
 	}
 	g.Expect(l.client.Create(ctx, host)).To(Succeed())
-	l.machine = machines.Machines()[0]
-	return l
+	return machine
 }
 
 // createCluster makes a Cluster of the machine.
@@ -83,12 +97,21 @@ func expectNoCluster(ctx context.Context, management client.Client, namespace, n
 
 // host is that of the machine.
 func (l *lives) host(ctx context.Context) (*infrav1.TalosHost, error) {
+	return l.hostOf(ctx, l.machine)
+}
+
+// hostOf is the host of a machine.
+func (l *lives) hostOf(ctx context.Context, machine *Machine) (*infrav1.TalosHost, error) {
 	host := &infrav1.TalosHost{}
-	return host, l.client.Get(ctx, client.ObjectKey{Namespace: l.namespace, Name: l.machine.Host.Name}, host)
+	return host, l.client.Get(ctx, client.ObjectKey{Namespace: l.namespace, Name: machine.Host.Name}, host)
 }
 
 func (l *lives) expectState(ctx context.Context, wanted infrav1.HostState) error {
-	host, err := l.host(ctx)
+	return l.expectStateOf(ctx, l.machine, wanted)
+}
+
+func (l *lives) expectStateOf(ctx context.Context, machine *Machine, wanted infrav1.HostState) error {
+	host, err := l.hostOf(ctx, machine)
 	if err == nil && host.Status.State != wanted {
 		err = fmt.Errorf("host %s is %s: %s", host.Name, host.Status.State, conditions.GetMessage(host, infrav1.AvailableCondition))
 	}

@@ -44,6 +44,8 @@ type network struct {
 	dhcp    *process.Process
 	// boot is what machines boot.
 	boot atomic.Pointer[NetworkBoot]
+	// refused are the networks of machines in which this machine is to send nothing.
+	refused []netip.Prefix
 }
 
 // NetworkBoot is what machines boot over the network.
@@ -92,19 +94,13 @@ func (n *network) bridges() []string {
 	return []string{n.options.Bridge, n.options.Bridge + storageSuffix}
 }
 
-// addVLAN gives this machine an address in a VLAN on the second network.
-func (n *network) addVLAN(ctx context.Context, id int, address netip.Prefix) error {
-	// Named as links of machines are, it is removed with them.
-	device := fmt.Sprintf("%s.v%d", n.options.Bridge, id)
-	for _, args := range [][]string{
-		{"link", "add", "link", n.bridges()[1], "name", device, "type", "vlan", "id", strconv.Itoa(id)},
-		{"address", "add", address.String(), "dev", device},
-		{"link", "set", device, "up"},
-	} {
-		if err := run(ctx, "ip", args...); err != nil {
-			return err
-		}
+// refuse keeps this machine from sending anything for a network that only machines have: it
+// would go to the default gateway.
+func (n *network) refuse(ctx context.Context, subnet netip.Prefix) error {
+	if err := run(ctx, "ip", "route", "replace", "unreachable", subnet.String()); err != nil {
+		return err
 	}
+	n.refused = append(n.refused, subnet)
 	return nil
 }
 
@@ -239,6 +235,10 @@ func (n *network) down(ctx context.Context) error {
 	if n.files != nil {
 		failures = append(failures, n.files.Close())
 	}
+	for _, subnet := range n.refused {
+		failures = append(failures, run(ctx, "ip", "route", "delete", "unreachable", subnet.String()))
+	}
+	n.refused = nil
 	return errors.Join(append(failures, n.remove(ctx))...)
 }
 

@@ -62,12 +62,12 @@ func TestMachinesOfAnotherVendor(t *testing.T) {
 	create(ctx, t, admin, strings.NewReplacer("NETWORK", string(quoted), "NAME", name, "VERSION", parts.KubernetesVersion).Replace(vendorManifests))
 
 	began := time.Now()
-	until(ctx, t, func(ctx context.Context) error { return expectNodes(ctx, admin, name, 2) })
+	until(ctx, t, func(ctx context.Context) error { return expectNodes(ctx, admin, name, "example://", 2) })
 	t.Logf("control plane and worker are ready after %.0f s", time.Since(began).Seconds())
 	began = time.Now()
 	_, err = stack.Kubectl(ctx, "--namespace", name, "scale", "machinedeployment", name+"-workers", "--replicas=2")
 	g.Expect(err).NotTo(HaveOccurred())
-	until(ctx, t, func(ctx context.Context) error { return expectNodes(ctx, admin, name, 3) })
+	until(ctx, t, func(ctx context.Context) error { return expectNodes(ctx, admin, name, "example://", 3) })
 	t.Logf("another worker is ready after %.0f s", time.Since(began).Seconds())
 
 	began = time.Now()
@@ -114,8 +114,9 @@ func until(ctx context.Context, t *testing.T, done func(context.Context) error) 
 	NewWithT(t).Expect(errors.Join(err, last)).NotTo(HaveOccurred())
 }
 
-// expectNodes wants so many Machines with ready Nodes, and the Cluster to be available.
-func expectNodes(ctx context.Context, admin client.Client, cluster string, count int) error {
+// expectNodes wants so many Machines with ready Nodes, whose provider IDs begin so, and the Cluster
+// to be available.
+func expectNodes(ctx context.Context, admin client.Client, cluster, providerID string, count int) error {
 	all := &clusterv1.MachineList{}
 	if err := admin.List(ctx, all, client.InNamespace(cluster)); err != nil {
 		return err
@@ -124,7 +125,7 @@ func expectNodes(ctx context.Context, admin client.Client, cluster string, count
 		return fmt.Errorf("there are %d Machines", len(all.Items))
 	}
 	for i := range all.Items {
-		if one := &all.Items[i]; !conditions.IsTrue(one, clusterv1.MachineReadyCondition) || !strings.HasPrefix(one.Spec.ProviderID, "example://") {
+		if one := &all.Items[i]; !conditions.IsTrue(one, clusterv1.MachineReadyCondition) || !strings.HasPrefix(one.Spec.ProviderID, providerID) {
 			return fmt.Errorf("machine %s has provider ID %q: %s", one.Name, one.Spec.ProviderID, conditions.GetMessage(one, clusterv1.MachineReadyCondition))
 		}
 	}

@@ -107,7 +107,7 @@ func rollBack(ctx context.Context, node *talos.Client) (string, error) {
 func (l *lives) change(ctx context.Context, t *testing.T, bundle *secrets.Bundle, wanted release) []string {
 	t.Helper()
 	g := NewWithT(t)
-	node, err := l.dial(ctx, l.namespace)
+	node, err := l.dial(ctx, l.namespace, l.machine.Host.Address)
 	g.Expect(err).NotTo(HaveOccurred())
 	defer func() { _ = node.Close() }()
 	boot, err := bootOf(ctx, node)
@@ -176,9 +176,9 @@ func (l *lives) watchStages(ctx context.Context, bundle *secrets.Bundle) <-chan 
 	return stages
 }
 
-// dial connects to the Talos API of the machine with the talosconfig of its cluster, for what
-// our own client does not offer.
-func (l *lives) dial(ctx context.Context, cluster string) (*talos.Client, error) {
+// dial connects to the Talos API at an address with the talosconfig of a cluster, for what our
+// own client does not offer.
+func (l *lives) dial(ctx context.Context, cluster, address string) (*talos.Client, error) {
 	secret := &corev1.Secret{}
 	if err := l.client.Get(ctx, client.ObjectKey{Namespace: l.namespace, Name: cluster + "-talosconfig"}, secret); err != nil {
 		return nil, err
@@ -187,7 +187,7 @@ func (l *lives) dial(ctx context.Context, cluster string) (*talos.Client, error)
 	if err != nil {
 		return nil, err
 	}
-	return talos.New(ctx, talos.WithConfig(access), talos.WithEndpoints(l.machine.Host.Address))
+	return talos.New(ctx, talos.WithConfig(access), talos.WithEndpoints(address))
 }
 
 // bootOf is when the machine has booted.

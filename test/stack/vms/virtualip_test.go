@@ -43,10 +43,7 @@ func TestTheVirtualIPMoves(t *testing.T) {
 	})
 	l.step(ctx, t, "to hold the address", func(ctx context.Context) error { return l.expectHolder(ctx, address, l.machine) })
 
-	hosts, err := machines.Add(ctx, 1)
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(l.client.Create(ctx, hosts[0].Manifest(name, nil))).To(Succeed())
-	successor := machines.Machines()[1]
+	successor := l.add(t, nil)
 	secret := &corev1.Secret{}
 	g.Expect(l.client.Get(ctx, client.ObjectKey{Namespace: name, Name: name + "-kubeconfig"}, secret)).To(Succeed())
 	readyz, err := demo.WatchReadyz(ctx, secret.Data["value"])

@@ -60,6 +60,8 @@ type Fleet struct {
 
 	mu       sync.Mutex
 	machines []*Machine
+	// static are the addresses that machines have besides those by DHCP.
+	static []string
 }
 
 var _ fleet.Fleet = &Fleet{}
@@ -216,10 +218,23 @@ func (f *Fleet) Endpoint(ctx context.Context, name string) (fleet.Endpoint, erro
 	return f.endpoints.Get(ctx, name)
 }
 
+// balanceTo has endpoints look for API servers at a static address of a machine, too.
+func (f *Fleet) balanceTo(address string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.static = append(f.static, address)
+}
+
 func (f *Fleet) apiServers() []string {
-	var targets []string
+	f.mu.Lock()
+	addresses := slices.Clone(f.static)
+	f.mu.Unlock()
 	for _, host := range f.Hosts() {
-		targets = append(targets, net.JoinHostPort(host.Address, strconv.Itoa(balancer.EndpointPort)))
+		addresses = append(addresses, host.Address)
+	}
+	targets := make([]string, 0, len(addresses))
+	for _, address := range addresses {
+		targets = append(targets, net.JoinHostPort(address, strconv.Itoa(balancer.EndpointPort)))
 	}
 	return targets
 }
