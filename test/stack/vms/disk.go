@@ -110,10 +110,10 @@ func (m *Machine) Written(disk int) (int64, error) {
 func (m *Machine) Partitions(ctx context.Context, disk int) ([]string, error) {
 	out, _, err := m.ask(ctx, disk, "", "sfdisk", "--json")
 	if err != nil {
-		if strings.Contains(out, "does not contain a recognized partition table") {
+		if strings.Contains(err.Error(), "does not contain a recognized partition table") {
 			return nil, nil
 		}
-		return nil, fmt.Errorf("looking at disk %d of machine %s: %w: %s", disk, m.Host.Name, err, out)
+		return nil, fmt.Errorf("looking at disk %d of machine %s: %w", disk, m.Host.Name, err)
 	}
 	var found struct {
 		PartitionTable struct {
@@ -156,23 +156,29 @@ func (m *Machine) Signature(ctx context.Context, disk int) (string, error) {
 	const nothing = 2
 	out, code, err := m.ask(ctx, disk, "", "blkid", "--probe", "--output", "value", "--match-tag", "TYPE", "--match-tag", "PTTYPE")
 	if err != nil && code != nothing {
-		return "", fmt.Errorf("looking at the beginning of disk %d of machine %s: %w: %s", disk, m.Host.Name, err, out)
+		return "", fmt.Errorf("looking at the beginning of disk %d of machine %s: %w", disk, m.Host.Name, err)
 	}
 	return strings.TrimSpace(out), nil
 }
 
 // AddPartition adds a partition to a disk of a machine without power.
 func (m *Machine) AddPartition(ctx context.Context, disk int, label string) error {
-	if out, _, err := m.ask(ctx, disk, "size=64MiB, name="+label+"\n", "sfdisk", "--append"); err != nil {
-		return fmt.Errorf("adding partition %s to disk %d of machine %s: %w: %s", label, disk, m.Host.Name, err, out)
+	if _, _, err := m.ask(ctx, disk, "size=64MiB, name="+label+"\n", "sfdisk", "--append"); err != nil {
+		return fmt.Errorf("adding partition %s to disk %d of machine %s: %w", label, disk, m.Host.Name, err)
 	}
 	return nil
 }
 
 // ask runs a program on the image of a disk, and returns what it printed and its exit code.
+// All that it said is in the error. What it complains of without failing, as of the first of
+// two partition tables, is left out.
 func (m *Machine) ask(ctx context.Context, disk int, input, name string, args ...string) (string, int, error) {
 	command := exec.CommandContext(ctx, name, append(args, m.Disk(disk))...) //nolint:gosec // programs of ours, on a disk of ours
-	command.Stdin = strings.NewReader(input)
-	out, err := command.CombinedOutput()
+	var complaints bytes.Buffer
+	command.Stdin, command.Stderr = strings.NewReader(input), &complaints
+	out, err := command.Output()
+	if err != nil {
+		err = fmt.Errorf("%w: %s%s", err, out, complaints.String())
+	}
 	return string(out), command.ProcessState.ExitCode(), err
 }

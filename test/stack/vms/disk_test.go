@@ -2,10 +2,12 @@ package vms
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -64,6 +66,26 @@ func expectPartitions(ctx context.Context, m *Machine, wanted [disks][]string) e
 		}
 	}
 	return nil
+}
+
+// contents tells what lies on the disks of a machine, a line each. What cannot be read is in the
+// error, and left out of the line.
+func contents(ctx context.Context, m *Machine) ([]string, error) {
+	const mebibyte = 1 << 20
+	var (
+		lines    []string
+		failures []error
+	)
+	for disk := range disks {
+		partitions, err := m.Partitions(ctx, disk)
+		failures = append(failures, err)
+		signature, err := m.Signature(ctx, disk)
+		failures = append(failures, err)
+		written, err := m.Written(disk)
+		failures = append(failures, err)
+		lines = append(lines, fmt.Sprintf("disk %d: %q, partitions %s, %d MiB written", disk, signature, strings.Join(partitions, " "), written/mebibyte))
+	}
+	return lines, errors.Join(failures...)
 }
 
 // expectText wants a text on one disk of a machine, and on no other one.

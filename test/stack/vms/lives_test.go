@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -147,17 +146,11 @@ func (l *lives) expectDisks(ctx context.Context, partitions [disks][]string, who
 // tell logs what lies on the disks.
 func (l *lives) tell(ctx context.Context, t *testing.T, when string) {
 	t.Helper()
-	g := NewWithT(t)
-	for disk := range disks {
-		partitions, err := l.machine.Partitions(ctx, disk)
-		g.Expect(err).NotTo(HaveOccurred())
-		signature, err := l.machine.Signature(ctx, disk)
-		g.Expect(err).NotTo(HaveOccurred())
-		written, err := l.machine.Written(disk)
-		g.Expect(err).NotTo(HaveOccurred())
-		const mebibyte = 1 << 20
-		t.Logf("the machine %s: disk %d: %q, partitions %s, %d MiB written", when, disk, signature, strings.Join(partitions, " "), written/mebibyte)
+	lines, err := contents(ctx, l.machine)
+	for _, line := range lines {
+		t.Logf("the machine %s: %s", when, line)
 	}
+	NewWithT(t).Expect(err).NotTo(HaveOccurred())
 }
 
 // step waits for something, and logs how long it took.

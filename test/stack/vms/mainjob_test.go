@@ -64,9 +64,12 @@ func TestTheMainJobOnDisks(t *testing.T) {
 func (j *job) around(ctx context.Context, step string, do func(context.Context) error) error {
 	switch step {
 	case "nodes":
+		began := time.Now()
 		if err := do(ctx); err != nil {
 			return err
 		}
+		// The row of the step has the ends of the machines in it.
+		j.Logf("Nodes ready for the first time: %.1f s", time.Since(began).Seconds())
 		return j.endMachines(ctx, do)
 	case "delete cluster":
 		cutting, stop := context.WithCancel(ctx)
@@ -103,11 +106,14 @@ func (j *job) endMachines(ctx context.Context, awaitNodes func(context.Context) 
 		}},
 		{"a kernel panic", func(ctx context.Context, m *Machine) error { return m.Panic(ctx) }},
 	} {
-		began := time.Now()
-		if err := j.bootAgain(ctx, end.of); err != nil {
-			return fmt.Errorf("after %s: %w", end.how, err)
+		j.Logf("all machines end by %s", end.how)
+		began, stop := time.Now(), followRunning(j.T, j.management, j.cluster)
+		err := j.bootAgain(ctx, end.of)
+		if err == nil {
+			err = awaitNodes(ctx)
 		}
-		if err := awaitNodes(ctx); err != nil {
+		stop()
+		if err != nil {
 			return fmt.Errorf("after %s: %w", end.how, err)
 		}
 		j.Logf("Nodes ready after %s: %.0f s", end.how, time.Since(began).Seconds())
@@ -129,8 +135,8 @@ func (j *job) lookAtDisks(ctx context.Context) error {
 	return nil
 }
 
-// cutWipe takes the power from the machine that begins to wipe its disks first, and gives it
-// back.
+// cutWipe takes the power from the machine that begins to wipe its disks first, tells what lies
+// on them then, and gives it back.
 func (j *job) cutWipe(ctx context.Context) error {
 	const often = 20 * time.Millisecond
 	ticker := time.NewTicker(often)
@@ -143,8 +149,7 @@ func (j *job) cutWipe(ctx context.Context) error {
 			}
 			// That is what Talos calls it.
 			if bytes.Contains(console, []byte("phase resetSpec (")) {
-				j.cut = m
-				return j.machines.Restart(ctx, m.Host)
+				return j.cutPower(ctx, m)
 			}
 		}
 		select {
@@ -155,13 +160,37 @@ func (j *job) cutWipe(ctx context.Context) error {
 	}
 }
 
+// cutPower takes the power from a machine, logs what lies on its disks then, and gives it back.
+// A table of partitions may be half written: that it cannot be read is no failure.
+func (j *job) cutPower(ctx context.Context, m *Machine) error {
+	j.cut = m
+	if err := m.PowerOff(); err != nil {
+		return err
+	}
+	lines, err := contents(ctx, m)
+	for _, line := range lines {
+		j.Logf("%s has lost its power: %s", m.Host.Name, line)
+	}
+	if err != nil {
+		j.Logf("%s has lost its power: %v", m.Host.Name, err)
+	}
+	return m.PowerOn()
+}
+
 // wipeAgain waits until the host of the machine that has lost its power is in Error, and has
-// it wiped again, as the page on hosts says.
+// it wiped again, as the page on hosts says. A machine that had lost its configuration before
+// its power is in maintenance mode, where the rest is wiped without a word: then the cut came
+// too late to show this.
 func (j *job) wipeAgain(ctx context.Context) error {
 	host := &infrav1.TalosHost{ObjectMeta: metav1.ObjectMeta{Namespace: j.cluster, Name: j.cut.Host.Name}}
-	return j.cut.await(ctx, "to be in Error, and to be told again", func(ctx context.Context) error {
+	var late error
+	err := j.cut.await(ctx, "to be in Error, and to be told again", func(ctx context.Context) error {
 		if err := j.management.Get(ctx, client.ObjectKeyFromObject(host), host); err != nil {
 			return err
+		}
+		if host.Status.State == infrav1.HostAvailable {
+			late = fmt.Errorf("the cut came too late: host %s is %s", host.Name, host.Status.State)
+			return nil
 		}
 		if found := conditions.GetReason(host, infrav1.AvailableCondition); host.Status.State != infrav1.HostError || found != infrav1.HostUnprovenReason {
 			return fmt.Errorf("host %s is %s: %s", host.Name, host.Status.State, found)
@@ -169,6 +198,7 @@ func (j *job) wipeAgain(ctx context.Context) error {
 		j.Logf("host %s: %s", host.Name, conditions.GetMessage(host, infrav1.AvailableCondition))
 		return retry(ctx, j.management, host)
 	})
+	return errors.Join(err, late)
 }
 
 // bootAgain ends all machines, and waits until their Nodes tell another boot.

@@ -29,6 +29,14 @@ func TestWhatAMachineTells(t *testing.T) {
 	keepOrCompare(t, taken)
 }
 
+// needKept fails a test at its beginning that has nothing to compare its record with at its end.
+func needKept(t *testing.T, personality string) {
+	t.Helper()
+	if _, err := conformance.Kept(personality); err != nil && !*record {
+		t.Fatalf("nothing is kept of %s yet; RECORD=1 makes the record: %v", personality, err)
+	}
+}
+
 // keepOrCompare keeps a record where that is wanted, and else compares it with what is kept.
 func keepOrCompare(t *testing.T, taken conformance.Record) {
 	t.Helper()

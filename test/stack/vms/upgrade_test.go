@@ -45,6 +45,8 @@ type release struct {
 func TestAnUpgradeAndAFallback(t *testing.T) {
 	const personality = "metal-upgrade"
 	g := NewWithT(t)
+	mayBoot(t)
+	needKept(t, personality)
 	machines := raise(t, volumes, append(PreviousParts(), parts.BrokenTalosInstallerImage)...)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*StepTimeout)
 	defer cancel()
@@ -115,7 +117,8 @@ func (l *lives) change(ctx context.Context, t *testing.T, bundle *secrets.Bundle
 	member, err := memberOf(ctx, bundle, l.machine.Host.Address)
 	g.Expect(err).NotTo(HaveOccurred())
 
-	stages := l.watchStages(ctx, bundle)
+	stages, err := l.watchStages(ctx, bundle)
+	g.Expect(err).NotTo(HaveOccurred())
 	answer, err := wanted.ask(ctx, node)
 	g.Expect(err).NotTo(HaveOccurred())
 	seen := []string{"answer: " + answer}
@@ -149,21 +152,24 @@ func (l *lives) expectTold(ctx context.Context, version string) error {
 	return err
 }
 
-// watchStages tells each stage of the machine after the present one, until it is cut off.
-func (l *lives) watchStages(ctx context.Context, bundle *secrets.Bundle) <-chan string {
-	stages := make(chan string)
-	began := make(chan struct{})
+// watchStages tells each stage of the machine after the present one, until it is cut off. It
+// returns once the machine has told the present one.
+func (l *lives) watchStages(ctx context.Context, bundle *secrets.Bundle) (<-chan string, error) {
+	stages, began, ended := make(chan string), make(chan struct{}), make(chan error, 1)
 	go func() {
 		defer close(stages)
 		last := ""
-		_ = call(ctx, bundle, l.machine.Host.Address, func(node talosclient.Node) error {
+		ended <- call(ctx, bundle, l.machine.Host.Address, func(node talosclient.Node) error {
 			return node.WatchMachineStatus(ctx, func(status talosclient.MachineStatus) {
 				switch last {
 				case "":
 					close(began)
 				case status.Stage:
 				default:
-					stages <- status.Stage
+					select {
+					case stages <- status.Stage:
+					case <-ctx.Done():
+					}
 				}
 				last = status.Stage
 			})
@@ -171,9 +177,10 @@ func (l *lives) watchStages(ctx context.Context, bundle *secrets.Bundle) <-chan 
 	}()
 	select {
 	case <-began:
-	case <-ctx.Done():
+		return stages, nil
+	case err := <-ended:
+		return nil, errors.Join(fmt.Errorf("machine %s cannot be watched", l.machine.Host.Name), err)
 	}
-	return stages
 }
 
 // dial connects to the Talos API at an address with the talosconfig of a cluster, for what our

@@ -30,10 +30,9 @@ var (
 // patience is how long an emulated machine may take for a boot on a busy machine.
 const patience = 20 * time.Minute
 
-// raise starts what virtual machines need, with further parts.
-func raise(t *testing.T, patches func(*Machine) []string, further ...string) *Fleet {
+// mayBoot skips a test where no virtual machines are to be started, or can be.
+func mayBoot(t *testing.T) {
 	t.Helper()
-	g := NewWithT(t)
 	if !*boot {
 		t.Skip("virtual machines are started by make test-metal only")
 	}
@@ -43,6 +42,13 @@ func raise(t *testing.T, patches func(*Machine) []string, further ...string) *Fl
 		}
 		t.Skip(reason)
 	}
+}
+
+// raise starts what virtual machines need, with further parts.
+func raise(t *testing.T, patches func(*Machine) []string, further ...string) *Fleet {
+	t.Helper()
+	mayBoot(t)
+	g := NewWithT(t)
 	built, err := parts.Ensure(t.Context(), parts.Print(t.Output()), append(Parts(), further...)...)
 	g.Expect(err).NotTo(HaveOccurred())
 	dir := filepath.Join(t.ArtifactDir(), "vms")
