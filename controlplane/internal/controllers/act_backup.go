@@ -41,12 +41,12 @@ func (r *Reconciler) backUp(ctx context.Context, s *scope) error {
 // does not take, and that is not required, is not waited for.
 func (r *Reconciler) backupFacts(ctx context.Context, s *scope) (plan.BackupFacts, error) {
 	found, err := r.backups.State(ctx, s.controlPlane)
-	if err != nil {
-		return plan.BackupFacts{}, err
+	if err != nil || found.State != plan.BackupDue {
+		return found, err
 	}
 	refused, isRefused := r.refusedBackups.Load(client.ObjectKeyFromObject(s.controlPlane))
-	if isRefused && refused == s.controlPlane.Annotations[controlplanev1.BackupBeforeAnnotation] &&
-		found.State == plan.BackupDue && s.controlPlane.Spec.Backup.Policy == controlplanev1.BackupBestEffort {
+	found.Refused = isRefused && refused == s.controlPlane.Annotations[controlplanev1.BackupBeforeAnnotation]
+	if found.Refused && s.controlPlane.Spec.Backup.Policy == controlplanev1.BackupBestEffort {
 		found.State = plan.BackupMade
 	}
 

@@ -170,16 +170,40 @@ func TestARefusalOfTheAPIServerIsTold(t *testing.T) {
 		g.Expect(conditions.GetMessage(w.machines()[2], clusterv1.MachineOwnerRemediatedCondition)).To(And(
 			HavePrefix("The Machine is to be deleted\n"), ContainSubstring("exceeded quota")))
 	})
-	t.Run("the backup before a remediation", func(t *testing.T) {
+	for _, policy := range []controlplanev1.BackupPolicy{controlplanev1.BackupRequired, controlplanev1.BackupBestEffort} {
+		t.Run("not for the backup before a remediation: "+string(policy), func(t *testing.T) {
+			g := NewWithT(t)
+			w, r := backedUp(t, 3, policy)
+			w.refusing(r)
+			w.talos[w.machines()[2].Name].SetSilent(true)
+			w.flag(w.machines()[2])
+
+			w.tell(r)
+
+			g.Expect(conditions.GetMessage(w.machines()[2], clusterv1.MachineOwnerRemediatedCondition)).To(And(
+				HavePrefix("The Machine is to be deleted\n"), ContainSubstring("exceeded quota: machines")))
+			g.Expect(w.backups()).To(BeEmpty())
+		})
+	}
+	t.Run("the backup before a change", func(t *testing.T) {
 		g := NewWithT(t)
-		w, r := backedUp(t, 3, controlplanev1.BackupBestEffort)
+		w, r := backedUp(t, 3, "")
 		w.refusing(r)
-		w.talos[w.machines()[2].Name].SetSilent(true)
-		w.flag(w.machines()[2])
+		w.scale(1)
 
 		w.tell(r)
 
-		g.Expect(conditions.GetMessage(w.machines()[2], clusterv1.MachineOwnerRemediatedCondition)).To(ContainSubstring("exceeded quota: backups"))
+		g.Expect(w.told(controlplanev1.ScalingDownCondition).Message).To(ContainSubstring("exceeded quota: backups"))
+	})
+	t.Run("a change with a backup that is not required", func(t *testing.T) {
+		g := NewWithT(t)
+		w, r := backedUp(t, 3, controlplanev1.BackupBestEffort)
+		w.refusing(r)
+		w.scale(1)
+
+		w.tell(r)
+
+		g.Expect(w.told(controlplanev1.ScalingDownCondition).Message).To(ContainSubstring("exceeded quota: machines"))
 	})
 	t.Run("the deletion of the control plane", func(t *testing.T) {
 		g := NewWithT(t)

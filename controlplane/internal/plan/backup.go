@@ -22,6 +22,8 @@ type BackupFacts struct {
 	State BackupState
 	// Begun reports whether one is recorded as begun.
 	Begun bool
+	// Refused reports whether the API server does not take it.
+	Refused bool
 	// Message says in words what it waits for; empty when that is not known.
 	Message string
 }
@@ -48,11 +50,11 @@ func decideChanges(facts Facts) *Decision {
 	return decision
 }
 
-// decideRepair is about Machines that are to be remediated: a backup is begun before, and
-// not waited for.
+// decideRepair is about Machines that are to be remediated: a backup is begun before where
+// that can be, and not waited for.
 func decideRepair(facts Facts) *Decision {
 	decision := decideRemediation(facts)
-	if decision == nil || !facts.Initialized || facts.Backup.State != BackupDue {
+	if decision == nil || !facts.Initialized || facts.Backup.State != BackupDue || facts.Backup.Refused {
 		return decision
 	}
 
