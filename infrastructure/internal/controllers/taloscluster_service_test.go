@@ -256,10 +256,15 @@ func TestTheServiceOfTheControlPlaneCannotBeHad(t *testing.T) {
 		harness.Change(w, w.TalosCluster(), func(c *infrav1.TalosCluster) {
 			c.Spec.Container.ControlPlaneService.Annotations = map[string]string{"pool": "inner"}
 		})
-		w.PodRuntime.Refuse = func(client.Object) error { return w.PodRuntime.Unanswered() }
 		harness.Change(w, w.Service(), func(s *corev1.Service) {
 			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "198.51.100.7"}}
 		})
+		w.PodRuntime.Refuse = func(object client.Object) error {
+			if _, isService := object.(*corev1.Service); isService {
+				return w.PodRuntime.Unanswered()
+			}
+			return nil
+		}
 		w.Live(m, time.Minute)
 		w.ExpectNotReady(infrav1.ServiceRefusedReason, "policy.example.com")
 		g.Expect(w.TalosCluster().Spec.ControlPlaneEndpoint.IsValid()).To(BeFalse(), "the address of another pool cannot be taken back")
