@@ -187,8 +187,8 @@ func scheme() *runtime.Scheme {
 	return all
 }
 
-// makeImages builds the managers' images as a release does, and returns their
-// names. overrides are variables of make.
+// makeImages builds the managers' images as a release does, and returns the names of
+// those that the source has. overrides are variables of make.
 func makeImages(ctx context.Context, source string, overrides ...string) []string {
 	GinkgoHelper()
 	output := command(ctx, source, "make", append([]string{"--no-print-directory", "images"}, overrides...)...)
@@ -205,6 +205,10 @@ func makeImages(ctx context.Context, source string, overrides ...string) []strin
 	ours, err := parts.Providers()
 	Expect(err).NotTo(HaveOccurred())
 	for _, provider := range ours {
+		if _, err := os.Stat(filepath.Join(source, "cmd", provider.Folder)); err != nil {
+			Expect(source).NotTo(Equal(world.source), provider.Folder)
+			continue // An older release has fewer.
+		}
 		name := registry + "/" + path.Base(provider.Image()) + ":" + version
 		Expect(output).To(ContainSubstring(name), "make images names what it builds")
 		names = append(names, name)
