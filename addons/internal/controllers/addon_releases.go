@@ -15,6 +15,7 @@ import (
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/cluster-api/util/labels"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
@@ -97,15 +98,17 @@ func (r *AddonReconciler) gatherClusters(ctx context.Context, s *addonScope) err
 	return nil
 }
 
+// gatherReleases gathers the releases that the add-on controls, whatever their labels: somebody
+// may have taken these away.
 func (r *AddonReconciler) gatherReleases(ctx context.Context, s *addonScope) error {
 	found := &addonv1.TalosClusterAddonReleaseList{}
-	wanted := client.MatchingLabels{addonv1.AddonNameLabel: naming.Labels(s.addon.Name, "")[addonv1.AddonNameLabel]}
-	if err := r.Client.List(ctx, found, client.InNamespace(s.addon.Namespace), wanted); err != nil {
+	// Those of all add-ons are looked at, and those of this one alone are copied.
+	if err := r.Client.List(ctx, found, client.InNamespace(s.addon.Namespace), client.UnsafeDisableDeepCopy); err != nil {
 		return fmt.Errorf("listing the releases: %w", err)
 	}
 	for i := range found.Items {
 		if metav1.IsControlledBy(&found.Items[i], s.addon) {
-			s.releases = append(s.releases, found.Items[i])
+			s.releases = append(s.releases, *found.Items[i].DeepCopy())
 		}
 	}
 	slices.SortFunc(s.releases, func(a, b addonv1.TalosClusterAddonRelease) int { return cmp.Compare(a.Name, b.Name) })
@@ -113,12 +116,10 @@ func (r *AddonReconciler) gatherReleases(ctx context.Context, s *addonScope) err
 	return nil
 }
 
-// createRelease makes the release of a Cluster, or takes the one that the add-on has made and
-// the cache does not know yet. One of the name that belongs to somebody else is left alone, and
-// told.
+// createRelease makes the release of a Cluster, or takes the one that is there.
 func (r *AddonReconciler) createRelease(ctx context.Context, s *addonScope, cluster *clusterv1.Cluster) error {
 	made := &addonv1.TalosClusterAddonRelease{ObjectMeta: metav1.ObjectMeta{
-		Namespace: s.addon.Namespace, Name: naming.Release(s.addon.Name, cluster.Name), Labels: naming.Labels(s.addon.Name, cluster.Name),
+		Namespace: s.addon.Namespace, Name: naming.Release(s.addon.Name, cluster.Name),
 		OwnerReferences: []metav1.OwnerReference{*metav1.NewControllerRef(s.addon, addonv1.GroupVersion.WithKind(addonv1.TalosClusterAddonKind))},
 	}}
 	target := naming.Target(s.addon)
@@ -128,17 +129,7 @@ func (r *AddonReconciler) createRelease(ctx context.Context, s *addonScope, clus
 	desire(made, s.addon)
 	err := r.Client.Create(ctx, made)
 	if apierrors.IsAlreadyExists(err) {
-		found := &addonv1.TalosClusterAddonRelease{}
-		if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(made), found); err != nil {
-			return client.IgnoreNotFound(err)
-		}
-		if !metav1.IsControlledBy(found, s.addon) {
-			s.conflicts = append(s.conflicts, made.Name)
-			s.again(releaseRetryInterval)
-			return nil
-		}
-		s.releases = append(s.releases, *found)
-		return nil
+		return r.takeRelease(ctx, s, client.ObjectKeyFromObject(made))
 	}
 	if err != nil {
 		return fmt.Errorf("creating TalosClusterAddonRelease %s: %w", made.Name, err)
@@ -149,8 +140,27 @@ func (r *AddonReconciler) createRelease(ctx context.Context, s *addonScope, clus
 	return nil
 }
 
-// desire writes into a release what must be known to remove it.
+// takeRelease takes a release that the add-on has made and the cache does not know yet. One of
+// the name that belongs to somebody else is left alone, and told.
+func (r *AddonReconciler) takeRelease(ctx context.Context, s *addonScope, key client.ObjectKey) error {
+	found := &addonv1.TalosClusterAddonRelease{}
+	if err := r.APIReader.Get(ctx, key, found); err != nil {
+		return client.IgnoreNotFound(err)
+	}
+	if !metav1.IsControlledBy(found, s.addon) {
+		s.conflicts = append(s.conflicts, key.Name)
+		s.again(releaseRetryInterval)
+		return nil
+	}
+	err := r.syncRelease(ctx, s, found)
+	s.releases = append(s.releases, *found)
+
+	return err
+}
+
+// desire writes into a release what must be known to remove it, and by which labels it is found.
 func desire(release *addonv1.TalosClusterAddonRelease, addon *addonv1.TalosClusterAddon) {
+	labels.AddLabels(release, naming.Labels(addon.Name, release.Spec.ClusterName))
 	release.Spec.DeletionPolicy = cmp.Or(addon.Spec.DeletionPolicy, addonv1.DeletionUninstall)
 	release.Spec.TimeoutSeconds = ptr.To(ptr.Deref(addon.Spec.Release.TimeoutSeconds, addonv1.DefaultTimeoutSeconds))
 }

@@ -222,13 +222,8 @@ func TestAnAddonIsNotReadyWhereItHasNoRelease(t *testing.T) {
 	b.Expect(found.Status.ObservedGeneration).To(BeNumerically("<", found.Generation))
 }
 
-// TestAReleaseThatTheCacheDoesNotKnowYetIsThere: the add-on has made it, and does not say that it
-// has none.
-func TestAReleaseThatTheCacheDoesNotKnowYetIsThere(t *testing.T) {
-	b := newBed(t, clusterOf("blue", on), addonOf("demo"))
-	b.settle()
-	before := b.addon("demo")
-	b.Expect(reason(before, addonv1.ReleasesReadyCondition)).To(Equal("True ReleasesReady"))
+// forgetReleases has the cache of the controller of add-ons know no release.
+func (b *bed) forgetReleases() {
 	b.addons.Client = interceptor.NewClient(b.client, interceptor.Funcs{
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, options ...client.ListOption) error {
 			if _, isOfReleases := list.(*addonv1.TalosClusterAddonReleaseList); isOfReleases {
@@ -237,9 +232,68 @@ func TestAReleaseThatTheCacheDoesNotKnowYetIsThere(t *testing.T) {
 			return c.List(ctx, list, options...)
 		},
 	})
+}
+
+// TestAReleaseThatTheCacheDoesNotKnowYetIsThere: the add-on has made it, and does not say that it
+// has none.
+func TestAReleaseThatTheCacheDoesNotKnowYetIsThere(t *testing.T) {
+	b := newBed(t, clusterOf("blue", on), addonOf("demo"))
+	b.settle()
+	before := b.addon("demo")
+	b.Expect(reason(before, addonv1.ReleasesReadyCondition)).To(Equal("True ReleasesReady"))
+	b.forgetReleases()
 	_, err := b.addons.Reconcile(t.Context(), requestFor(before))
 	b.Expect(err).NotTo(HaveOccurred())
 	b.Expect(b.addon("demo").Status).To(Equal(before.Status))
+}
+
+// TestAReleaseWithoutItsLabelsIsOneOfTheAddon, and gets them back: whoever has taken them away
+// keeps no change from it, and no deletion waits for nothing.
+func TestAReleaseWithoutItsLabelsIsOneOfTheAddon(t *testing.T) {
+	unlabelled := func(t *testing.T) *bed {
+		t.Helper()
+		b := newBed(t, clusterOf("blue", on), addonOf("demo"))
+		b.settle()
+		edit(b, b.release("demo", "blue"), func(r *addonv1.TalosClusterAddonRelease) {
+			r.Labels, r.Spec.AdmittedDigest = map[string]string{"team": "a"}, "old"
+		})
+		return b
+	}
+	for name, know := range map[string]func(b *bed){
+		"the cache knows it":             func(*bed) {},
+		"the cache does not know it yet": (*bed).forgetReleases,
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := unlabelled(t)
+			edit(b, b.addon("demo"), func(a *addonv1.TalosClusterAddon) {
+				a.Spec.DeletionPolicy, a.Spec.Release.TimeoutSeconds = addonv1.DeletionOrphan, ptr.To(int32(77))
+			})
+			know(b)
+			_, err := b.addons.Reconcile(t.Context(), requestFor(b.addon("demo")))
+			b.Expect(err).NotTo(HaveOccurred())
+			found := b.release("demo", "blue")
+			b.Expect(found.Labels).To(And(HaveKeyWithValue("team", "a"), HaveKeyWithValue(addonv1.AddonNameLabel, "demo"), HaveKeyWithValue(clusterv1.ClusterNameLabel, "blue")))
+			b.Expect(found.Spec.DeletionPolicy).To(Equal(addonv1.DeletionOrphan))
+			b.Expect(found.Spec.TimeoutSeconds).To(HaveValue(Equal(int32(77))))
+			b.Expect(found.Spec.AdmittedDigest).To(BeEmpty())
+		})
+	}
+	for name, change := range map[string]func(b *bed){
+		"its add-on is deleted":       func(b *bed) { b.Expect(b.client.Delete(t.Context(), b.addon("demo"))).To(Succeed()) },
+		"its Cluster is not selected": func(b *bed) { edit(b, clusterOf("blue", nil), func(c *clusterv1.Cluster) { c.Labels = nil }) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := unlabelled(t)
+			change(b)
+			_, err := b.addons.Reconcile(t.Context(), requestFor(b.addon("demo")))
+			b.Expect(err).NotTo(HaveOccurred())
+			b.Expect(b.allAddons()).To(HaveLen(1), "it waits for the release")
+			b.Expect(b.release("demo", "blue").DeletionTimestamp).NotTo(BeNil())
+			b.settle()
+			b.Expect(b.release("demo", "blue")).To(BeNil())
+			b.Expect(b.deployed("demo", "blue")).To(BeEmpty())
+		})
+	}
 }
 
 // TestNothingIsClaimedOfReleasesThatCannotBeRead.
