@@ -2,6 +2,7 @@ package objects
 
 import (
 	"regexp"
+	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 )
@@ -31,6 +32,17 @@ func Explain(text string, err error) string {
 	}
 
 	return text + ". " + Says + Words(err)
+}
+
+// WithoutWords is what a message says before the words of the API server; all of it where it
+// has none. By it two messages are told apart that Explain may put into other words each time.
+func WithoutWords(message string) string {
+	before, _, found := strings.Cut(message, Says)
+	if !found {
+		return message
+	}
+
+	return strings.TrimSuffix(before, " ")
 }
 
 var (
