@@ -46,7 +46,8 @@ const restoreControllerName = "talosetcdrestore"
 const (
 	// restoreInterval is how often a restore that is under way is looked at.
 	restoreInterval = 5 * time.Second
-	// nodesRetry is how soon it is tried again to clear up the Nodes of a cluster.
+	// nodesRetry is how soon it is tried again to clear up the Nodes of a cluster that does not
+	// take that.
 	nodesRetry = time.Minute
 )
 

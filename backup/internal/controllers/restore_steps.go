@@ -407,17 +407,19 @@ func (r *RestoreReconciler) reconcileNodes(ctx context.Context, s *restoreScope)
 	return missing, "", nil
 }
 
-// cannotClearUp says why the Nodes of the cluster cannot be cleared up, and has it tried again
-// after a while, for somebody may have to mend that first. What its condition says already is
-// not logged each time.
+// cannotClearUp says why the Nodes of the cluster cannot be cleared up. Where somebody may have to
+// mend that first, it is tried again after a while, and what its condition says already is not
+// logged each time, in whatever words.
 func (s *restoreScope) cannotClearUp(ctx context.Context, err error) string {
-	s.next = nodesRetry
 	message := "the Nodes of the cluster cannot be cleared up; it is tried again"
-	if objects.IsNotTaken(err) {
+	isNotTaken := objects.IsNotTaken(err)
+	if isNotTaken {
+		s.next = nodesRetry
 		message += ", until that is mended in the cluster"
 	}
 	message = objects.Explain(message, err)
-	if !objects.IsNotTaken(err) || message != conditions.GetMessage(s.before, backupv1.NodesRestartedCondition) {
+	told := conditions.GetMessage(s.before, backupv1.NodesRestartedCondition)
+	if !isNotTaken || objects.WithoutWords(message) != objects.WithoutWords(told) {
 		ctrl.LoggerFrom(ctx).Error(err, "Failed to clear up the Nodes of the cluster")
 	}
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/go-logr/logr/funcr"
 	. "github.com/onsi/gomega"
@@ -100,8 +101,8 @@ func TestWhyARestoreIsRefusedStaysTold(t *testing.T) {
 	b.expectNothingWiped(backupv1.CheckedCondition, "False EtcdTooOld")
 }
 
-// TestWhatHoldsUpTheEndIsLoggedOnce, and tried again each minute: it lasts until somebody mends it.
-// Only what a condition does not say is logged each time.
+// TestWhatHoldsUpTheEndIsLoggedOnce, and tried again each minute: it lasts until somebody mends it,
+// whatever its words. What a condition does not say is logged each time, and tried again soon.
 func TestWhatHoldsUpTheEndIsLoggedOnce(t *testing.T) {
 	b := newRestoreBed(t)
 	b.workload.nodes = []string{"old"}
@@ -113,9 +114,10 @@ func TestWhatHoldsUpTheEndIsLoggedOnce(t *testing.T) {
 		return fmt.Errorf("deleting Node old: %w", apierrors.NewInternalError(errors.New("failed calling webhook "+webhook)))
 	}
 	for _, tc := range []struct {
-		err  error
-		want int
-	}{{failing("one"), 1}, {failing("other"), 1}, {errors.New("connection reset by peer"), 3}} {
+		err   error
+		want  int
+		retry time.Duration
+	}{{failing("one"), 1, nodesRetry}, {failing("other"), 0, nodesRetry}, {errors.New("connection reset by peer"), 3, restoreInterval}, {failing("one"), 1, nodesRetry}} {
 		logged := 0
 		ctx := ctrl.LoggerInto(t.Context(), funcr.New(func(_, line string) {
 			if strings.Contains(line, "Failed to clear up") {
@@ -126,7 +128,7 @@ func TestWhatHoldsUpTheEndIsLoggedOnce(t *testing.T) {
 		for range 3 {
 			result, err := b.restores.Reconcile(ctx, requestOf(b.theRestore()))
 			b.Expect(err).NotTo(HaveOccurred())
-			b.Expect(result.RequeueAfter).To(BeNumerically("~", nodesRetry, nodesRetry/3))
+			b.Expect(result.RequeueAfter).To(BeNumerically("~", tc.retry, tc.retry/3))
 		}
 		b.Expect(logged).To(Equal(tc.want), tc.err.Error())
 	}
