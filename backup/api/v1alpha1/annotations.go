@@ -31,8 +31,8 @@ const (
 	OutcomeAnnotation = "backup.cluster.x-k8s.io/outcome"
 
 	// DeletionBegunAnnotation on a TalosEtcdBackup is the place, by endpoint, bucket and prefix,
-	// at which its data is being deleted. What is not found there any more was deleted, and is
-	// not at another place. It belongs to the provider.
+	// at which something of its data was found to be deleted, written before anything is. What is
+	// not found there any more was deleted, and is not at another place. It belongs to the provider.
 	DeletionBegunAnnotation = "backup.cluster.x-k8s.io/deletion-begun"
 
 	// ScheduleNameLabel on a TalosEtcdBackup is the name of the TalosEtcdBackupSchedule that

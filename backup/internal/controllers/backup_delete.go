@@ -45,7 +45,12 @@ func (r *BackupReconciler) reconcileDelete(ctx context.Context, s *backupScope) 
 		}
 		return r.letGo(ctx, s)
 	}
-	if s.ended != nil && s.ended.Removal {
+	if s.ended != nil && s.ended.Found != "" {
+		// A job that finds nothing there later knows by it that it is not at the wrong place.
+		if err := r.annotate(ctx, s, map[string]string{backupv1.DeletionBegunAnnotation: s.ended.Found}); err != nil {
+			return err
+		}
+	} else if s.ended != nil && s.ended.Removal {
 		return r.takeRemoval(ctx, s)
 	}
 	restores, err := restoresOf(ctx, r.Client, s.backup.Namespace)
@@ -65,32 +70,18 @@ func (r *BackupReconciler) reconcileDelete(ctx context.Context, s *backupScope) 
 	return r.remove(ctx, s)
 }
 
-// takeRemoval takes in how a job that deletes the data has ended. One that has come to delete
-// nothing at its place is not recorded there: the data may be elsewhere.
+// takeRemoval takes in how a job that deletes the data has ended.
 func (r *BackupReconciler) takeRemoval(ctx context.Context, s *backupScope) error {
-	if s.ended.Deleted {
-		if err := r.letGo(ctx, s); err != nil {
-			return err
-		}
-		r.tellDeleted(s)
-
+	if !s.ended.Deleted {
+		r.deletionFailed(s, s.ended.Err)
 		return nil
 	}
-	r.deletionFailed(s, s.ended.Err)
-	if s.ended.Asked || s.ended.Again {
-		return nil
+	if err := r.letGo(ctx, s); err != nil {
+		return err
 	}
+	r.tellDeleted(s)
 
-	return r.recordDeletion(ctx, s, "")
-}
-
-// recordDeletion records at which place the data is being deleted.
-func (r *BackupReconciler) recordDeletion(ctx context.Context, s *backupScope, place string) error {
-	if s.backup.Annotations[backupv1.DeletionBegunAnnotation] == place {
-		return nil
-	}
-
-	return r.annotate(ctx, s, map[string]string{backupv1.DeletionBegunAnnotation: place})
+	return nil
 }
 
 // tellDeleted says what was deleted, or that the store had nothing of a backup that was complete.
@@ -148,7 +139,8 @@ func (s *backupScope) deletionHold() time.Time {
 	return time.Time{}
 }
 
-// remove starts the job that deletes the data.
+// remove starts the job that deletes the data, or that only looks for it where nothing of it is
+// known to be.
 func (r *BackupReconciler) remove(ctx context.Context, s *backupScope) error {
 	var err error
 	s.opened, err = r.Stores.Open(ctx, s.store)
@@ -165,22 +157,16 @@ func (r *BackupReconciler) remove(ctx context.Context, s *backupScope) error {
 		return nil
 	}
 	s.deleting = condition.True(backupv1.DeletingDataReason, stepText(metrics.StepDelete))
-	place := placeOf(s.store)
-	isAgain := s.backup.Annotations[backupv1.DeletionBegunAnnotation] == place
+	work.deletions.onlyLooks = s.backup.Annotations[backupv1.DeletionBegunAnnotation] != work.place
 	key := jobs.Key{Namespace: s.backup.Namespace, Name: s.backup.Name, Cluster: s.backup.Spec.ClusterName}
-	started := r.Jobs.Start(key, func(ctx context.Context, progress func(metrics.Step)) Result {
+	r.Jobs.Start(key, func(ctx context.Context, progress func(metrics.Step)) Result {
 		ctx, cancel := context.WithTimeout(ctx, deletionTimeout)
 		defer cancel()
-		result := work.remove(ctx, progress)
-		result.Again = isAgain
 
-		return result
+		return work.remove(ctx, progress)
 	})
-	if !started {
-		return nil
-	}
 
-	return r.recordDeletion(ctx, s, place)
+	return nil
 }
 
 // placeOf says where the backups of a store are.

@@ -9,12 +9,15 @@ import (
 
 	"github.com/minio/minio-go/v7"
 	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/backup/internal/metrics"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/jobs"
+	"github.com/capi-talos/capi-talos/test/support/series"
 )
 
 // newDeletableBed is a bed with a backup that is complete, and whose data goes with it.
@@ -53,6 +56,13 @@ func (b *bed) later() {
 	b.settle()
 	b.clock.Step(2 * deletionRetry)
 	b.settle()
+}
+
+// deletionEnds has the data be found and deleted. That is not taken in yet.
+func (b *bed) deletionEnds() {
+	b.t.Helper()
+	b.round()
+	b.round()
 }
 
 // isDeletion reports whether a request deletes an object.
@@ -108,7 +118,7 @@ func TestDataThatWasDeletedIsNotLeftBehind(t *testing.T) {
 			b := newDeletableBed(t)
 			tt.change(b)
 			b.Expect(b.client.Delete(t.Context(), b.theBackup("one"))).To(Succeed())
-			b.round()
+			b.deletionEnds()
 			if b.onRequest != nil {
 				b.settle()
 			}
@@ -121,6 +131,71 @@ func TestDataThatWasDeletedIsNotLeftBehind(t *testing.T) {
 			b.Expect(b.toldOfData()).To(HaveExactElements(HavePrefix(tt.told)))
 		})
 	}
+}
+
+// TestAPlaceAtWhichNothingIsFoundIsNotRecorded: the store was put there meanwhile, and the manager
+// restarts before it takes that in.
+func TestAPlaceAtWhichNothingIsFoundIsNotRecorded(t *testing.T) {
+	b := newDeletableBed(t)
+	b.move()
+	b.Expect(b.client.Delete(t.Context(), b.theBackup("one"))).To(Succeed())
+	b.round()
+	b.Expect(b.allBackups()).To(HaveLen(1))
+	b.Expect(b.theBackup("one").Annotations).NotTo(HaveKey(backupv1.DeletionBegunAnnotation))
+	b.start()
+	b.later()
+	b.Expect(b.allBackups()).To(BeEmpty())
+	b.Expect(b.keys()).To(HaveLen(3))
+	b.Expect(b.toldOfData()).To(HaveExactElements(HavePrefix("Warning DataLeftBehind")))
+}
+
+// TestThePlaceIsRecordedBeforeAnythingIsDeletedThere, also where somebody else writes the backup
+// meanwhile.
+func TestThePlaceIsRecordedBeforeAnythingIsDeletedThere(t *testing.T) {
+	b := newDeletableBed(t)
+	place, conflicts, recorded, registry := placeOf(b.theStore()), 0, []string{}, prometheus.NewRegistry()
+	b.Expect(b.metrics.Register(registry)).To(Succeed())
+	b.backups.Client = interceptor.NewClient(b.client.(client.WithWatch), interceptor.Funcs{ //nolint:forcetypeassert // It is a fake.
+		Patch: func(ctx context.Context, c client.WithWatch, object client.Object, patch client.Patch, options ...client.PatchOption) error {
+			if object.GetAnnotations()[backupv1.DeletionBegunAnnotation] != "" && conflicts == 0 {
+				conflicts++
+				return apierrors.NewConflict(backupv1.GroupVersion.WithResource("talosetcdbackups").GroupResource(), object.GetName(), errors.New("somebody was faster"))
+			}
+			return c.Patch(ctx, object, patch, options...)
+		},
+	})
+	b.onRequest = func(request *http.Request) error {
+		if isDeletion(request) {
+			recorded = append(recorded, b.theBackup("one").Annotations[backupv1.DeletionBegunAnnotation])
+		}
+		return nil
+	}
+	b.Expect(b.client.Delete(t.Context(), b.theBackup("one"))).To(Succeed())
+	b.deletionEnds()
+	b.Expect(says(b.theBackup("one"), backupv1.BackupDeletingCondition)).To(Equal("True DeletingData"))
+	b.settle()
+	b.Expect(b.allBackups()).To(BeEmpty())
+	b.Expect(conflicts).To(Equal(1))
+	b.Expect(recorded).To(Equal([]string{place, place, place}))
+	b.Expect(series.NonZero(b, registry, "capi_talos_backup_attempts_total")).To(ConsistOf("succeeded Delete 1", HavePrefix("succeeded BackUp"), HavePrefix("succeeded Verify")))
+	b.Expect(b.toldOfData()).To(HaveExactElements("Normal DataDeleted The data of the backup is deleted from the store"))
+}
+
+// TestARecordOfAnotherPlaceStays while nothing is found there: what is gone from the former place
+// was deleted, and is not left behind.
+func TestARecordOfAnotherPlaceStays(t *testing.T) {
+	b := newDeletableBed(t)
+	b.loseAnswers()
+	b.Expect(b.client.Delete(t.Context(), b.theBackup("one"))).To(Succeed())
+	b.settle()
+	b.onRequest = func(*http.Request) error { return errors.New("connection reset by peer") }
+	edit(b, b.theStore(), func(s *backupv1.TalosBackupStore) { s.Spec.S3.Prefix = "other" })
+	b.later()
+	b.onRequest = nil
+	edit(b, b.theStore(), func(s *backupv1.TalosBackupStore) { s.Spec.S3.Prefix = "some/prefix" })
+	b.later()
+	b.Expect(b.allBackups()).To(BeEmpty())
+	b.Expect(b.toldOfData()).To(HaveExactElements(HavePrefix("Normal DataDeleted Nothing of the backup is left")))
 }
 
 // TestADeletionThatWaitsForItsTurn was not tried before.
@@ -156,7 +231,7 @@ func TestABackupThatCannotBeLetGo(t *testing.T) {
 		},
 	})
 	b.Expect(b.client.Delete(t.Context(), b.theBackup("one"))).To(Succeed())
-	b.round()
+	b.deletionEnds()
 	deleted := requests
 	for range 2 {
 		_, err := b.backups.Reconcile(t.Context(), requestOf(b.theBackup("one")))

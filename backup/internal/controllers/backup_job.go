@@ -57,9 +57,12 @@ type Result struct {
 	Verified time.Time
 	Report   *verify.Report
 	// Removal reports whether the data was to be deleted, Deleted whether nothing of it is in
-	// the store, and Removed whether something of it was. Asked reports whether the store was
-	// asked to delete something, and Again whether a former job may have asked it.
-	Removal, Deleted, Removed, Asked, Again bool
+	// the store, and Removed whether something of it was. Again reports whether it was recorded
+	// that something was found there before: a former job may have deleted it.
+	Removal, Deleted, Removed, Again bool
+	// Found is the place at which there is something to delete, where that is not recorded yet:
+	// nothing is deleted before. It is empty otherwise.
+	Found string
 	// Lost reports whether the store does not have the backup though it should.
 	Lost bool
 	// Err is what went wrong.
@@ -72,8 +75,9 @@ type attempt struct {
 	clock   clock.PassiveClock
 	metrics *metrics.Metrics
 	archive *archive.Archive
-	// deletions counts what it deletes.
+	// deletions counts what it deletes at a place.
 	deletions *deletions
+	place     string
 	draft     archive.Manifest
 	// verifier verifies the backup at a level, with private keys, because a request asks for
 	// that; what it finds is stored unless the store is only read.
@@ -86,16 +90,23 @@ type attempt struct {
 	take *take
 }
 
-// deletions is a store that counts what it is asked to delete, and what it says is deleted.
+// errNotRecorded says that there is something to delete, and that this is to be recorded first.
+var errNotRecorded = errors.New("what is to be deleted is not recorded yet")
+
+// deletions is a store that counts what it says is deleted. One that is only looked at deletes
+// nothing.
 type deletions struct {
 	archive.Store
 
-	asked, done int
+	onlyLooks bool
+	done      int
 }
 
 // Delete deletes an object of the store.
 func (d *deletions) Delete(ctx context.Context, key, versionID string) error {
-	d.asked++
+	if d.onlyLooks {
+		return errNotRecorded
+	}
 	err := d.Store.Delete(ctx, key, versionID)
 	if err == nil {
 		d.done++
@@ -106,7 +117,7 @@ func (d *deletions) Delete(ctx context.Context, key, versionID string) error {
 
 // in says where the backup is.
 func (a *attempt) in(s *backupScope) error {
-	a.draft.UID, a.deletions = s.backup.Annotations[backupv1.IDAnnotation], &deletions{Store: s.opened}
+	a.draft.UID, a.deletions, a.place = s.backup.Annotations[backupv1.IDAnnotation], &deletions{Store: s.opened}, placeOf(s.store)
 	var err error
 	a.archive, err = archive.Of(clusterOf(s.backup), a.deletions, s.opened.Prefix)
 
@@ -161,12 +172,14 @@ func (a *attempt) collect(ctx context.Context) {
 	}
 }
 
-// step does a step, and counts it.
+// step does a step, and counts it. A deletion is counted by the job that deletes.
 func (a *attempt) step(step metrics.Step, progress func(metrics.Step), do func() error) error {
 	progress(step)
 	began := a.clock.Now()
 	err := do()
-	a.metrics.Ended(step, a.clock.Since(began), err)
+	if !errors.Is(err, errNotRecorded) {
+		a.metrics.Ended(step, a.clock.Since(began), err)
+	}
 
 	return err
 }
@@ -206,10 +219,10 @@ func (a *attempt) backUp(ctx context.Context) (*archive.Manifest, error) {
 	return manifest, nil
 }
 
-// remove deletes the data of the backup, and nothing of another one.
+// remove deletes the data of the backup, and nothing of another one. Where it is not recorded yet
+// that something of it was found at this place, it only looks.
 func (a *attempt) remove(ctx context.Context, progress func(metrics.Step)) Result {
-	result := Result{Removal: true}
-	result.Err = a.step(metrics.StepDelete, progress, func() error {
+	err := a.step(metrics.StepDelete, progress, func() error {
 		_, err := a.find(ctx)
 		reason := store.ReasonOf(err)
 		if reason == store.Exists {
@@ -222,7 +235,9 @@ func (a *attempt) remove(ctx context.Context, progress func(metrics.Step)) Resul
 
 		return err
 	})
-	result.Deleted, result.Removed, result.Asked = result.Err == nil, a.deletions.done > 0, a.deletions.asked > 0
+	if errors.Is(err, errNotRecorded) {
+		return Result{Removal: true, Found: a.place}
+	}
 
-	return result
+	return Result{Removal: true, Deleted: err == nil, Removed: a.deletions.done > 0, Again: !a.deletions.onlyLooks, Err: err}
 }
