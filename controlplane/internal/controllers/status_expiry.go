@@ -9,6 +9,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/clientconfig"
 )
@@ -26,7 +27,7 @@ func (r *Reconciler) setExpiringCondition(s *scope) {
 		return
 	}
 	found := judgeExpiries(s.expiries, r.Clock.Now())
-	isNew := func(said string) bool { return before == nil || !strings.Contains(before.Message, said) }
+	isNew := func(said string) bool { return before == nil || !strings.Contains(before.Message, objects.WithoutWords(said)) }
 	for _, failure := range s.notRenewed {
 		if isNew(failure) {
 			r.event(s, warning, "RenewalFailed", "RenewCredentials", "%s", failure)

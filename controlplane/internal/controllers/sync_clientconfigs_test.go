@@ -201,6 +201,31 @@ func TestSecretsOfUsersAreLeftAlone(t *testing.T) {
 	}
 }
 
+// TestARenewalThatFailsIsToldOnce, whatever the words of the API server are each time.
+func TestARenewalThatFailsIsToldOnce(t *testing.T) {
+	g := NewWithT(t)
+	w := newWorld(t)
+	w.settle(w.manager())
+	tries, r := 0, w.manager()
+	r.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, o client.Object, p client.Patch, opts ...client.PatchOption) error {
+			if o.GetName() != "one-kubeconfig" {
+				return c.Patch(ctx, o, p, opts...)
+			}
+			tries++
+			return apierrors.NewInternalError(fmt.Errorf("request %d", tries))
+		},
+	})
+	r.init(t.Context())
+	w.askForRenewal()
+	for range 3 {
+		w.settle(r)
+	}
+	g.Expect(tries).To(BeNumerically(">", 1))
+	g.Expect(w.recordedRenewals()).To(ConsistOf(HavePrefix("Warning RenewalFailed"), HavePrefix("Normal CredentialsRenewed")))
+	g.Expect(conditions.GetMessage(w.controlPlane(), controlplanev1.CertificatesExpiringCondition)).To(ContainSubstring(fmt.Sprintf("request %d\n", tries)))
+}
+
 // refuseSecret has the API server not take changes of the Secret of that name, by a manager
 // with this client; none, once the name is empty.
 func (w *world) refuseSecret(name *string, answer error) client.Client {
