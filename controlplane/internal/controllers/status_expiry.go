@@ -27,7 +27,9 @@ func (r *Reconciler) setExpiringCondition(s *scope) {
 		return
 	}
 	found := judgeExpiries(s.expiries, r.Clock.Now())
-	isNew := func(said string) bool { return before == nil || !strings.Contains(before.Message, objects.WithoutWords(said)) }
+	isNew := func(said string) bool {
+		return before == nil || !strings.Contains(before.Message, objects.WithoutWords(said))
+	}
 	for _, failure := range s.notRenewed {
 		if isNew(failure) {
 			r.event(s, warning, "RenewalFailed", "RenewCredentials", "%s", failure)

@@ -233,7 +233,9 @@ func TestTheServiceOfTheControlPlaneCannotBeHad(t *testing.T) {
 	t.Run("a webhook does not answer for a mend of where it is reached", func(t *testing.T) {
 		w, m := harness.WithPods(t, nil)
 		refused, until := 0, w.Clock.Now().Add(time.Minute)
-		harness.Change(w, w.Service(), func(s *corev1.Service) { s.Spec.Type, s.Spec.ExternalName, s.Spec.ClusterIP = corev1.ServiceTypeExternalName, "example.com", "" })
+		harness.Change(w, w.Service(), func(s *corev1.Service) {
+			s.Spec.Type, s.Spec.ExternalName, s.Spec.ClusterIP = corev1.ServiceTypeExternalName, "example.com", ""
+		})
 		w.PodRuntime.Refuse = func(client.Object) error {
 			if w.Clock.Now().After(until) {
 				return nil
@@ -250,7 +252,9 @@ func TestTheServiceOfTheControlPlaneCannotBeHad(t *testing.T) {
 	t.Run("a webhook does not answer for a mend before there is an endpoint", func(t *testing.T) {
 		g := NewWithT(t)
 		w := harness.NewWithPods(t)
-		harness.Change(w, w.TalosCluster(), func(c *infrav1.TalosCluster) { c.Spec.Container.ControlPlaneService.Type = infrav1.ControlPlaneServiceLoadBalancer })
+		harness.Change(w, w.TalosCluster(), func(c *infrav1.TalosCluster) {
+			c.Spec.Container.ControlPlaneService.Type = infrav1.ControlPlaneServiceLoadBalancer
+		})
 		m := w.Manager()
 		w.Settle(m)
 		harness.Change(w, w.TalosCluster(), func(c *infrav1.TalosCluster) {
