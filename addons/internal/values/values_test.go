@@ -30,7 +30,7 @@ func TestWhatIsNoValuesIsNamedAndNotShown(t *testing.T) {
 		"no YAML": {"a: b\nhunter2: [", "valuesFrom[0]: Secret s, key k: is no YAML with values by name, line 2"},
 		"a text":  {"hunter2", "valuesFrom[0]: Secret s, key k: is no YAML with values by name"},
 		"aliases that stand for much": {"a: &a hunter2" + strings.Repeat("x", 10_000) + "\nb: [" + strings.Repeat("*a,", 1000) + "]",
-			"valuesFrom[0]: Secret s, key k: it is too large when its aliases are written out, or has too many values: more than 1048576 bytes"},
+			"valuesFrom[0]: Secret s, key k: it is too large when its aliases are written out, or has too many values, or too many keys in a map: more than 1048576 bytes"},
 		"too long": {"a: " + strings.Repeat("x", maxBytes), "valuesFrom[0]: Secret s, key k: is longer than 1048576 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
