@@ -179,7 +179,12 @@ func (r *Reconciler) createBundle(ctx context.Context, s *scope, ca *corev1.Secr
 // newBundle makes key material: from a user's complete configuration with its patches,
 // else anew, with the CA that the user made beforehand.
 func (r *Reconciler) newBundle(s *scope, ca *corev1.Secret) (*secrets.Bundle, error) {
-	if s.config.Spec.GenerateType == bootstrapv1.GenerateTypeNone {
+	switch {
+	case s.config.Spec.GenerateType != bootstrapv1.GenerateTypeNone:
+	case !s.controlPlane:
+		// It has none: what is missing is said without its patches.
+		return secrets.BundleOf([]byte(s.config.Spec.Data))
+	default:
 		rendered, err := render(s)
 		if err != nil {
 			return nil, err

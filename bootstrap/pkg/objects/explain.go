@@ -52,8 +52,10 @@ var (
 	presentTime = regexp.MustCompile(`current time \S+ is `)
 )
 
-// Words are those of an error of the API server, without what differs each time when a
-// webhook is asked that does not answer.
+// Words are those of an error of the API server in one line, without what differs each time
+// when a webhook is asked that does not answer.
 func Words(err error) string {
-	return presentTime.ReplaceAllString(sourceAddress.ReplaceAllString(err.Error(), ""), "the current time is ")
+	line := strings.Join(strings.Fields(err.Error()), " ")
+
+	return presentTime.ReplaceAllString(sourceAddress.ReplaceAllString(line, ""), "the current time is ")
 }

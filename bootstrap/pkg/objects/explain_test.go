@@ -57,6 +57,12 @@ func TestExplain(t *testing.T) {
 	}
 }
 
+// TestWordsAreOneLine: policies deny in several.
+func TestWordsAreOneLine(t *testing.T) {
+	denied := errors.New("admission webhook denied the request: \n\nresource x was blocked\n  policy: one\n")
+	NewWithT(t).Expect(Words(denied)).To(Equal("admission webhook denied the request: resource x was blocked policy: one"))
+}
+
 // TestWithoutWords: by what is left, a refusal in other words is the same.
 func TestWithoutWords(t *testing.T) {
 	for name, tc := range map[string]struct{ message, want string }{

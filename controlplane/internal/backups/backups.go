@@ -22,9 +22,11 @@ import (
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
 )
 
-// bestEffortSeconds is for how long a backup that is not required is tried, and waited for,
-// at most.
-const bestEffortSeconds = int32(600)
+// BestEffortTime is for how long a backup that is not required is tried, and waited for, at
+// most.
+const BestEffortTime = 10 * time.Minute
+
+const bestEffortSeconds = int32(BestEffortTime / time.Second)
 
 // Backups are the backups that control planes ask for. All fields are required.
 type Backups struct {
@@ -81,7 +83,7 @@ func without(policy controlplanev1.BackupPolicy, begun bool, why string) plan.Ba
 
 func (b Backups) stateOf(backup *backupv1.TalosEtcdBackup, policy controlplanev1.BackupPolicy) plan.BackupFacts {
 	completed := conditions.Get(backup, backupv1.CompletedCondition)
-	late := b.Clock.Since(backup.CreationTimestamp.Time) >= time.Duration(bestEffortSeconds)*time.Second
+	late := b.Clock.Since(backup.CreationTimestamp.Time) >= BestEffortTime
 	switch {
 	case completed != nil && completed.Status == metav1.ConditionTrue, late && policy == controlplanev1.BackupBestEffort:
 		return plan.BackupFacts{State: plan.BackupMade, Begun: true}

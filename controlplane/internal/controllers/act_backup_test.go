@@ -1,12 +1,18 @@
 package controllers
 
 import (
+	"context"
+	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
@@ -122,6 +128,32 @@ func TestABackupThatNobodyMakes(t *testing.T) {
 	w.scale(1)
 	w.settle(r)
 	g.Expect(w.machines()).To(HaveLen(3))
+	w.clock.SetTime(w.clock.Now().Add(10 * time.Minute))
+	w.until(r, w.has(1))
+}
+
+// TestABackupOnWhichTheAPIServerCannotDecide holds a change up for ten minutes where the best
+// is enough: a webhook may be back soon.
+func TestABackupOnWhichTheAPIServerCannotDecide(t *testing.T) {
+	g := NewWithT(t)
+	w, r := backedUp(t, 3, controlplanev1.BackupBestEffort)
+	r.backups.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
+			return apierrors.NewInternalError(errors.New("failed calling webhook"))
+		},
+	})
+	w.scale(1)
+	for range 3 {
+		g.Expect(w.reconcile(r)).To(MatchError(ContainSubstring("failed calling webhook")))
+	}
+	g.Expect(w.machines()).To(HaveLen(3))
+	var told []string
+	for len(w.events.Events) > 0 {
+		if event := <-w.events.Events; strings.Contains(event, "BackupRefused") {
+			told = append(told, event)
+		}
+	}
+	g.Expect(told).To(ConsistOf(And(HavePrefix("Warning BackupRefused TalosEtcdBackup "), ContainSubstring("failed calling webhook"))), "once")
 	w.clock.SetTime(w.clock.Now().Add(10 * time.Minute))
 	w.until(r, w.has(1))
 }

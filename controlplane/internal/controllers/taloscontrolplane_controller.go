@@ -104,7 +104,7 @@ type Reconciler struct {
 	bootstraps     *nodes.Attempts
 	restarts       *nodes.Attempts
 	decisions      *lastDecisions
-	refusedBackups sync.Map // The names of backups that the API server has not taken, by control plane.
+	refusedBackups sync.Map // The refusedBackup of each control plane that has one.
 	memory         *nodes.Memory
 }
 
