@@ -59,7 +59,7 @@ func TestExplain(t *testing.T) {
 
 // TestWordsAreOneLine: policies deny in several.
 func TestWordsAreOneLine(t *testing.T) {
-	denied := errors.New("admission webhook denied the request: \n\nresource x was blocked\n  policy: one\n")
+	denied := errors.New("admission webhook denied the request: \n\nresource x was blocked\n  policy: one")
 	NewWithT(t).Expect(Words(denied)).To(Equal("admission webhook denied the request: resource x was blocked policy: one"))
 }
 
