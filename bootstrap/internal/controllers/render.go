@@ -103,18 +103,15 @@ func checkKeys(s *scope, rendered []byte) error {
 			"the managers would be locked out, and could not wipe the machine; state certs.os.crt of that Secret there", name)
 	}
 	made, err := s.bundle.Made(rendered)
-	// Bundles of former releases were made from data without its patches.
-	if former, _ := s.bundle.Made([]byte(s.config.Spec.Data)); former && s.bundle.SharesCAs(rendered) {
-		return nil
-	}
-	switch {
-	case made:
-		return nil
-	case err != nil:
+	if err != nil || made {
 		return err
-	default:
-		return fmt.Errorf("data has other certificates than Secret %s: it belongs to another cluster", name)
 	}
+	// Bundles of former releases were made from data without its patches.
+	if former, err := s.bundle.Made([]byte(s.config.Spec.Data)); err == nil && former && s.bundle.SharesCAs(rendered) {
+		return nil
+	}
+
+	return fmt.Errorf("data has other certificates than Secret %s: it belongs to another cluster", name)
 }
 
 // hostname is the host name that a configuration states; empty when it leaves

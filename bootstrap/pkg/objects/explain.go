@@ -34,16 +34,12 @@ func Explain(text string, err error) string {
 	return text + ". " + Says + Words(err)
 }
 
-// WithoutWords is what a message says before the words of the API server; all of it where it
-// has none. By it two messages are told apart that Explain may put into other words each time.
-func WithoutWords(message string) string {
-	before, _, found := strings.Cut(message, Says)
-	if !found {
-		return message
-	}
+// words are those of the API server in a line of a message.
+var words = regexp.MustCompile(" ?" + regexp.QuoteMeta(Says) + ".*")
 
-	return strings.TrimSuffix(before, " ")
-}
+// WithoutWords is what each line of a message says before the words of the API server. By it
+// messages are compared that Explain may put into other words each time.
+func WithoutWords(message string) string { return words.ReplaceAllLiteralString(message, "") }
 
 var (
 	// sourceAddress is where a connection comes from, with a port that is of that one alone.

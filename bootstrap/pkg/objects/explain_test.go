@@ -66,12 +66,13 @@ func TestWordsAreOneLine(t *testing.T) {
 // TestWithoutWords: by what is left, a refusal in other words is the same.
 func TestWithoutWords(t *testing.T) {
 	for name, tc := range map[string]struct{ message, want string }{
-		"nothing":               {"", ""},
-		"no words":              {"It fails, see the log of the manager", "It fails, see the log of the manager"},
-		"words":                 {Explain("It fails", webhook("EOF")), "It fails."},
-		"words alone":           {Says + "exceeded quota", ""},
-		"words of several":      {"They fail. " + Says + "Cluster a: one; Cluster b: " + Says + "other", "They fail."},
-		"spaces of the message": {"  two  spaces ", "  two  spaces "},
+		"nothing":                {"", ""},
+		"no words":               {"It fails, see the log of the manager", "It fails, see the log of the manager"},
+		"words":                  {Explain("It fails", webhook("EOF")), "It fails."},
+		"words alone":            {Says + "exceeded quota", ""},
+		"words of several":       {"They fail. " + Says + "Cluster a: one; Cluster b: " + Says + "other", "They fail."},
+		"words in several lines": {"* a fails. " + Says + "one\n* b waits", "* a fails.\n* b waits"},
+		"spaces of the message":  {"  two  spaces ", "  two  spaces "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			NewWithT(t).Expect(WithoutWords(tc.message)).To(Equal(tc.want))

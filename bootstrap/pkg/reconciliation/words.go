@@ -2,7 +2,6 @@ package reconciliation
 
 import (
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -59,9 +58,6 @@ func withoutWords(object client.Object) (map[string]any, error) {
 	return content, nil
 }
 
-// words are those of the API server in a line of a text.
-var words = regexp.MustCompile(regexp.QuoteMeta(objects.Says) + ".*")
-
 // dropWords takes the words of the API server from all texts below a value. The times of
 // conditions go, too: those of former versions change with their messages.
 func dropWords(value any) {
@@ -70,7 +66,7 @@ func dropWords(value any) {
 		delete(value, "lastTransitionTime")
 		for key, below := range value {
 			if text, ok := below.(string); ok {
-				value[key] = words.ReplaceAllLiteralString(text, objects.Says)
+				value[key] = objects.WithoutWords(text)
 				continue
 			}
 			dropWords(below)
