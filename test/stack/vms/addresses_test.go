@@ -83,8 +83,9 @@ func wire(m *Machine, host *infrav1.TalosHost) {
 	host.Spec.Network = infrav1.HostNetwork{
 		MACAddress: m.Host.MACAddress, Addresses: []string{staticAddress(m) + "/24"}, Gateway: gateway, Nameservers: []string{gateway},
 	}
+	const parent = "apiVersion: v1alpha1\nkind: LinkConfig\nname: eth1\n"
 	const document = "apiVersion: v1alpha1\nkind: VLANConfig\nname: eth1.%[1]d\nparent: eth1\nvlanID: %[1]d\naddresses: [{address: %[2]s/24}]\n"
-	host.Spec.StrategicPatches = append(host.Spec.StrategicPatches, fmt.Sprintf(document, vlan, vlanAddress(m)))
+	host.Spec.StrategicPatches = append(host.Spec.StrategicPatches, parent, fmt.Sprintf(document, vlan, vlanAddress(m)))
 }
 
 // ofAll wants something of all machines.
