@@ -70,6 +70,11 @@ const (
 	// belongs to the provider.
 	BackupBeforeAnnotation = "controlplane.cluster.x-k8s.io/talos-backup-before"
 
+	// BackupRefusedAnnotation is the record on a TalosControlPlane of the TalosEtcdBackup
+	// before the present change, while the API server does not take it. Its value is a JSON
+	// object (see RefusedBackupRecord). It belongs to the provider.
+	BackupRefusedAnnotation = "controlplane.cluster.x-k8s.io/talos-backup-refused"
+
 	// RestoreAnnotation is put on a new TalosControlPlane by a person. It names the
 	// TalosEtcdRestore that brings the secrets and the etcd of the cluster from a backup:
 	// until then no Machine but the first is created, and etcd is not bootstrapped. It means
@@ -137,6 +142,18 @@ type BootstrapIntent struct {
 	// Restore is the ID of the RestoreRecord by which etcd is bootstrapped from a snapshot;
 	// empty when it begins anew.
 	Restore string `json:"restore,omitempty"`
+}
+
+// RefusedBackupRecord is the value of BackupRefusedAnnotation, as JSON.
+type RefusedBackupRecord struct {
+	// Backup is the name of the TalosEtcdBackup. It is tried again under that name.
+	Backup string `json:"backup"`
+	// Since is when it was tried first, in UTC. With BestEffort it is waited for 10 minutes
+	// from then on.
+	Since metav1.Time `json:"since"`
+	// IsFinal reports whether it was refused when it was tried last, rather than not decided
+	// on. With BestEffort it is not waited for then.
+	IsFinal bool `json:"isFinal,omitempty"`
 }
 
 // RestoreRecord is the value of RestoreInProgressAnnotation, as JSON.

@@ -3,6 +3,7 @@ package controllers
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,7 @@ import (
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -132,30 +134,88 @@ func TestABackupThatNobodyMakes(t *testing.T) {
 	w.until(r, w.has(1))
 }
 
+// withoutBackups has the API server not take backups, for a cause.
+func (w *world) withoutBackups(r *Reconciler, cause error) {
+	r.backups.Client = interceptor.NewClient(w.client, interceptor.Funcs{
+		Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error { return cause },
+	})
+}
+
 // TestABackupOnWhichTheAPIServerCannotDecide holds a change up for ten minutes where the best
-// is enough: a webhook may be back soon.
+// is enough: a webhook may be back soon. A manager that restarts goes on waiting for the same
+// one.
 func TestABackupOnWhichTheAPIServerCannotDecide(t *testing.T) {
 	g := NewWithT(t)
 	w, r := backedUp(t, 3, controlplanev1.BackupBestEffort)
-	r.backups.Client = interceptor.NewClient(w.client, interceptor.Funcs{
-		Create: func(context.Context, client.WithWatch, client.Object, ...client.CreateOption) error {
-			return apierrors.NewInternalError(errors.New("failed calling webhook"))
-		},
-	})
+	undecided := apierrors.NewInternalError(errors.New("failed calling webhook"))
 	w.scale(1)
-	for range 3 {
+	for range 5 {
+		w.withoutBackups(r, undecided)
 		g.Expect(w.reconcile(r)).To(MatchError(ContainSubstring("failed calling webhook")))
+		g.Expect(w.reconcile(r)).To(MatchError(ContainSubstring("failed calling webhook")))
+		w.clock.SetTime(w.clock.Now().Add(2*time.Minute - time.Second))
+		r = w.manager()
 	}
 	g.Expect(w.machines()).To(HaveLen(3))
-	var told []string
-	for len(w.events.Events) > 0 {
-		if event := <-w.events.Events; strings.Contains(event, "BackupRefused") {
-			told = append(told, event)
-		}
-	}
-	g.Expect(told).To(ConsistOf(And(HavePrefix("Warning BackupRefused TalosEtcdBackup "), ContainSubstring("failed calling webhook"))), "once")
-	w.clock.SetTime(w.clock.Now().Add(10 * time.Minute))
+	g.Expect(w.refusals()).To(ConsistOf(And(HavePrefix("Warning BackupRefused TalosEtcdBackup "), ContainSubstring("failed calling webhook"))), "once")
+	w.withoutBackups(r, undecided)
+	w.clock.SetTime(w.clock.Now().Add(5 * time.Second))
 	w.until(r, w.has(1))
+	w.settle(r)
+	g.Expect(w.controlPlane().Annotations).NotTo(HaveKey(controlplanev1.BackupRefusedAnnotation))
+}
+
+// TestABackupThatTheAPIServerRefuses holds a change up as long as it is required, and no
+// longer: it is tried under one name, whoever tries it.
+func TestABackupThatTheAPIServerRefuses(t *testing.T) {
+	for policy, waits := range map[controlplanev1.BackupPolicy]bool{controlplanev1.BackupRequired: true, controlplanev1.BackupBestEffort: false} {
+		t.Run(string(policy), func(t *testing.T) {
+			g := NewWithT(t)
+			w, r := backedUp(t, 3, policy)
+			refusal := apierrors.NewForbidden(schema.GroupResource{Resource: "talosetcdbackups"}, "before", errors.New("a policy"))
+			w.scale(1)
+			w.withoutBackups(r, refusal)
+			g.Expect(w.reconcile(r)).To(MatchError(ContainSubstring("a policy")))
+			name := w.controlPlane().Annotations[controlplanev1.BackupBeforeAnnotation]
+			r = w.manager()
+			w.withoutBackups(r, refusal)
+			if !waits {
+				w.until(r, w.has(1))
+				g.Expect(w.refusals()).To(HaveLen(1))
+				return
+			}
+			g.Expect(w.reconcile(r)).To(MatchError(ContainSubstring("a policy")))
+			w.clock.SetTime(w.clock.Now().Add(time.Hour))
+			g.Expect(w.reconcile(r)).To(MatchError(ContainSubstring("a policy")))
+			g.Expect(w.machines()).To(HaveLen(3))
+			g.Expect(w.refusals()).To(HaveLen(1))
+			r = w.manager()
+			w.settle(r)
+			g.Expect(w.backups()).To(ConsistOf(HaveField("Name", name)))
+			g.Expect(w.controlPlane().Annotations).NotTo(HaveKey(controlplanev1.BackupRefusedAnnotation))
+		})
+	}
+}
+
+// TestAPolicyIsRelaxedWhileABackupIsRefused: what was waited before counts.
+func TestAPolicyIsRelaxedWhileABackupIsRefused(t *testing.T) {
+	g := NewWithT(t)
+	w, r := backedUp(t, 3, controlplanev1.BackupRequired)
+	w.scale(1)
+	for _, cause := range []error{apierrors.NewBadRequest("no"), apierrors.NewInternalError(errors.New("failed calling webhook"))} {
+		w.withoutBackups(r, cause)
+		g.Expect(w.reconcile(r)).NotTo(Succeed())
+		w.clock.SetTime(w.clock.Now().Add(5 * time.Minute))
+	}
+	w.change(func(controlPlane *controlplanev1.TalosControlPlane) {
+		controlPlane.Spec.Backup.Policy = controlplanev1.BackupBestEffort
+	})
+	w.until(r, w.has(1))
+}
+
+// refusals are the events about backups that were not taken.
+func (w *world) refusals() []string {
+	return slices.DeleteFunc(w.recorded(), func(event string) bool { return !strings.Contains(event, "BackupRefused") })
 }
 
 // TestABackupSurvivesADeathAtEachWrite: there is one, whenever the provider dies.

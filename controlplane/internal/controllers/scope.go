@@ -115,6 +115,9 @@ func restoreOf(controlPlane *controlplanev1.TalosControlPlane, initialized bool)
 	return controlplanev1.RestoreRecord{Restore: controlPlane.Annotations[controlplanev1.RestoreAnnotation]}
 }
 
+// decided reports whether all facts were gathered, and a decision made, in this reconcile.
+func (s *scope) decided() bool { return s.gatherErr == nil && s.decision.Action != "" }
+
 // deleting reports whether the whole control plane goes.
 func (s *scope) deleting() bool {
 	return !s.controlPlane.DeletionTimestamp.IsZero() || !s.cluster.DeletionTimestamp.IsZero()

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -104,7 +103,6 @@ type Reconciler struct {
 	bootstraps     *nodes.Attempts
 	restarts       *nodes.Attempts
 	decisions      *lastDecisions
-	refusedBackups sync.Map // The refusedBackup of each control plane that has one.
 	memory         *nodes.Memory
 }
 
@@ -179,7 +177,6 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (result ct
 		if apierrors.IsNotFound(err) {
 			r.Metrics.Forget(req.NamespacedName)
 			r.decisions.forget(req.NamespacedName)
-			r.refusedBackups.Delete(req.NamespacedName)
 			r.grace.Forget(req.NamespacedName)
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)

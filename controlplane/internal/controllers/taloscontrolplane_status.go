@@ -52,7 +52,7 @@ func (r *Reconciler) reconcileStatus(ctx context.Context, s *scope, helper *patc
 	}
 	r.setGracePeriods(s)
 	r.setInitialized(ctx, s)
-	errs = append(errs, r.forgetNextMachine(ctx, s), r.forgetRemediation(ctx, s), r.rememberManifests(ctx, s))
+	errs = append(errs, r.forgetNextMachine(ctx, s), r.forgetRemediation(ctx, s), r.forgetRefusal(ctx, s), r.rememberManifests(ctx, s))
 	r.setConditions(ctx, s, reconcileErr)
 	r.setExpiringCondition(s)
 
@@ -70,7 +70,7 @@ func (r *Reconciler) reconcileStatus(ctx context.Context, s *scope, helper *patc
 // setGracePeriods records the grace periods that run, when all their reasons were observed
 // in this reconcile.
 func (r *Reconciler) setGracePeriods(s *scope) {
-	if s.gatherErr != nil || s.decision.Action == "" {
+	if !s.decided() {
 		return
 	}
 	status := &s.controlPlane.Status
