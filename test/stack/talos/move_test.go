@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"time"
@@ -37,8 +38,10 @@ func newPlace(ctx context.Context) place {
 	GinkgoHelper()
 	source, err := parts.SourceDir()
 	Expect(err).NotTo(HaveOccurred())
+	dir, err := os.MkdirTemp(world.dir, "there-")
+	Expect(err).NotTo(HaveOccurred())
 	stack, err := management.Up(ctx, management.StackOptions{
-		Dir: filepath.Join(world.dir, "there"), Repository: filepath.Join(source, "out", "repository"), Output: GinkgoWriter,
+		Dir: dir, Repository: filepath.Join(source, "out", "repository"), Output: GinkgoWriter,
 		ManagerArgs: managerArgs(),
 	})
 	Expect(err).NotTo(HaveOccurred())
