@@ -52,7 +52,6 @@ func refusedBackup(controlPlane *controlplanev1.TalosControlPlane) *controlplane
 
 // recordRefusal records that the API server has not taken a backup, and since when.
 func (r *Reconciler) recordRefusal(ctx context.Context, s *scope, name string, refusal error) error {
-	s.facts.Backup.Refused = true
 	record := controlplanev1.RefusedBackupRecord{Backup: name, Since: metav1.NewTime(r.Clock.Now().UTC()), IsFinal: objects.IsRefused(refusal)}
 	switch before := refusedBackup(s.controlPlane); {
 	case before == nil:
@@ -92,9 +91,9 @@ func (r *Reconciler) backupFacts(ctx context.Context, s *scope) (plan.BackupFact
 }
 
 // forgetRefusal removes the record of a backup that the API server has taken after all, or
-// that is not wanted any more.
+// that is not wanted any more. While one is begun, it says what has come of that.
 func (r *Reconciler) forgetRefusal(ctx context.Context, s *scope) error {
-	if !s.decided() || s.facts.Backup.Refused || s.controlPlane.Annotations[controlplanev1.BackupRefusedAnnotation] == "" {
+	if !s.decided() || s.decision.Action == plan.BackUp || s.facts.Backup.Refused || s.controlPlane.Annotations[controlplanev1.BackupRefusedAnnotation] == "" {
 		return nil
 	}
 	if err := r.annotate(ctx, s, map[string]string{controlplanev1.BackupRefusedAnnotation: ""}); err != nil {
