@@ -97,6 +97,9 @@ func TestWhatAResetIsToldToWipe(t *testing.T) {
 			volumes: volumes(system, wholeDisk("u-big", "/dev/vdb", "ready"), []talosclient.Volume{found("", "/dev/vdb1", "/dev/vdb", 1, "x")}),
 			labels:  []string{"EPHEMERAL", "STATE"},
 		},
+		"a whole disk with a file system of somebody else is left alone": {
+			volumes: volumes(system, []talosclient.Volume{content("/dev/vdb", "ext4", "theirs")}), labels: []string{"EPHEMERAL", "STATE"},
+		},
 		"a whole disk that is read-only is not named: Talos would refuse everything": {
 			volumes: volumes(system, wholeDisk("u-big", "/dev/vdr", "ready")), labels: []string{"EPHEMERAL", "STATE"},
 		},
@@ -125,6 +128,9 @@ func TestWhatAResetIsToldToWipe(t *testing.T) {
 		"WipeAll leaves a disk with a partition of somebody else": {
 			policy:  infrav1.ReleaseWipeAll,
 			volumes: volumes(system, managed("u-a", "/dev/vdb1", "/dev/vdb", 1, "a"), []talosclient.Volume{found("", "/dev/vdb2", "/dev/vdb", 2, "x")}),
+		},
+		"WipeAll leaves a whole disk with a file system of somebody else": {
+			policy: infrav1.ReleaseWipeAll, volumes: volumes(system, []talosclient.Volume{content("/dev/vdb", "ext4", "theirs")}),
 		},
 		"WipeAll leaves a disk with a volume that was there before": {
 			policy:  infrav1.ReleaseWipeAll,
