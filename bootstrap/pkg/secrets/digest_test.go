@@ -88,3 +88,16 @@ func TestMadeTellsAConfigurationOfOtherKeys(t *testing.T) {
 		g.Expect(made).To(Equal(tc.workers), name)
 	}
 }
+
+// What cannot be read tells nothing of the machine that has it.
+func TestWhatIsNoConfigurationIsAnError(t *testing.T) {
+	g := NewWithT(t)
+	bundle, _ := bundles(t)
+	const link = "apiVersion: v1alpha1\nkind: LinkConfig\nname: eth0\n"
+	for name, data := range map[string]string{"no YAML": "\tpassword", "a document about a link alone": link} {
+		_, err := bundle.Made([]byte(data))
+		g.Expect(err).To(MatchError(And(ContainSubstring("it is none"), Not(ContainSubstring("password")))), name)
+		_, err = bundle.IsAdmitted([]byte(data))
+		g.Expect(err).To(MatchError(And(ContainSubstring("it is none"), Not(ContainSubstring("password")))), name)
+	}
+}
