@@ -202,6 +202,10 @@ func TestWhatIsLeftInMaintenanceMode(t *testing.T) {
 			}),
 			action: Wait, reason: infrav1.NotWipedReason, message: "u-old (/dev/vda7)",
 		},
+		"the disk of the system is that of META, though Talos has found STATE on another one": {
+			volumes: []talosclient.Volume{old}, change: func(f *Facts) { f.Volumes = volumes(managed("STATE", "/dev/vdb5", "/dev/vdb", 5, "s"), f.Volumes) },
+			action: WipeDevices, reason: infrav1.ResettingReason, devices: []string{"/dev/vda7"},
+		},
 		"several are named in order": {
 			volumes: []talosclient.Volume{found("u-b", "/dev/vdb2", "/dev/vdb", 2, "b"), found("u-a", "/dev/vdb1", "/dev/vdb", 1, "a"), found("", "/dev/vdb0", "/dev/vdb", 0, "recorded")},
 			action:  Wait, reason: infrav1.NotWipedReason, message: "still has /dev/vdb0, u-a (/dev/vdb1), u-b (/dev/vdb2);",
@@ -342,13 +346,14 @@ func TestAMachineThatMakesItsVolumesIsNotTold(t *testing.T) {
 		"a user volume": {volume: waiting("u-data", talosclient.VolumePartition), action: Wait},
 		"a whole disk":  {volume: waiting("u-whole", talosclient.VolumeDisk), action: Wait},
 		"EPHEMERAL":     {volume: waiting("EPHEMERAL", talosclient.VolumePartition), action: Wait},
+		"etcd's own":    {volume: waiting("ETCD", talosclient.VolumePartition), action: Wait},
 		"one that has failed, and is tried again": {
 			volume: talosclient.Volume{ID: "EPHEMERAL", Type: talosclient.VolumePartition, Phase: "failed", Location: "/dev/vda6"}, action: Wait,
 		},
 		"one that is somebody else's does not count": {volume: waiting("e-theirs", talosclient.VolumePartition), action: Reset},
 		"nor does a directory":                       {volume: waiting("u-folder", "directory"), action: Reset},
 		"after some time it is told all the same": {
-			volume: waiting("u-data", talosclient.VolumePartition), change: func(f *Facts) { f.Release.RequestedAt = ago(volumesSettle) }, action: Reset,
+			volume: waiting("u-data", talosclient.VolumePartition), change: func(f *Facts) { f.Release.RequestedAt = ago(2 * time.Minute) }, action: Reset,
 		},
 		"or when a person says so": {volume: waiting("u-data", talosclient.VolumePartition), change: func(f *Facts) { f.RetryNow = true }, action: Reset},
 		"one that runs has a volume that no disk is there for": {
@@ -362,7 +367,7 @@ func TestAMachineThatMakesItsVolumesIsNotTold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			facts := Facts{
-				Release: infrav1.HostRelease{Policy: infrav1.ReleaseWipeSystem, RequestedAt: ago(volumesSettle - time.Second)},
+				Release: infrav1.HostRelease{Policy: infrav1.ReleaseWipeSystem, RequestedAt: ago(2*time.Minute - time.Second)},
 				Outcome: probe.Configured, Stage: talosclient.StageBooting, VolumesKnown: true, Volumes: append(volumes(system), tt.volume), Disks: disks, Now: now,
 			}
 			if tt.change != nil {
