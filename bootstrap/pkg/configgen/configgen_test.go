@@ -15,12 +15,18 @@ import (
 
 var contracts = []string{"v1.12", "v1.13", "v1.14"}
 
+// bundles are the keys of each contract. Making them takes longer than rendering with them.
+var bundles = map[string]*secrets.Bundle{}
+
 func input(g Gomega, contract string, role configgen.Role) configgen.Input {
-	bundle, err := secrets.NewBundle(time.Unix(1<<30, 0), contract, nil)
-	g.Expect(err).NotTo(HaveOccurred())
+	if bundles[contract] == nil {
+		bundle, err := secrets.NewBundle(time.Unix(1<<30, 0), contract, nil)
+		g.Expect(err).NotTo(HaveOccurred())
+		bundles[contract] = bundle
+	}
 	in := configgen.Input{
 		Role: role, Contract: contract, ClusterName: "demo", Endpoint: "https://10.0.0.1:6443", KubernetesVersion: "v1.36.3",
-		Secrets: bundle.Machinery(),
+		Secrets: bundles[contract].Machinery(),
 	}
 	if role == configgen.RoleControlPlane {
 		in.Hostname = "demo-abcde"
