@@ -258,7 +258,7 @@ func problems(views []View, health Health) []string {
 	var found []string
 	for _, member := range health.Members {
 		if member.Learner {
-			found = append(found, "member "+Describe(member)+" is a learner and does not vote")
+			found = append(found, LearnerProblem(member))
 		}
 	}
 	for _, alarm := range health.Alarms {
@@ -272,6 +272,11 @@ func problems(views []View, health Health) []string {
 	}
 
 	return found
+}
+
+// LearnerProblem is what Judge says of a member that is a learner.
+func LearnerProblem(member Member) string {
+	return "member " + Describe(member) + " is a learner and does not vote"
 }
 
 func mergeAlarms(views []View) []Alarm {

@@ -244,11 +244,27 @@ func TestNothingWellIsDeletedWithoutAReplacement(t *testing.T) {
 func TestWhatStandsInTheWayOfADeletion(t *testing.T) {
 	noSurge := func(f *Facts) { f.MaxSurge = 0 }
 	pendingMachine := func(m *MachineFacts) { m.Provisioned = false }
+	// stuck is a fourth machine whose member was not promoted.
+	stuck := func(f *Facts) {
+		f.Machines = append(f.Machines, MachineFacts{
+			Name: "cp-d", ProviderID: "talos://cp-d", Provisioned: true, Configured: true, Answers: true,
+			EtcdData: health.EtcdDataPresent, MemberID: 4, MemberProblem: "it is a learner", Created: time.Unix(3, 0),
+		})
+		members := append(slices.Clone(f.Etcd.Members), etcd.Member{ID: 4, Hostname: "cp-d", Learner: true})
+		var views []etcd.View
+		for _, member := range members {
+			views = append(views, etcd.View{Self: member.ID, Leader: 1, Learner: member.Learner, Members: members})
+		}
+		f.Etcd = etcd.Judge(views)
+	}
 	for name, tc := range map[string]struct {
 		facts Facts
 		want  Action
 		says  string
 	}{
+		"the one that goes is a learner": {three(stuck, func(f *Facts) { f.Machines[3].Outdated = true }), DeleteMachine, "cp-d"},
+		"one too many is a learner":      {three(stuck, func(f *Facts) { f.RollingUpdate = false }), DeleteMachine, "cp-d"},
+		"another is a learner":           {three(outdated, stuck, noSurge), WaitForPreflight, "member cp-d (4) is a learner"},
 		"the last replacement waits for a host": {three(outdated, noSurge, func(f *Facts) {
 			f.Machines[2] = MachineFacts{Name: "cp-c", Configured: true, MemberProblem: "none"}
 			f.Etcd.Members, f.Etcd.Answering = f.Etcd.Members[:2], []uint64{1, 2}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 )
 
@@ -131,11 +132,29 @@ func problemsBefore(facts Facts, victim string, of func(MachineFacts) []string) 
 			problems = append(problems, "Machine "+machine.Name+": "+problem)
 		}
 	}
+	its := facts.learnerProblem(victim)
 	for _, problem := range facts.EtcdProblems() {
-		problems = append(problems, "etcd: "+problem)
+		if problem != its {
+			problems = append(problems, "etcd: "+problem)
+		}
 	}
 
 	return problems
+}
+
+// learnerProblem is what etcd says of the member of a Machine that is a learner; empty when
+// it is none. It may be one for ever, as where nobody reaches its etcd.
+func (f Facts) learnerProblem(name string) string {
+	i := slices.IndexFunc(f.Machines, func(machine MachineFacts) bool { return machine.Name == name })
+	if i < 0 {
+		return ""
+	}
+	member, known := f.member(f.Machines[i])
+	if !known || !member.Learner {
+		return ""
+	}
+
+	return etcd.LearnerProblem(member)
 }
 
 // isNoObstacle reports whether what is wrong with a Machine does not stand in the way
