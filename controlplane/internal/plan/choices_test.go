@@ -188,6 +188,7 @@ func inProgress(machine string) func(*Facts) {
 // TestARemediationEnds when its Machine is gone, and is replaced or wanted no more.
 func TestARemediationEnds(t *testing.T) {
 	wanted := func(replicas int32) func(*Facts) { return func(f *Facts) { f.Replicas = replicas } }
+	sick := func(f *Facts) { f.Machines[1].Unhealthy = true }
 	replaces := func(machine string, at int64) func(*Facts) {
 		return func(f *Facts) {
 			f.Machines[2].Retries = &controlplanev1.RemediationRecord{Machine: machine, Timestamp: metav1.Unix(at, 0)}
@@ -197,7 +198,9 @@ func TestARemediationEnds(t *testing.T) {
 		facts Facts
 		want  bool
 	}{
-		"not while the Machine is there":          {three(inProgress("cp-b")), false},
+		"not while the Machine is there":          {three(inProgress("cp-b"), sick), false},
+		"not while it goes":                       {three(inProgress("cp-b"), departing(1), wanted(2)), false},
+		"when it is well and was not deleted":     {three(inProgress("cp-b")), true},
 		"when there are as many as wanted":        {three(inProgress("cp-z")), true},
 		"when there are more":                     {three(inProgress("cp-z"), wanted(1)), true},
 		"not while one is missing":                {three(inProgress("cp-z"), wanted(4)), false},

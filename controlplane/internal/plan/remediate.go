@@ -131,11 +131,12 @@ func (f Facts) awaitsOther(machine MachineFacts) string {
 }
 
 // RemediationEnded reports whether the Machine of the remediation in progress is gone,
-// and is replaced or not wanted back.
+// and is replaced or not wanted back. One that has recovered before it was deleted is not
+// remediated any more.
 func (f Facts) RemediationEnded() bool {
 	record := f.Remediation.InProgress
-	if slices.ContainsFunc(f.Machines, func(machine MachineFacts) bool { return machine.Name == record.Machine }) {
-		return false
+	if i := slices.IndexFunc(f.Machines, func(machine MachineFacts) bool { return machine.Name == record.Machine }); i >= 0 {
+		return !f.Machines[i].Deleting && !f.Machines[i].Unhealthy
 	}
 
 	return len(f.staying()) >= int(f.Replicas) || slices.ContainsFunc(f.Machines, func(other MachineFacts) bool {
