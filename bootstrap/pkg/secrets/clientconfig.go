@@ -110,8 +110,8 @@ func (b *Bundle) EnsureKubeconfig(cluster, server string, stored []byte, now tim
 }
 
 // currentCertificate is the certificate of credentials; nil when it is to be
-// renewed: it is of no use, or it has no more than half of a life left and one
-// of the same CA could live longer.
+// renewed: it is of no use, not valid yet, or it has no more than half of a life
+// left and one of the same CA could live longer.
 func currentCertificate(credentials talosclient.Credentials, ca *x509.Certificate, now time.Time) *x509.Certificate {
 	cert, err := parseCertificate(credentials.Cert)
 	if err != nil || cert.CheckSignatureFrom(ca) != nil {
@@ -120,11 +120,17 @@ func currentCertificate(credentials talosclient.Credentials, ca *x509.Certificat
 	if _, err := tls.X509KeyPair(credentials.Cert, credentials.Key); err != nil {
 		return nil
 	}
-	if due := renewAt(cert, ca); !due.IsZero() && !now.Before(due) {
+	if due := renewAt(cert, ca); isPremature(cert, ca, now) || !due.IsZero() && !now.Before(due) {
 		return nil
 	}
 
 	return cert
+}
+
+// isPremature reports whether a certificate is not valid yet, and another one would be: it was
+// made while the clock was ahead.
+func isPremature(cert, ca *x509.Certificate, now time.Time) bool {
+	return cert.NotBefore.After(now) && cert.NotBefore.After(ca.NotBefore)
 }
 
 // renewAt is when a certificate is to be renewed; zero when no other could live

@@ -111,6 +111,47 @@ func TestClientConfigurationsAreRenewedWhenTheyAreDue(t *testing.T) {
 	}
 }
 
+// TestAClientConfigurationOfAClockThatWasAhead is made anew: nodes take it for one that is not
+// valid yet. One whose CA is from the future is not, for no other would be valid.
+func TestAClientConfigurationOfAClockThatWasAhead(t *testing.T) {
+	bundle, _ := bundles(t)
+	for kind, ensure := range ensurers() {
+		t.Run(kind, func(t *testing.T) {
+			g := NewWithT(t)
+			first, err := ensure(bundle, nil, 0, now.Add(300*day), false)
+			g.Expect(err).NotTo(HaveOccurred())
+			second, err := ensure(bundle, first.Content, 0, now, false)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(begins(g, kind, second.Content)).NotTo(BeTemporally(">", now))
+
+			before := now.Add(-30 * day)
+			third, err := ensure(bundle, nil, 0, before, false)
+			g.Expect(err).NotTo(HaveOccurred())
+			fourth, err := ensure(bundle, third.Content, 0, before, false)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(fourth.Renewed).To(BeFalse())
+		})
+	}
+}
+
+// begins is from when on a client configuration is valid.
+func begins(g *WithT, kind string, content []byte) time.Time {
+	if kind == "talosconfig" {
+		credentials, _, err := secrets.ParseTalosconfig(content)
+		g.Expect(err).NotTo(HaveOccurred())
+		notBefore, _, err := secrets.Validity(credentials)
+		g.Expect(err).NotTo(HaveOccurred())
+		return notBefore
+	}
+	config, err := clientcmd.Load(content)
+	g.Expect(err).NotTo(HaveOccurred())
+	block, _ := pem.Decode(config.AuthInfos[config.Contexts[config.CurrentContext].AuthInfo].ClientCertificateData)
+	cert, err := x509.ParseCertificate(block.Bytes)
+	g.Expect(err).NotTo(HaveOccurred())
+
+	return cert.NotBefore
+}
+
 // spoil changes a letter in the middle.
 func spoil(content []byte) []byte {
 	spoiled := append([]byte(nil), content...)
@@ -134,7 +175,7 @@ func TestAClientConfigurationEndsWithItsCAAndIsNotRenewedInVain(t *testing.T) {
 				g.Expect(first.NotAfter).To(BeTemporally("~", end, time.Second))
 				g.Expect(first.RenewAt).To(BeZero())
 
-				for _, later := range []time.Duration{0, left - day, left + day} {
+				for _, later := range []time.Duration{0, max(left-day, 0), left + day} {
 					second, err := ensure(bundle, first.Content, 0, at.Add(later), false)
 					g.Expect(err).NotTo(HaveOccurred())
 					g.Expect(string(second.Content)).To(Equal(string(first.Content)))

@@ -1,9 +1,7 @@
 package secrets
 
 import (
-	"crypto/x509"
 	"encoding/base64"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"time"
@@ -60,13 +58,22 @@ func ParseTalosconfig(raw []byte) (talosclient.Credentials, []string, error) {
 // Validity is the time from which and until which a client certificate is
 // valid.
 func Validity(creds talosclient.Credentials) (notBefore, notAfter time.Time, err error) {
-	block, _ := pem.Decode(creds.Cert)
-	if block == nil {
-		return time.Time{}, time.Time{}, errNoCredentials
-	}
-	cert, err := x509.ParseCertificate(block.Bytes)
+	cert, err := parseCertificate(creds.Cert)
 	if err != nil {
 		return time.Time{}, time.Time{}, fmt.Errorf("reading the client certificate: %w", err)
 	}
 	return cert.NotBefore, cert.NotAfter, nil
+}
+
+// IsFresh reports whether a client certificate has more than half of its life left. One that
+// is not valid yet is fresh only where its CA is not either: else it was made while the clock
+// was ahead.
+func IsFresh(creds talosclient.Credentials, now time.Time) bool {
+	cert, err := parseCertificate(creds.Cert)
+	if err != nil {
+		return false
+	}
+	ca, err := parseCertificate(creds.CA)
+
+	return err == nil && !isPremature(cert, ca, now) && now.Before(cert.NotBefore.Add(cert.NotAfter.Sub(cert.NotBefore)/2))
 }

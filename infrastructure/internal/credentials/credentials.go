@@ -226,7 +226,7 @@ func (s *Store) RenewAdmin(ctx context.Context, cluster client.ObjectKey, host *
 	stored := &corev1.Secret{}
 	key := client.ObjectKey{Namespace: host.Namespace, Name: AdminName(host.Name)}
 	if err := s.secrets.Get(ctx, key, stored); err == nil && isBound(stored, host) {
-		if creds, _, err := secrets.ParseTalosconfig(stored.Data[infrav1.AdminSecretKey]); err == nil && s.isYoung(creds) {
+		if creds, _, err := secrets.ParseTalosconfig(stored.Data[infrav1.AdminSecretKey]); err == nil && secrets.IsFresh(creds, s.clock.Now()) {
 			return nil
 		}
 	}
@@ -269,13 +269,7 @@ func (s *Store) isCurrent(stored *corev1.Secret, cluster client.ObjectKey, issue
 
 	return err == nil && stored.DeletionTimestamp.IsZero() &&
 		stored.Labels[clusterv1.ClusterNameLabel] == cluster.Name &&
-		string(creds.CA) == string(issuer.ca) && (issuer.bundle == nil || s.isYoung(creds))
-}
-
-func (s *Store) isYoung(creds talosclient.Credentials) bool {
-	notBefore, notAfter, err := secrets.Validity(creds)
-
-	return err == nil && s.clock.Now().Before(notBefore.Add(notAfter.Sub(notBefore)/2))
+		string(creds.CA) == string(issuer.ca) && (issuer.bundle == nil || secrets.IsFresh(creds, s.clock.Now()))
 }
 
 // issuer is what an administrator's certificate can be made from: the bundle

@@ -126,6 +126,22 @@ func TestCertificatesAreRenewedAtHalfOfTheirLife(t *testing.T) {
 	g.Expect(f.expiry(later)).To(BeTemporally(">", f.clock.Now()))
 }
 
+// TestACertificateOfAClockThatWasAheadIsRenewed: the machine does not take it yet.
+func TestACertificateOfAClockThatWasAheadIsRenewed(t *testing.T) {
+	g := NewWithT(t)
+	f := newFixture(t)
+	f.clock.SetTime(start.Add(2 * adminLife))
+	g.Expect(f.EnsureAdmin(t.Context(), cluster, f.host)).To(Succeed())
+
+	f.clock.SetTime(start)
+	g.Expect(f.RenewAdmin(t.Context(), cluster, f.host)).To(Succeed())
+	admin, err := f.Admin(t.Context(), f.host)
+	g.Expect(err).NotTo(HaveOccurred())
+	notBefore, _, err := secrets.Validity(admin)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(notBefore).NotTo(BeTemporally(">", start))
+}
+
 // TestASpoiltBundleHoldsNothingUp: a machine that runs is asked with what there is.
 func TestASpoiltBundleHoldsNothingUp(t *testing.T) {
 	g := NewWithT(t)
