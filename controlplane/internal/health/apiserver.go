@@ -123,7 +123,10 @@ func (p HTTPProber) client(kubeconfig []byte) (*http.Client, string, error) {
 		Proxy: http.ProxyFromEnvironment,
 	}
 
-	return &http.Client{Transport: transport}, config.Host, nil
+	// Whoever may write the kubeconfig does not have other servers asked.
+	redirected := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+	return &http.Client{Transport: transport, CheckRedirect: redirected}, config.Host, nil
 }
 
 // classify tells a server that answered with the wrong certificate, or without

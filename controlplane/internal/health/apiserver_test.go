@@ -49,6 +49,8 @@ func TestProbe(t *testing.T) {
 	bare := status(http.StatusNotFound)
 	plain := httptest.NewServer(http.NotFoundHandler())
 	t.Cleanup(plain.Close)
+	elsewhere := httptest.NewTLSServer(http.RedirectHandler(plain.URL, http.StatusFound))
+	t.Cleanup(elsewhere.Close)
 	closed := httptest.NewTLSServer(http.NotFoundHandler())
 	closed.Close()
 	hangUp := listen(t)
@@ -59,6 +61,7 @@ func TestProbe(t *testing.T) {
 	}{
 		"an API server that is ready":          {kubeconfig(t, ready.URL, caOf(ready)), APIServerReady},
 		"an API server that is not ready":      {kubeconfig(t, broken.URL, caOf(broken)), APIServerNotReady},
+		"a server that sends it elsewhere":     {kubeconfig(t, elsewhere.URL, caOf(elsewhere)), APIServerNotReady},
 		"an API server without the endpoint":   {kubeconfig(t, bare.URL, caOf(bare)), APIServerReady},
 		"a server of another CA":               {kubeconfig(t, ready.URL, otherCA(t)), APIServerUntrusted},
 		"a server without TLS":                 {kubeconfig(t, "https://"+plain.Listener.Addr().String(), caOf(ready)), APIServerUntrusted},
