@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
+	"golang.org/x/sync/errgroup"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
@@ -18,6 +20,16 @@ import (
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	"github.com/capi-talos/capi-talos/controlplane/internal/manifests"
 	"github.com/capi-talos/capi-talos/controlplane/internal/plan"
+)
+
+const (
+	// manifestsTimeout is how long manifests are applied in one reconcile. Cluster API gives
+	// that a minute, in which the status has to be written, too: admission webhooks of a
+	// cluster may be slow, or hang.
+	manifestsTimeout = 30 * time.Second
+	// manifestsAtOnce is how many are applied at the same time, so that all of them are within
+	// that time also where each takes some seconds.
+	manifestsAtOnce = 8
 )
 
 // errNoManifests says that no node could be asked for its manifests.
@@ -69,16 +81,8 @@ func (r *Reconciler) applyManifests(ctx context.Context, s *scope) error {
 	if err != nil {
 		return fmt.Errorf("connecting to the API server of the cluster: %w", err)
 	}
-	wanted, err := r.readManifests(ctx, s)
-	if err != nil {
-		return fmt.Errorf("reading the built-in manifests: %w", err)
-	}
 	version := s.controlPlane.Spec.Version
-	var errs []error
-	for _, manifest := range wanted {
-		errs = append(errs, r.applyManifest(ctx, s, workload, manifest))
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err := r.applyAllManifests(ctx, s, workload); err != nil {
 		r.event(s, warning, "ManifestsNotApplied", "ApplyManifests", "The built-in manifests of Talos could not be brought to version %s", version)
 		return fmt.Errorf("bringing the built-in manifests to version %s: %w", version, err)
 	}
@@ -89,6 +93,29 @@ func (r *Reconciler) applyManifests(ctx context.Context, s *scope) error {
 	r.event(s, normal, "ManifestsApplied", "ApplyManifests", "The built-in manifests of Talos are those of version %s", version)
 
 	return nil
+}
+
+// applyAllManifests brings all manifests into the cluster, and goes on after one that cannot be
+// brought.
+func (r *Reconciler) applyAllManifests(ctx context.Context, s *scope, workload client.Client) error {
+	ctx, cancel := context.WithTimeout(ctx, manifestsTimeout)
+	defer cancel()
+	wanted, err := r.readManifests(ctx, s)
+	if err != nil {
+		return fmt.Errorf("reading them: %w", err)
+	}
+	errs := make([]error, len(wanted))
+	var group errgroup.Group
+	group.SetLimit(manifestsAtOnce)
+	for i, manifest := range wanted {
+		group.Go(func() error {
+			errs[i] = r.applyManifest(ctx, s, workload, manifest)
+			return nil
+		})
+	}
+	_ = group.Wait() // None returns an error.
+
+	return errors.Join(errs...)
 }
 
 // readManifests are Talos' own manifests as one of the nodes renders them: all of them

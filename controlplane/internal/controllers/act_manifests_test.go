@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	appsv1 "k8s.io/api/apps/v1"
@@ -253,6 +254,55 @@ func TestManifestsThatAreRefusedAreTold(t *testing.T) {
 	refuse = false
 	g.Expect(w.reconcile(r)).To(Succeed())
 	g.Expect(conditions.IsTrue(w.controlPlane(), controlplanev1.ManifestsUpToDateCondition)).To(BeTrue())
+}
+
+// TestManifestsLeaveTimeForTheStatus: admission webhooks of a cluster may hang. All manifests
+// are applied at the same time, and given up before the reconcile ends.
+func TestManifestsLeaveTimeForTheStatus(t *testing.T) {
+	g := NewWithT(t)
+	another := proxyIn("v1.36.3")
+	another.Name, another.UID = "another", "another"
+	w, r := proxied(t, proxyIn("v1.36.3"), another)
+	manifest := builders.KubeProxy("v1.36.3")
+	manifest["metadata"] = map[string]any{"namespace": "kube-system", "name": "another"}
+	for _, node := range w.talos {
+		node.Update(func(state *talosfake.State) { state.Manifests = append(state.Manifests, manifest) })
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	end, _ := ctx.Deadline()
+	withWatch, ok := w.workload.(client.WithWatch)
+	g.Expect(ok).To(BeTrue())
+	begun, all := make(chan struct{}, 2), make(chan struct{})
+	go func() {
+		defer close(all)
+		for range 2 {
+			<-begun
+		}
+	}()
+	w.workload = interceptor.NewClient(withWatch, interceptor.Funcs{
+		Apply: func(ctx context.Context, _ client.WithWatch, _ runtime.ApplyConfiguration, _ ...client.ApplyOption) error {
+			begun <- struct{}{}
+			select {
+			case <-all:
+			case <-ctx.Done():
+				return errors.New("one after the other")
+			}
+			if until, bounded := ctx.Deadline(); !bounded || end.Sub(until) < 20*time.Second {
+				return errors.New("no time is left")
+			}
+			return apierrors.NewInternalError(errors.New("failed calling webhook"))
+		},
+	})
+	r.ClusterCache = workloadCache{client: w.workload}
+	w.change(func(controlPlane *controlplanev1.TalosControlPlane) {
+		controlPlane.Annotations[controlplanev1.ManifestsAnnotation] = "again"
+	})
+	_, err := r.Reconcile(ctx, ctrl.Request{NamespacedName: testKey})
+	g.Expect(err).NotTo(HaveOccurred())
+	condition := conditions.Get(w.controlPlane(), controlplanev1.ManifestsUpToDateCondition)
+	g.Expect(condition.Reason).To(Equal(controlplanev1.ManifestsNotAppliedReason))
+	g.Expect(condition.Message).To(ContainSubstring("failed calling webhook"))
 }
 
 // TestExplainKeepsToWordsThatStay: a message that changes from pass to pass starts
