@@ -1,5 +1,5 @@
 // Package controllers reconciles TalosControlPlanes: it gathers facts, has
-// package rollout decide, carries the decision out, and reports.
+// package plan decide, carries the decision out, and reports.
 package controllers
 
 import (

@@ -96,6 +96,9 @@ func (o Observer) watch(ctx context.Context, machine *clusterv1.Machine, facts h
 		o.Watcher.Stop(key)
 		return
 	}
+	if facts.EtcdErr != nil {
+		ctrl.LoggerFrom(ctx).V(3).Info("etcd of the node does not answer", "Machine", machine.Name, "reason", facts.EtcdErr.Error())
+	}
 	// Nobody tells when an alarm is disarmed.
 	if health.IsHealthy(facts) && (facts.Etcd == nil || len(facts.Etcd.Alarms) == 0) {
 		o.Memory.Remember(key, facts)
