@@ -14,6 +14,10 @@ const (
 	// spec.replicas is not set.
 	DefaultReplicas = int32(1)
 
+	// MinReplicasWithoutSurge is the least number of replicas with which a rollout may begin
+	// by deleting a Machine: maxSurge 0 counts as 1 with fewer.
+	MinReplicasWithoutSurge = int32(3)
+
 	// DefaultEtcdLeaveTimeoutSeconds is used when
 	// spec.etcd.leaveTimeoutSeconds is not set.
 	DefaultEtcdLeaveTimeoutSeconds = int32(120)

@@ -87,14 +87,10 @@ func (r *Reconciler) gatherFacts(ctx context.Context, s *scope) error {
 	return nil
 }
 
-// minReplicasWithoutSurge is the least number of replicas with which a rollout may
-// begin by deleting a Machine.
-const minReplicasWithoutSurge = 3
-
 // maxSurge is how many Machines there may be beyond the replicas. Fewer replicas
 // may have come by the scale subresource, which does not look at the strategy.
 func maxSurge(strategy controlplanev1.TalosControlPlaneRolloutStrategy, replicas int32) int32 {
-	if strategy.RollingUpdate.MaxSurge == nil || replicas < minReplicasWithoutSurge {
+	if strategy.RollingUpdate.MaxSurge == nil || replicas < controlplanev1.MinReplicasWithoutSurge {
 		return 1
 	}
 

@@ -180,9 +180,6 @@ func mustGrowFirst(facts Facts) bool {
 	})
 }
 
-// Orphans are the members that belong to no Machine.
-func (f Facts) Orphans() []etcd.Member { return f.orphans() }
-
 // isSpared reports whether a member that belongs to no Machine is left alone for now: it
 // votes, and its Machine may only be missing from the list for a while.
 func (f Facts) isSpared(orphan etcd.Member) bool {
@@ -195,7 +192,7 @@ func decideOrphansWait(facts Facts) *Decision {
 	if !facts.Initialized {
 		return nil
 	}
-	for _, member := range facts.orphans() {
+	for _, member := range facts.Orphans() {
 		if facts.isSpared(member) {
 			return &Decision{Action: WaitForEtcd, MemberID: member.ID, Reason: controlplanev1.WaitingForEtcdReason,
 				Message: "etcd member " + etcd.Describe(member) + " belongs to no Machine; it is removed after spec.etcd.leaveTimeoutSeconds, unless its Machine comes back"}
@@ -210,7 +207,7 @@ func decideOrphans(facts Facts) *Decision {
 	if !facts.Initialized || facts.changing("") != "" {
 		return nil
 	}
-	for _, member := range facts.orphans() {
+	for _, member := range facts.Orphans() {
 		if !facts.isSpared(member) && len(facts.Etcd.RemovalProblems(member.ID)) == 0 {
 			return withMember(&Decision{Action: RemoveMember, Reason: controlplanev1.WaitingForEtcdReason,
 				Message: "Removing etcd member " + etcd.Describe(member) + ", which belongs to no Machine"}, member)

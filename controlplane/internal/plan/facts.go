@@ -260,10 +260,10 @@ func (f Facts) leaving() []MachineFacts {
 	return slices.DeleteFunc(slices.Clone(f.Machines), func(machine MachineFacts) bool { return !machine.Deleting })
 }
 
-// orphans are the members that belong to no Machine, neither by their ID nor
+// Orphans are the members that belong to no Machine, neither by their ID nor
 // by their address. Nothing is known while any may be the member of a Machine that
 // never told which one is its, or of one that joins at this moment.
-func (f Facts) orphans() []etcd.Member {
+func (f Facts) Orphans() []etcd.Member {
 	if _, doubt := f.memberUnknown(""); doubt {
 		return nil
 	}
@@ -378,7 +378,7 @@ func (f Facts) LostItsMember(name string) bool {
 // EtcdProblems are sentences about what is wrong with etcd as a whole.
 func (f Facts) EtcdProblems() []string {
 	problems := slices.Clone(f.Etcd.Problems)
-	for _, member := range f.orphans() {
+	for _, member := range f.Orphans() {
 		problems = append(problems, "member "+etcd.Describe(member)+" belongs to no Machine")
 	}
 

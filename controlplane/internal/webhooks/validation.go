@@ -102,21 +102,17 @@ func validateRollout(spec *controlplanev1.TalosControlPlaneRolloutSpec, path *fi
 	return field.ErrorList{field.Invalid(path.Child("strategy", "rollingUpdate", "maxSurge"), surge.String(), "must be 0 or 1")}
 }
 
-// enoughReplicas is how many control plane machines a rollout needs to begin by
-// deleting one.
-const enoughReplicas = 3
-
 // warnRollout warns of a maxSurge that does not count. It is no refusal: kubectl
 // scale takes replicas away without asking here, and what is there must still be
 // changed and moved.
 func warnRollout(spec *controlplanev1.TalosControlPlaneSpec) admission.Warnings {
 	surge := spec.Rollout.Strategy.RollingUpdate.MaxSurge
-	if surge == nil || surge.IntVal != 0 || ptr.Deref(spec.Replicas, controlplanev1.DefaultReplicas) >= enoughReplicas {
+	if surge == nil || surge.IntVal != 0 || ptr.Deref(spec.Replicas, controlplanev1.DefaultReplicas) >= controlplanev1.MinReplicasWithoutSurge {
 		return nil
 	}
 
 	return admission.Warnings{fmt.Sprintf("spec.rollout.strategy.rollingUpdate.maxSurge: 0 counts as 1 with fewer than %d replicas: "+
-		"otherwise a rollout would begin by removing the quorum of etcd", enoughReplicas)}
+		"otherwise a rollout would begin by removing the quorum of etcd", controlplanev1.MinReplicasWithoutSurge)}
 }
 
 // validateNaming checks that a naming template gives names that can be host
