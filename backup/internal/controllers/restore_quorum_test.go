@@ -1,9 +1,11 @@
 package controllers
 
 import (
+	"fmt"
 	"testing"
 
 	. "github.com/onsi/gomega"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
@@ -110,4 +112,34 @@ func TestEtcdComesBackBeforeTheFirstWipe(t *testing.T) {
 	b.startRestores()
 	b.until(hasEnded)
 	b.expectNothingWiped(backupv1.CheckedCondition, "False QuorumPresent")
+}
+
+// TestAQuorumAtAddressesThatAreNotKnown may be there: as after a move of the management cluster,
+// which takes no status along, while the network to the nodes is broken.
+func TestAQuorumAtAddressesThatAreNotKnown(t *testing.T) {
+	b := newRestoreBed(t)
+	addresses := map[string]clusterv1.MachineStatus{}
+	for i := range b.nodes {
+		machine := b.machine(fmt.Sprintf("cp-%d", i))
+		addresses[machine.Name], machine.Status = machine.Status, clusterv1.MachineStatus{}
+		b.Expect(b.client.Update(b.t.Context(), machine)).To(Succeed())
+	}
+	b.restore()
+	unknown := func(r *backupv1.TalosEtcdRestore) bool {
+		return says(r, backupv1.CheckedCondition) == "Unknown QuorumUnknown"
+	}
+	b.until(unknown)
+	for range 5 {
+		b.step()
+	}
+	b.Expect(unknown(b.theRestore())).To(BeTrue())
+	b.Expect(b.wipes).To(BeEmpty())
+	b.Expect(b.theControlPlane().Annotations).NotTo(HaveKey(controlplanev1.RestoreInProgressAnnotation))
+	for name, status := range addresses {
+		machine := b.machine(name)
+		machine.Status = status
+		b.Expect(b.client.Update(b.t.Context(), machine)).To(Succeed())
+	}
+	b.until(hasEnded)
+	b.expectRestored(1)
 }

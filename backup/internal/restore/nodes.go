@@ -75,7 +75,9 @@ func IsOlder(its, than string) bool {
 	return errA == nil && errB == nil && (a.Major() < b.Major() || a.Major() == b.Major() && a.Minor() < b.Minor())
 }
 
-// Look asks the nodes of all Machines at the same time.
+// Look asks the nodes of all Machines at the same time, but of those that have never run. One that
+// has, and of which no address is known, is unseen: a move of the management cluster takes no
+// addresses along.
 func Look(ctx context.Context, dialer talosclient.Dialer, reader talosclient.Credentials, machines []*clusterv1.Machine) Nodes {
 	var (
 		mu    sync.Mutex
@@ -83,7 +85,7 @@ func Look(ctx context.Context, dialer talosclient.Dialer, reader talosclient.Cre
 		found = Nodes{ByMachine: map[string]*Node{}}
 	)
 	for _, machine := range machines {
-		if !capimachine.IsProvisioned(machine) {
+		if machine.Spec.ProviderID == "" && !capimachine.IsProvisioned(machine) {
 			continue
 		}
 		group.Go(func() {

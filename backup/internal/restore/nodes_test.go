@@ -25,6 +25,7 @@ func TestWhetherEtcdMayHaveItsQuorum(t *testing.T) {
 	for name, tc := range map[string]struct {
 		nodes              []func(*fake.State)
 		silent, mute       []int
+		lost, new          []int
 		hasLeader, mayHave bool
 		unseen             []string
 	}{
@@ -38,6 +39,10 @@ func TestWhetherEtcdMayHaveItsQuorum(t *testing.T) {
 		"etcd has crashed":                       {nodes: []func(*fake.State){crashed, crashed, crashed}, mute: []int{0, 1, 2}},
 		"its data is gone":                       {nodes: []func(*fake.State){wiped, wiped, wiped}},
 		"nobody tells how many there are":        {nodes: []func(*fake.State){wiped, wiped, wiped}, silent: []int{1}, mayHave: true, unseen: []string{"cp-1"}},
+		"no address is known":                    {nodes: []func(*fake.State){follows, follows, follows}, lost: []int{0, 1, 2}, mayHave: true, unseen: []string{"cp-0", "cp-1", "cp-2"}},
+		"one knows nobody, of two no address is": {nodes: []func(*fake.State){alone, alone, alone}, lost: []int{1, 2}, mayHave: true, unseen: []string{"cp-1", "cp-2"}},
+		"of a minority no address is known":      {nodes: []func(*fake.State){alone, alone, alone}, lost: []int{1}, unseen: []string{"cp-1"}},
+		"one has never run":                      {nodes: []func(*fake.State){crashed, crashed, crashed}, new: []int{2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g, dialer := NewWithT(t), fake.NewDialer()
@@ -55,8 +60,13 @@ func TestWhetherEtcdMayHaveItsQuorum(t *testing.T) {
 					node.Fail("EtcdStatus", errors.New("deadline exceeded"))
 				}
 				machine := &clusterv1.Machine{ObjectMeta: metav1.ObjectMeta{Name: name}}
-				machine.Status.Initialization.InfrastructureProvisioned = new(true)
-				machine.Status.Addresses = clusterv1.MachineAddresses{{Type: clusterv1.MachineInternalIP, Address: address}}
+				if !slices.Contains(tc.new, i) {
+					machine.Spec.ProviderID = "talos://" + name
+				}
+				if !slices.Contains(tc.lost, i) && !slices.Contains(tc.new, i) {
+					machine.Status.Initialization.InfrastructureProvisioned = new(true)
+					machine.Status.Addresses = clusterv1.MachineAddresses{{Type: clusterv1.MachineInternalIP, Address: address}}
+				}
 				machines = append(machines, machine)
 			}
 			found := Look(t.Context(), dialer, talosclient.Credentials{}, machines)
