@@ -323,7 +323,7 @@ func whole(g Gomega, archive *Archive, manifest *Manifest, plain []byte, key age
 // collectAll collects as if a day had passed.
 func collectAll(t *testing.T, archive *Archive) {
 	t.Helper()
-	_, err := archive.Collect(t.Context(), time.Now().Add(24*time.Hour))
+	_, err := archive.Collect(t.Context(), time.Now().Add(24*time.Hour), nil)
 	NewWithT(t).Expect(err).ToNot(HaveOccurred())
 }
 
@@ -401,7 +401,7 @@ func TestWhatIsDifferentIsFound(t *testing.T) {
 		})).To(Succeed())
 		_, err = archive.Read(t.Context(), "a")
 		g.Expect(err).To(MatchError(ErrManifest), other)
-		_, err = archive.Collect(t.Context(), time.Now().Add(24*time.Hour))
+		_, err = archive.Collect(t.Context(), time.Now().Add(24*time.Hour), nil)
 		g.Expect(err).To(MatchError(ErrManifest), "nothing is collected where it is not known what belongs to a backup")
 		g.Expect(server.Change(t.Context(), config.Bucket, folder+manifestFile, func(data []byte) []byte {
 			if other == "" {

@@ -164,23 +164,21 @@ type Collected struct {
 
 // Collect deletes what attempts before a time have left behind: files that are part of no
 // backup, and uploads that were neither ended nor given up. It leaves alone what is locked,
-// and a backup whose manifest somebody has hidden: versions are there for that. It goes on
-// after an error, and returns what it has done with all of them.
-func (a *Archive) Collect(ctx context.Context, before time.Time) (Collected, error) {
+// and a backup whose manifest somebody has hidden: versions are there for that. So it does with
+// one of those that are known to be made, whose manifest is gone: it may be brought back. It goes
+// on after an error, and returns what it has done with all of them.
+func (a *Archive) Collect(ctx context.Context, before time.Time, made map[string]bool) (Collected, error) {
 	var done Collected
 	folders, err := a.list(ctx, a.folder)
 	failed := []error{err}
 	for backup, found := range folders {
-		if slices.ContainsFunc(found, isManifest) && !found.isBackup() {
-			continue
-		}
-		named, err := a.named(ctx, backup, found)
+		left, err := a.leftovers(ctx, backup, found, made[backup])
 		if err != nil {
 			failed = append(failed, err)
 			continue
 		}
-		for _, file := range found {
-			if named[path.Base(file.Key)] || !file.Modified.Before(before) {
+		for _, file := range left {
+			if !file.Modified.Before(before) {
 				continue
 			}
 			switch err := a.store.Delete(ctx, file.Key, file.VersionID); {
@@ -207,25 +205,27 @@ func (a *Archive) Collect(ctx context.Context, before time.Time) (Collected, err
 	return done, errors.Join(failed...)
 }
 
-// named are the files of a folder that belong to its backup; none where there is none.
-// What is verified of a backup belongs to it.
-func (a *Archive) named(ctx context.Context, backup string, found files) (map[string]bool, error) {
-	if !found.isBackup() {
+// leftovers are the files of a folder that belong to no backup. A list may lack a manifest that
+// is there: only an answer about the manifest itself says that there is none.
+func (a *Archive) leftovers(ctx context.Context, backup string, found files, isMade bool) (files, error) {
+	isListed := found.isBackup()
+	if !isListed && slices.ContainsFunc(found, isManifest) {
 		return nil, nil
 	}
 	manifest, err := a.Read(ctx, backup)
-	if err != nil {
+	switch {
+	case err == nil:
+		return slices.DeleteFunc(found, func(file store.Object) bool { return manifest.names(path.Base(file.Key)) }), nil
+	case store.ReasonOf(err) != store.NotFound || isListed:
 		return nil, fmt.Errorf("reading which files are of backup %s: %w", backup, err)
-	}
-	named := map[string]bool{manifestFile: true, manifest.Data.Name: true}
-	if manifest.Secrets != nil {
-		named[manifest.Secrets.Name] = true
-	}
-	for _, file := range found {
-		if name := path.Base(file.Key); strings.HasPrefix(name, verificationFile) {
-			named[name] = true
-		}
+	case isMade:
+		return nil, nil
 	}
 
-	return named, nil
+	return found, nil
+}
+
+// names reports whether a file of its folder belongs to a backup. What is verified of it does.
+func (m *Manifest) names(file string) bool {
+	return file == manifestFile || file == m.Data.Name || m.Secrets != nil && file == m.Secrets.Name || strings.HasPrefix(file, verificationFile)
 }

@@ -2,9 +2,11 @@ package archive
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"iter"
+	"strings"
 	"testing"
 	"time"
 
@@ -77,6 +79,78 @@ func TestAHiddenBackupIsLeftAlone(t *testing.T) {
 	// With its name, all of it goes.
 	g.Expect(archive.Delete(t.Context(), "a")).To(Succeed())
 	g.Expect(keys(t, open(t, config))).To(BeEmpty())
+}
+
+// forgetful is a store whose lists lack a key, as those of some servers do for a while.
+type forgetful struct {
+	Store
+
+	key string
+}
+
+func (f forgetful) List(ctx context.Context, prefix string) iter.Seq2[store.Object, error] {
+	return func(yield func(store.Object, error) bool) {
+		for object, err := range f.Store.List(ctx, prefix) {
+			if object.Key != f.key && !yield(object, err) {
+				return
+			}
+		}
+	}
+}
+
+// TestAListThatLacksAManifestCostsNoBackup: the manifest itself is asked for.
+func TestAListThatLacksAManifestCostsNoBackup(t *testing.T) {
+	g := NewWithT(t)
+	config, plain := bucket(t, false), snapshot(1000)
+	archive := archiveOf(t, someCluster, config)
+	written, err := archive.Write(t.Context(), draft("a", "1"), "x", contents(plain))
+	g.Expect(err).ToNot(HaveOccurred())
+	const folder = "some/prefix/clusters/team/prod/0123abcd/a/"
+	_, err = server.PutObject(t.Context(), config.Bucket, folder+"data-y", strings.NewReader("half"), 4, minio.PutObjectOptions{})
+	g.Expect(err).ToNot(HaveOccurred())
+	lacking, err := Of(someCluster, forgetful{Store: open(t, config), key: folder + manifestFile}, "some/prefix/")
+	g.Expect(err).ToNot(HaveOccurred())
+	g.Expect(lacking.Names(t.Context())).To(BeEmpty())
+	collectAll(t, lacking)
+	g.Expect(archive.Check(t.Context(), written)).To(Succeed())
+	g.Expect(keys(t, open(t, config))).To(HaveLen(2), "what an attempt has left is gone")
+}
+
+// blind is a store that says of each object that is read that there is none.
+type blind struct{ Store }
+
+func (blind) GetSmall(context.Context, string, string, int64) ([]byte, store.Object, error) {
+	return nil, store.Object{}, store.NewError(store.NotFound, "reading", errors.New("no such key"))
+}
+
+// TestAManifestThatIsListedOnlyKeepsItsData: what belongs to it is not known.
+func TestAManifestThatIsListedOnlyKeepsItsData(t *testing.T) {
+	g := NewWithT(t)
+	config := bucket(t, false)
+	_, err := archiveOf(t, someCluster, config).Write(t.Context(), draft("a", "1"), "x", contents(snapshot(1000)))
+	g.Expect(err).ToNot(HaveOccurred())
+	archive, err := Of(someCluster, blind{open(t, config)}, "some/prefix/")
+	g.Expect(err).ToNot(HaveOccurred())
+	_, err = archive.Collect(t.Context(), time.Now().Add(24*time.Hour), nil)
+	g.Expect(store.ReasonOf(err)).To(Equal(store.NotFound))
+	g.Expect(keys(t, open(t, config))).To(HaveLen(2))
+}
+
+// TestTheDataOfABackupThatIsToBeThereStays: somebody has deleted its manifest in a bucket that
+// keeps no versions. What attempts have left of others goes.
+func TestTheDataOfABackupThatIsToBeThereStays(t *testing.T) {
+	g := NewWithT(t)
+	config := bucket(t, false)
+	archive := archiveOf(t, someCluster, config)
+	for _, name := range []string{"a", "b"} {
+		_, err := archive.Write(t.Context(), draft(name, "1"), "x", contents(snapshot(1000)))
+		g.Expect(err).ToNot(HaveOccurred())
+		g.Expect(server.RemoveObject(t.Context(), config.Bucket, "some/prefix/clusters/team/prod/0123abcd/"+name+"/manifest.json", minio.RemoveObjectOptions{})).To(Succeed())
+	}
+	collected, err := archive.Collect(t.Context(), time.Now().Add(24*time.Hour), map[string]bool{"a": true})
+	g.Expect(err).ToNot(HaveOccurred())
+	g.Expect(collected).To(Equal(Collected{Files: 1}))
+	g.Expect(keys(t, open(t, config))).To(Equal([]string{"some/prefix/clusters/team/prod/0123abcd/a/data-x"}))
 }
 
 // TestALockedBackupStaysWhole: its manifest can't be deleted, and so nothing is.

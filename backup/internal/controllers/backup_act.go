@@ -121,6 +121,8 @@ func (r *BackupReconciler) begin(ctx context.Context, s *backupScope) error {
 	work := &attempt{name: utilrand.String(attemptNameLength), clock: r.Clock, metrics: r.Metrics, verifier: r.Verifier, take: s.take, draft: archive.Manifest{
 		Name: s.backup.Name, Schedule: s.backup.Labels[backupv1.ScheduleNameLabel], Tool: r.Tool,
 	}}
+	of := clusterOf(s.backup)
+	work.made = func(ctx context.Context) (map[string]bool, error) { return r.madeOf(ctx, of) }
 	if err := work.in(s); err != nil {
 		s.completed = condition.False(backupv1.FailedReason, err.Error())
 		return r.end(ctx, s, outcomeFailed)

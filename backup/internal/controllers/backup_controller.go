@@ -153,9 +153,11 @@ func (s *backupScope) key() types.NamespacedName { return client.ObjectKeyFromOb
 // outcome is how the backup has ended; empty while it has not.
 func (s *backupScope) outcome() string { return s.backup.Annotations[backupv1.OutcomeAnnotation] }
 
-// isMade reports whether the backup is to be in the store already.
-func (s *backupScope) isMade() bool {
-	return isImported(s.backup) || s.outcome() == outcomeCompleted
+func (s *backupScope) isMade() bool { return isMade(s.backup) }
+
+// isMade reports whether a backup is to be in the store already.
+func isMade(backup *backupv1.TalosEtcdBackup) bool {
+	return isImported(backup) || backup.Annotations[backupv1.OutcomeAnnotation] == outcomeCompleted
 }
 
 // isImported reports whether a backup was found in the store, and is not made.

@@ -25,7 +25,7 @@ const (
 	// attemptNameLength is how many letters tell an attempt from others.
 	attemptNameLength = 10
 	// leftoverAge is how old what attempts have left behind must be to be deleted: older
-	// than any backup may take.
+	// than any backup may take, and than a cache of which backups are made ever is.
 	leftoverAge = 48 * time.Hour
 	// identityLength is how many hex digits of a digest tell clusters apart.
 	identityLength = 32
@@ -88,6 +88,9 @@ type attempt struct {
 	isReadOnly bool
 	// take is how the snapshot is taken; nil where the backup is to be there already.
 	take *take
+	// made finds the names of the backups of the cluster that are to be in the store. It is called
+	// only where take is not nil.
+	made func(ctx context.Context) (map[string]bool, error)
 }
 
 // errNotRecorded says that there is something to delete, and that this is to be recorded first.
@@ -167,7 +170,12 @@ func (a *attempt) run(ctx context.Context, progress func(metrics.Step)) Result {
 
 // collect deletes what other attempts have left behind. That is no reason to fail.
 func (a *attempt) collect(ctx context.Context) {
-	if done, err := a.archive.Collect(ctx, a.clock.Now().Add(-leftoverAge)); err != nil || done != (archive.Collected{}) {
+	made, err := a.made(ctx)
+	if err != nil {
+		ctrl.LoggerFrom(ctx).Info("Deleting nothing of what attempts have left behind", "error", err.Error())
+		return
+	}
+	if done, err := a.archive.Collect(ctx, a.clock.Now().Add(-leftoverAge), made); err != nil || done != (archive.Collected{}) {
 		ctrl.LoggerFrom(ctx).Info("Deleted what attempts have left behind", "files", done.Files, "uploads", done.Uploads, "error", fmt.Sprint(err))
 	}
 }

@@ -1,12 +1,16 @@
 package controllers
 
 import (
+	"context"
+	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/cluster-api/util/conditions"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/backup/internal/archive"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 )
 
@@ -26,6 +30,22 @@ func isLost(backup *backupv1.TalosEtcdBackup) bool {
 // isMissed reports whether the store lacks a backup, as its last answer was.
 func isMissed(backup *backupv1.TalosEtcdBackup) bool {
 	return isLost(backup) || conditions.GetReason(backup, backupv1.CompletedCondition) == backupv1.MissingReason
+}
+
+// madeOf are the names of the backups of a cluster that are to be in a store.
+func (r *BackupReconciler) madeOf(ctx context.Context, cluster archive.Cluster) (map[string]bool, error) {
+	list := &backupv1.TalosEtcdBackupList{}
+	if err := r.Client.List(ctx, list, client.InNamespace(cluster.Namespace)); err != nil {
+		return nil, fmt.Errorf("listing the TalosEtcdBackups: %w", err)
+	}
+	made := map[string]bool{}
+	for i := range list.Items {
+		if backup := &list.Items[i]; isOf(backup, cluster) && isMade(backup) {
+			made[backup.Name] = true
+		}
+	}
+
+	return made, nil
 }
 
 // miss takes in that the store says that it lacks a backup which is to be there. One answer

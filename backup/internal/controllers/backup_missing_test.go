@@ -3,6 +3,8 @@ package controllers
 import (
 	"errors"
 	"net/http"
+	"path"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -138,6 +140,25 @@ func TestTheDataOfALostBackupStays(t *testing.T) {
 	b.Expect(b.keys()).To(Equal(before))
 	b.settle()
 	b.Expect(says(b.theSchedule(), backupv1.ScheduleReadyCondition)).To(Equal("True Ready"))
+}
+
+// TestTheDataOfALostBackupStaysWithoutVersions of its manifest, when another backup clears up: it
+// may be had back, as from a copy of the bucket.
+func TestTheDataOfALostBackupStaysWithoutVersions(t *testing.T) {
+	bucket, key := newBucket(t, false)
+	b := newBedAt(t, bucket, key, time.Now().Truncate(time.Second))
+	b.backup("one")
+	b.settle()
+	made := b.keys()
+	manifest := made[slices.IndexFunc(made, func(key string) bool { return path.Base(key) == "manifest.json" })]
+	b.Expect(server.RemoveObject(t.Context(), bucket, manifest, minio.RemoveObjectOptions{})).To(Succeed())
+	left := strings.Replace(manifest, "/one/manifest.json", "/never/data-of-an-attempt", 1)
+	_, err := server.PutObject(t.Context(), bucket, left, strings.NewReader("half"), 4, minio.PutObjectOptions{})
+	b.Expect(err).NotTo(HaveOccurred())
+	b.clock.Step(leftoverAge + time.Hour)
+	b.backup("two")
+	b.settle()
+	b.Expect(b.keys()).To(And(HaveLen(2*len(made)-1), Not(ContainElement(left))))
 }
 
 // TestADatasetThatSomebodyHasHiddenStays when the object of a backup goes that has failed:
