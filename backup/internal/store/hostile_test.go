@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	"encoding/pem"
 	"fmt"
 	"io"
@@ -166,6 +167,36 @@ func TestListsWithoutAnEndEnd(t *testing.T) {
 				_, _ = io.WriteString(w, "<Result>"+entry(r, strings.Repeat("a", maxName+1))+"</Result>")
 			})
 			NewWithT(t).Expect(lists[of](t, long)).To(MatchError(ContainSubstring("longer than 1024 bytes")))
+		})
+	}
+}
+
+// TestAListThatIsGivenUpIsNotWhole: whose caller ends before the first page, or between two, is
+// told so.
+func TestAListThatIsGivenUpIsNotWhole(t *testing.T) {
+	for name, after := range map[string]int{"at once": 0, "between two pages": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := hostile(t, func(w http.ResponseWriter, r *http.Request) {
+				_, _ = io.WriteString(w, "<Result><IsTruncated>true</IsTruncated>"+entry(r, "a")+nextPage(r, "a")+"</Result>")
+			})
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if after == 0 {
+				cancel()
+			}
+			var keys []string
+			var failed []error
+			for object, err := range store.List(ctx, "") {
+				if cancel(); err != nil {
+					failed = append(failed, err)
+					continue
+				}
+				keys = append(keys, object.Key)
+			}
+			g := NewWithT(t)
+			g.Expect(keys).To(HaveLen(after))
+			g.Expect(failed).To(ConsistOf(MatchError(context.Canceled)))
 		})
 	}
 }

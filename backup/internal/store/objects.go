@@ -78,7 +78,7 @@ func (r *reading) Read(p []byte) (int, error) {
 
 // List returns all versions of all objects whose keys begin so, and those of one key one after
 // the other, the newest first. It ends with the first error, and with one where the server does
-// not come to an end.
+// not come to an end, or the context does before the list.
 func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[Object, error] {
 	return func(yield func(Object, error) bool) {
 		var last Object
@@ -99,6 +99,10 @@ func (s *Store) List(ctx context.Context, prefix string) iter.Seq2[Object, error
 			if !yield(object, nil) {
 				return
 			}
+		}
+		// The library ends without a word when the context does.
+		if err := ctx.Err(); err != nil {
+			yield(Object{}, judge("listing "+prefix, err))
 		}
 	}
 }
