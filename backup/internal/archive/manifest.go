@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/capi-talos/capi-talos/backup/internal/pipeline"
+	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 )
 
 // Format is what manifests are written in.
@@ -27,6 +28,8 @@ const (
 	maxSecrets  = 1 << 20
 	// maxBytes is the most that a file of a backup has: a hundred times what etcd is meant for.
 	maxBytes = 1 << 40
+	// maxQuoted is how much of a string of a manifest an error repeats, in bytes.
+	maxQuoted = 64
 )
 
 // Manifest says what a backup is. It holds nothing secret, and is readable without keys.
@@ -92,10 +95,11 @@ func readManifest(data []byte, at place) (*Manifest, error) {
 		return nil, fmt.Errorf("%w: it is no JSON", ErrManifest)
 	}
 	if manifest.Format != Format {
-		return nil, fmt.Errorf("%w: its format is %q, and this is %s", ErrManifest, manifest.Format, Format)
+		return nil, fmt.Errorf("%w: its format is %q, and this is %s", ErrManifest, condition.Cut(manifest.Format, maxQuoted), Format)
 	}
 	if manifest.Cluster != at.cluster || manifest.Name != at.backup {
-		return nil, fmt.Errorf("%w: it is of backup %s of cluster %s/%s", ErrManifest, manifest.Name, manifest.Cluster.Namespace, manifest.Cluster.Name)
+		return nil, fmt.Errorf("%w: it is of backup %s of cluster %s/%s", ErrManifest,
+			condition.Cut(manifest.Name, maxQuoted), condition.Cut(manifest.Cluster.Namespace, maxQuoted), condition.Cut(manifest.Cluster.Name, maxQuoted))
 	}
 	if !manifest.Data.belongs(dataFile) || manifest.Secrets != nil && !manifest.Secrets.belongs(secretsFile) {
 		return nil, fmt.Errorf("%w: it names files elsewhere", ErrManifest)

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -39,6 +40,27 @@ func TestSizesThatNoBackupHas(t *testing.T) {
 				g.Expect(read()).To(MatchError(ErrManifest))
 			})
 		}
+	}
+}
+
+// TestTheWordsOfAManifestAreNotRepeatedAtLength: an error is kept, and whose manifest it is about
+// may have written a mebibyte.
+func TestTheWordsOfAManifestAreNotRepeatedAtLength(t *testing.T) {
+	long := strings.Repeat("x", maxManifest)
+	for name, manifest := range map[string]Manifest{
+		"format":    {Format: long},
+		"name":      {Format: Format, Name: long},
+		"cluster":   {Format: Format, Cluster: Cluster{Name: long}},
+		"namespace": {Format: Format, Cluster: Cluster{Namespace: long}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			text, err := json.Marshal(manifest)
+			g.Expect(err).NotTo(HaveOccurred())
+			_, err = readManifest(text, place{cluster: someCluster, backup: "a", file: manifestFile})
+			g.Expect(err).To(MatchError(ErrManifest))
+			g.Expect(len(err.Error())).To(BeNumerically("<", 512))
+		})
 	}
 }
 

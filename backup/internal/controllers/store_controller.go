@@ -40,6 +40,10 @@ const (
 	storeControllerName = "talosbackupstore"
 	// checkTimeout is how long a check of a store may take.
 	checkTimeout = 30 * time.Second
+	// importTimeout is how long the import of what a store has may take at a time, and readTimeout
+	// how long one manifest may, of which there are thousands.
+	importTimeout = 5 * time.Minute
+	readTimeout   = 30 * time.Second
 	// recheckInterval is how soon a store is checked again that could not be used.
 	recheckInterval = time.Minute
 )
@@ -67,6 +71,9 @@ type StoreReconciler struct {
 
 	pace   reconciliation.Pace
 	checks *checks
+	// importTimeout and readTimeout are how long an import and the reading of one manifest may
+	// take.
+	importTimeout, readTimeout time.Duration
 }
 
 // +kubebuilder:rbac:groups=backup.cluster.x-k8s.io,resources=talosbackupstores,verbs=get;list;watch;patch
@@ -98,7 +105,9 @@ func (r *StoreReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager
 	return nil
 }
 
-func (r *StoreReconciler) init() { r.checks = newChecks() }
+func (r *StoreReconciler) init() {
+	r.checks, r.importTimeout, r.readTimeout = newChecks(), importTimeout, readTimeout
+}
 
 // storeScope is what one reconcile knows about one TalosBackupStore.
 type storeScope struct {

@@ -17,11 +17,15 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 )
 
-// maxNamed is how many backups a message names.
-const maxNamed = 3
+const (
+	// maxNamed is how many backups a message names, and maxWhy how much it says of each, in bytes.
+	maxNamed = 3
+	maxWhy   = 512
+)
 
 // reconcileImport makes objects for the backups of this namespace that the store has and
-// nobody knows: once for a store, or at each check, as it says.
+// nobody knows: once for a store, or at each check, as it says. It takes only so long at a time:
+// what is imported by then is known at the next check, which goes on behind it.
 func (r *StoreReconciler) reconcileImport(ctx context.Context, s *storeScope) error {
 	policy := s.store.Spec.ImportPolicy
 	_, done := s.store.Annotations[backupv1.ImportedAnnotation]
@@ -30,20 +34,26 @@ func (r *StoreReconciler) reconcileImport(ctx context.Context, s *storeScope) er
 	if s.opened == nil || policy == backupv1.ImportNever || !isDue {
 		return nil
 	}
-	imported, failed, err := r.importAll(ctx, s)
-	if store.ReasonOf(err) != "" {
-		s.imported = condition.False(backupv1.ImportFailedReason, err.Error())
-		s.next = min(s.next, recheckInterval)
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	s.imported = importedOf(failed)
+	within, cancel := context.WithTimeout(ctx, r.importTimeout)
+	defer cancel()
+	imported, failed, err := r.importAll(within, s)
 	if imported > 0 {
 		r.Recorder.Eventf(s.store, nil, corev1.EventTypeNormal, backupv1.ImportedReason, "Import", "%d backups were found in the store", imported)
 	}
-	if len(failed) > 0 || done {
+	switch {
+	case err == nil:
+		s.imported = importedOf(failed)
+	case ctx.Err() == nil && within.Err() != nil:
+		s.imported = condition.Falsef(backupv1.ImportFailedReason, "it was not done within %s, and goes on with the next check", r.importTimeout)
+		return nil
+	case store.ReasonOf(err) != "":
+		s.imported = condition.False(backupv1.ImportFailedReason, err.Error())
+		s.next = min(s.next, recheckInterval)
+		return nil
+	default:
+		return err
+	}
+	if failed.count > 0 || done {
 		return nil
 	}
 	status, written := s.store.Status, s.before.DeepCopy()
@@ -56,9 +66,23 @@ func (r *StoreReconciler) reconcileImport(ctx context.Context, s *storeScope) er
 	return nil
 }
 
+// refused are backups that cannot be imported: as many as somebody has put there, so that only
+// the first ones are kept.
+type refused struct {
+	count int
+	first []string
+}
+
+func (r *refused) add(backup archive.Found, why string) {
+	r.count++
+	if len(r.first) < maxNamed {
+		r.first = append(r.first, fmt.Sprintf("%s of Cluster %s: %s", backup.Name, backup.Cluster.Name, condition.Cut(why, maxWhy)))
+	}
+}
+
 // importAll makes the objects of all backups of the namespace that have none. It counts them,
 // and says of which backups none can be made, and why.
-func (r *StoreReconciler) importAll(ctx context.Context, s *storeScope) (imported int, failed []string, err error) {
+func (r *StoreReconciler) importAll(ctx context.Context, s *storeScope) (imported int, failed refused, err error) {
 	known := map[string]*backupv1.TalosEtcdBackup{}
 	for i := range s.backups {
 		known[s.backups[i].Name] = &s.backups[i]
@@ -69,14 +93,14 @@ func (r *StoreReconciler) importAll(ctx context.Context, s *storeScope) (importe
 		}
 		if there := known[found.Name]; there != nil {
 			if !isOf(there, found.Cluster) {
-				failed = append(failed, fmt.Sprintf("%s of Cluster %s: a TalosEtcdBackup of another Cluster has that name", found.Name, found.Cluster.Name))
+				failed.add(found, "a TalosEtcdBackup of another Cluster has that name")
 			}
 			continue
 		}
 		made, err := r.importBackup(ctx, s, found)
 		switch {
 		case isRefusal(err):
-			failed = append(failed, fmt.Sprintf("%s of Cluster %s: %v", found.Name, found.Cluster.Name, err))
+			failed.add(found, err.Error())
 		case err != nil:
 			return imported, failed, err
 		default:
@@ -86,6 +110,22 @@ func (r *StoreReconciler) importAll(ctx context.Context, s *storeScope) (importe
 	}
 
 	return imported, failed, nil
+}
+
+// readFor reads the manifest of a backup to import. One that does not come in time is refused: a
+// later one may.
+func (r *StoreReconciler) readFor(ctx context.Context, in *archive.Archive, backup string) (*archive.Manifest, error) {
+	within, cancel := context.WithTimeout(ctx, r.readTimeout)
+	defer cancel()
+	manifest, err := in.Read(within, backup)
+	if err == nil {
+		return manifest, nil
+	}
+	if within.Err() != nil {
+		err = fmt.Errorf("its manifest was not read within %s", r.readTimeout)
+	}
+
+	return nil, &refusal{err}
 }
 
 // isOf reports whether a backup may be of a cluster.
@@ -99,9 +139,9 @@ func (r *StoreReconciler) importBackup(ctx context.Context, s *storeScope, found
 	if err != nil {
 		return nil, &refusal{err}
 	}
-	manifest, err := in.Read(ctx, found.Name)
+	manifest, err := r.readFor(ctx, in, found.Name)
 	if err != nil {
-		return nil, &refusal{err}
+		return nil, err
 	}
 	made := &backupv1.TalosEtcdBackup{
 		ObjectMeta: metav1.ObjectMeta{Namespace: s.store.Namespace, Name: found.Name, Annotations: map[string]string{
@@ -135,16 +175,16 @@ func isRefusal(err error) bool {
 	return is
 }
 
-func importedOf(failed []string) condition.Finding {
-	if len(failed) == 0 {
+func importedOf(failed refused) condition.Finding {
+	if failed.count == 0 {
 		return condition.True(backupv1.ImportedReason, "")
 	}
 	more := ""
-	if len(failed) > maxNamed {
-		more = fmt.Sprintf("; and %d more", len(failed)-maxNamed)
+	if rest := failed.count - len(failed.first); rest > 0 {
+		more = fmt.Sprintf("; and %d more", rest)
 	}
 
-	return condition.False(backupv1.ImportFailedReason, strings.Join(failed[:min(len(failed), maxNamed)], "; ")+more)
+	return condition.False(backupv1.ImportFailedReason, strings.Join(failed.first, "; ")+more)
 }
 
 func secretsOf(manifest *archive.Manifest) backupv1.SecretsPolicy {

@@ -2,6 +2,9 @@ package controllers
 
 import (
 	"fmt"
+	"net/http"
+	"path"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	backupv1 "github.com/capi-talos/capi-talos/backup/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/backup/internal/archive"
 )
 
 func TestAStoreIsReady(t *testing.T) {
@@ -162,5 +166,91 @@ func TestABackupWhoseNameIsTakenIsNotImported(t *testing.T) {
 	b.clock.Step(time.Duration(backupv1.DefaultCheckIntervalSeconds) * time.Second)
 	b.settle()
 	b.Expect(b.theBackup("one").Spec.ClusterName).To(Equal("prod"))
+	b.Expect(says(b.theStore(), backupv1.ImportedCondition)).To(Equal("True Imported"))
+}
+
+// withBackups is a bed of an empty management cluster, whose store has backups daily-0 and so on.
+func withBackups(t *testing.T, count int) *bed {
+	t.Helper()
+	first := newBed(t)
+	for i := range count {
+		first.backup(fmt.Sprintf("daily-%d", i))
+	}
+	first.settle()
+
+	return newBedAt(t, first.bucket, first.key, first.clock.Now())
+}
+
+// isManifestOf reports whether a request is for the manifest of a backup.
+func isManifestOf(request *http.Request, backup string) bool {
+	return strings.HasSuffix(request.URL.Path, "/"+backup+"/manifest.json")
+}
+
+// TestManifestsThatAreNone are counted, and named in few words, however long their own are.
+func TestManifestsThatAreNone(t *testing.T) {
+	b := withBackups(t, 4)
+	for _, key := range b.keys() {
+		if path.Base(key) == "manifest.json" {
+			b.Expect(server.Change(t.Context(), b.bucket, key, func([]byte) []byte {
+				return fmt.Appendf(nil, `{"format": %q}`, strings.Repeat("x", 1<<19))
+			})).To(Succeed())
+		}
+	}
+	b.settle()
+	found := conditions.Get(b.theStore(), backupv1.ImportedCondition)
+	b.Expect(found.Reason).To(Equal(backupv1.ImportFailedReason))
+	b.Expect(found.Message).To(And(HavePrefix("daily-0 of Cluster prod: "), ContainSubstring("daily-2"), HaveSuffix("; and 1 more")))
+	b.Expect(len(found.Message)).To(BeNumerically("<", 2048))
+}
+
+// TestWhatIsRefusedTakesNoRoom, however much there is of it.
+func TestWhatIsRefusedTakesNoRoom(t *testing.T) {
+	g, found := NewWithT(t), refused{}
+	for range 1000 {
+		found.add(archive.Found{Name: "one"}, strings.Repeat("x", 1<<20))
+	}
+	g.Expect(found.count).To(Equal(1000))
+	g.Expect(len(strings.Join(found.first, ""))).To(BeNumerically("<", 2048))
+}
+
+// TestABackupThatCannotBeReadInTimeHoldsUpNoOther.
+func TestABackupThatCannotBeReadInTimeHoldsUpNoOther(t *testing.T) {
+	b := withBackups(t, 3)
+	b.stores.readTimeout = 3 * time.Second
+	b.onRequest = func(request *http.Request) error {
+		if isManifestOf(request, "daily-1") {
+			<-request.Context().Done()
+		}
+		return nil
+	}
+	b.round()
+	b.Expect(b.allBackups()).To(HaveLen(2))
+	b.Expect(conditions.GetMessage(b.theStore(), backupv1.ImportedCondition)).To(Equal("daily-1 of Cluster prod: its manifest was not read within 3s"))
+	b.onRequest = nil
+	b.clock.Step(time.Duration(backupv1.DefaultCheckIntervalSeconds) * time.Second)
+	b.settle()
+	b.Expect(b.allBackups()).To(HaveLen(3))
+}
+
+// TestAnImportThatTakesLongGoesOn with the next check, and has no worker wait.
+func TestAnImportThatTakesLongGoesOn(t *testing.T) {
+	b := withBackups(t, 3)
+	b.stores.importTimeout = 3 * time.Second
+	b.onRequest = func(request *http.Request) error {
+		if isManifestOf(request, "daily-1") {
+			<-request.Context().Done()
+		}
+		return nil
+	}
+	b.settle()
+	b.Expect(b.allBackups()).To(HaveLen(1))
+	b.Expect(says(b.theStore(), backupv1.ImportedCondition)).To(Equal("False ImportFailed"))
+	b.Expect(conditions.GetMessage(b.theStore(), backupv1.ImportedCondition)).To(Equal("it was not done within 3s, and goes on with the next check"))
+	b.onRequest = nil
+	b.settle()
+	b.Expect(b.allBackups()).To(HaveLen(1))
+	b.clock.Step(time.Duration(backupv1.DefaultCheckIntervalSeconds) * time.Second)
+	b.settle()
+	b.Expect(b.allBackups()).To(HaveLen(3))
 	b.Expect(says(b.theStore(), backupv1.ImportedCondition)).To(Equal("True Imported"))
 }
