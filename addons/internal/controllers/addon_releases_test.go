@@ -99,6 +99,37 @@ func TestAChangeGoesToSoManyClustersAtATime(t *testing.T) {
 	b.Expect(changed("2.0.1")).To(Equal(6))
 }
 
+// TestAClusterThatDoesNotAnswerTakesNoPlaceOfARollout, whether it goes silent before the change or
+// after it.
+func TestAClusterThatDoesNotAnswerTakesNoPlaceOfARollout(t *testing.T) {
+	for name, silence := range map[string]func(b *bed){
+		"before it has the change": func(b *bed) { b.clusters.setReachable("c0", false) },
+		"after it has the change": func(b *bed) {
+			for b.deployed("demo", "c0") != "2 2.0.0" {
+				b.round()
+			}
+			b.clusters.setReachable("c0", false)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, clusterOf("c0", on), clusterOf("c1", on), clusterOf("c2", on), addonOf("demo", func(a *addonv1.TalosClusterAddon) {
+				a.Spec.Rollout.MaxConcurrent = ptr.To(int32(1))
+			}))
+			b.settle()
+			edit(b, b.addon("demo"), func(a *addonv1.TalosClusterAddon) { a.Spec.Source.Repository.Version = "2.0.0" })
+			silence(b)
+			b.settle()
+			b.Expect(reason(b.release("demo", "c0"), addonv1.ReleaseReadyCondition)).To(Equal("Unknown ClusterUnreachable"))
+			b.Expect(b.deployed("demo", "c1")).To(Equal("2 2.0.0"))
+			b.Expect(b.deployed("demo", "c2")).To(Equal("2 2.0.0"))
+			b.clusters.setReachable("c0", true)
+			b.settle()
+			b.Expect(b.deployed("demo", "c0")).To(Equal("2 2.0.0"))
+			b.Expect(reason(b.addon("demo"), addonv1.AddonReadyCondition)).To(Equal("True Ready"))
+		})
+	}
+}
+
 func TestACacheThatDoesNotKnowTheClusterYetRemovesNothing(t *testing.T) {
 	b := newBed(t, clusterOf("blue", on), addonOf("demo"))
 	b.settle()

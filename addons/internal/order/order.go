@@ -129,7 +129,7 @@ func Next(bounds addonv1.RolloutSpec, releases []addonv1.TalosClusterAddonReleas
 		case HasFailed(&releases[i]):
 			failed++
 		case IsCurrent(&releases[i]):
-		case admitted == status.DesiredDigest && conditions.IsFalse(&releases[i], addonv1.ClusterReachableCondition):
+		case admitted == status.DesiredDigest && isUnreachable(&releases[i]):
 			// Nothing changes there, and nobody waits for it. When it answers again, there may
 			// be one more at a time than the bound.
 		case admitted == status.DesiredDigest:
@@ -147,6 +147,12 @@ func Next(bounds addonv1.RolloutSpec, releases []addonv1.TalosClusterAddonReleas
 	}
 
 	return waiting[:free], false
+}
+
+// isUnreachable reports whether the API server of a release's cluster does not answer, or is not
+// there yet. A release that was not looked at yet is not.
+func isUnreachable(release *addonv1.TalosClusterAddonRelease) bool {
+	return conditions.Has(release, addonv1.ClusterReachableCondition) && !conditions.IsTrue(release, addonv1.ClusterReachableCondition)
 }
 
 // IsCurrent reports whether a release is what is asked for, and ready.

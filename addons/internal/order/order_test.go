@@ -78,7 +78,13 @@ func released(state string) addonv1.TalosClusterAddonRelease {
 		made.Spec.AdmittedDigest, made.Status.Deployed.Digest = "new", "new"
 	case "unreachable":
 		made.Spec.AdmittedDigest = "new"
-		made.Status.Conditions = []metav1.Condition{{Type: addonv1.ClusterReachableCondition, Status: metav1.ConditionFalse, Reason: addonv1.ClusterUnreachableReason}}
+		made.Status.Conditions = []metav1.Condition{{Type: addonv1.ClusterReachableCondition, Status: metav1.ConditionUnknown, Reason: addonv1.ClusterUnreachableReason}}
+	case "without control plane":
+		made.Spec.AdmittedDigest = "new"
+		made.Status.Conditions = []metav1.Condition{{Type: addonv1.ClusterReachableCondition, Status: metav1.ConditionFalse, Reason: addonv1.WaitingForControlPlaneReason}}
+	case "reachable":
+		made.Spec.AdmittedDigest = "new"
+		made.Status.Conditions = []metav1.Condition{{Type: addonv1.ClusterReachableCondition, Status: metav1.ConditionTrue, Reason: addonv1.ClusterReachableReason}}
 	case "failed":
 		made.Spec.AdmittedDigest, made.Status.Failure = "new", addonv1.ReleaseFailure{Count: 1, Digest: "new"}
 	case "failed before":
@@ -104,6 +110,8 @@ func TestNext(t *testing.T) {
 		"as there is room":                     {concurrent: ptr.To(int32(2)), states: []string{"done", "changing", "waiting", "waiting"}, want: []int{2}},
 		"what is not ready takes room":         {concurrent: ptr.To(int32(1)), states: []string{"deployed, not ready", "waiting"}, want: []int{}},
 		"what cannot be reached takes none":    {concurrent: ptr.To(int32(1)), states: []string{"unreachable", "waiting", "waiting"}, want: []int{1}},
+		"nor what has no control plane yet":    {concurrent: ptr.To(int32(1)), states: []string{"without control plane", "waiting", "waiting"}, want: []int{1}},
+		"what can be reached takes one":        {concurrent: ptr.To(int32(1)), states: []string{"reachable", "waiting"}, want: []int{}},
 		"what has failed takes none":           {concurrent: ptr.To(int32(1)), states: []string{"failed", "waiting"}, want: []int{1}},
 		"until too many have failed":           {failures: ptr.To(int32(1)), states: []string{"failed", "failed", "waiting"}, stopped: true},
 		"up to so many":                        {failures: ptr.To(int32(2)), states: []string{"failed", "failed", "waiting"}, want: []int{2}},
