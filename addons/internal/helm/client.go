@@ -249,7 +249,7 @@ func (c *Client) Uninstall(_ context.Context, target release.Target, options rel
 		return err
 	}
 	uninstall := action.NewUninstall(config)
-	uninstall.IgnoreNotFound, uninstall.Timeout = true, options.Timeout
+	uninstall.Timeout = options.Timeout
 	uninstall.Wait = options.Wait != addonv1.WaitNone
 	hidden := hiddenOf(config, target.Name)
 	if _, err := uninstall.Run(target.Name); err != nil && !errors.Is(err, driver.ErrReleaseNotFound) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/types"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -178,6 +179,39 @@ func TestTheLifeOfARelease(t *testing.T) {
 	b.Expect(b.data()).To(BeNil())
 	b.Expect(b.history()).To(BeEmpty())
 	b.Expect(b.helm.Uninstall(ctx, b.target, request.Options)).To(Succeed(), "it is gone already")
+}
+
+// TestAReleaseThatCannotBeReadIsNotUninstalled: Helm can be told to pass over a release that is
+// gone, and then passes over each one that it cannot read.
+func TestAReleaseThatCannotBeReadIsNotUninstalled(t *testing.T) {
+	b, ctx := newBed(t), t.Context()
+	request := b.request(demo.Pack("1.0.0"), nil)
+	_, err := b.helm.Install(ctx, request)
+	b.Expect(err).NotTo(HaveOccurred())
+	for status, want := range map[int]types.GomegaMatcher{
+		http.StatusForbidden:          Not(MatchError(release.ErrUnreachable)),
+		http.StatusServiceUnavailable: MatchError(release.ErrUnreachable),
+	} {
+		reads := 0
+		failing := rest.CopyConfig(server)
+		failing.Wrap(func(inner http.RoundTripper) http.RoundTripper {
+			return roundTripper(func(request *http.Request) (*http.Response, error) {
+				if request.Method == http.MethodGet && strings.HasSuffix(request.URL.Path, "/secrets") {
+					reads++
+				}
+				// The first time they are read for what must not be seen of them.
+				if reads < 2 {
+					return inner.RoundTrip(request)
+				}
+				return &http.Response{StatusCode: status, Body: http.NoBody, Header: http.Header{}, Request: request}, nil
+			})
+		})
+		err := helm.New(failing, b.live).Uninstall(ctx, b.target, request.Options)
+		b.Expect(err).To(And(HaveOccurred(), want))
+		b.Expect(reads).To(BeNumerically(">=", 2))
+		b.Expect(b.history()).To(HaveLen(1))
+		b.Expect(b.data()).NotTo(BeNil())
+	}
 }
 
 // TestAnObjectThatAFailedRevisionHasLostIsNoObstacle: Helm compares with the revision that
