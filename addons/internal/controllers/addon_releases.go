@@ -158,8 +158,10 @@ func (r *AddonReconciler) takeRelease(ctx context.Context, s *addonScope, key cl
 	return err
 }
 
-// desire writes into a release what must be known to remove it, and by which labels it is found.
+// desire writes into a release what must be known to remove it, and by which labels it is found,
+// and seen.
 func desire(release *addonv1.TalosClusterAddonRelease, addon *addonv1.TalosClusterAddon) {
+	objects.WatchAs(addon, release)
 	labels.AddLabels(release, naming.Labels(addon.Name, release.Spec.ClusterName))
 	release.Spec.DeletionPolicy = cmp.Or(addon.Spec.DeletionPolicy, addonv1.DeletionUninstall)
 	release.Spec.TimeoutSeconds = ptr.To(ptr.Deref(addon.Spec.Release.TimeoutSeconds, addonv1.DefaultTimeoutSeconds))

@@ -327,6 +327,23 @@ func TestAReleaseWithoutItsLabelsIsOneOfTheAddon(t *testing.T) {
 	}
 }
 
+// TestAReleaseIsSeenByTheManagerThatSeesItsAddon: with --watch-filter that sees no event of an
+// object without the label.
+func TestAReleaseIsSeenByTheManagerThatSeesItsAddon(t *testing.T) {
+	b := newBed(t, clusterOf("blue", on), addonOf("demo", func(a *addonv1.TalosClusterAddon) { a.Labels = map[string]string{clusterv1.WatchLabel: "ours"} }))
+	b.settle()
+	b.Expect(b.release("demo", "blue").Labels).To(HaveKeyWithValue(clusterv1.WatchLabel, "ours"))
+
+	edit(b, b.addon("demo"), func(a *addonv1.TalosClusterAddon) { a.Labels[clusterv1.WatchLabel] = "theirs" })
+	b.settle()
+	b.Expect(b.release("demo", "blue").Labels).To(HaveKeyWithValue(clusterv1.WatchLabel, "theirs"))
+	edit(b, b.release("demo", "blue"), func(r *addonv1.TalosClusterAddonRelease) { delete(r.Labels, clusterv1.WatchLabel) })
+	b.Expect(b.client.Delete(t.Context(), b.addon("demo"))).To(Succeed())
+	_, err := b.addons.Reconcile(t.Context(), requestFor(b.addon("demo")))
+	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(b.release("demo", "blue").Labels).To(HaveKeyWithValue(clusterv1.WatchLabel, "theirs"), "its end is seen, too")
+}
+
 // TestNothingIsClaimedOfReleasesThatCannotBeRead.
 func TestNothingIsClaimedOfReleasesThatCannotBeRead(t *testing.T) {
 	b := newBed(t, clusterOf("blue", on), addonOf("demo"))
