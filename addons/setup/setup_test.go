@@ -2,8 +2,11 @@ package setup
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
+	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -69,6 +72,26 @@ func (c recordingReader) Get(ctx context.Context, key client.ObjectKey, into cli
 	c.reads.Store(key, true)
 
 	return c.Reader.Get(ctx, key, into, options...)
+}
+
+// silentHost is a host of charts that nobody asks in earnest, and silentUntil has until when the
+// manager would have waited for it.
+const silentHost = "charts.invalid"
+
+var silentUntil = make(chan time.Time, 1)
+
+// noProxy is how the manager picks the proxy of a request.
+func noProxy(request *http.Request) (*url.URL, error) {
+	if request.URL.Hostname() != silentHost {
+		return nil, nil //nolint:nilnil // There is none.
+	}
+	until, _ := request.Context().Deadline()
+	select {
+	case silentUntil <- until:
+	default:
+	}
+
+	return nil, errors.New("it does not answer")
 }
 
 // registry has the metrics of the manager.
@@ -139,7 +162,7 @@ func start(ctx context.Context, own, others *apiserver.Server, ended chan<- erro
 	if err != nil {
 		return err
 	}
-	if err := SetupWithManager(ctx, mgr, Options{Options: provider.Options{SecretCachingClient: mgr.GetClient(), ClusterCache: connections, Metrics: registry}}); err != nil {
+	if err := SetupWithManager(ctx, mgr, Options{Options: provider.Options{SecretCachingClient: mgr.GetClient(), ClusterCache: connections, Metrics: registry}, Proxy: noProxy}); err != nil {
 		return err
 	}
 	go func() { ended <- mgr.Start(ctx) }()
@@ -278,6 +301,27 @@ data:
 	g.Expect(series.NonZero(g, registry, "capi_talos_addon_actions_total")).To(ContainElements("Install succeeded 1", "Upgrade succeeded 2", "CorrectDrift succeeded 1", "Uninstall succeeded 1"))
 	g.Expect(series.NonZero(g, registry, "capi_talos_addon_source_resolutions_total")).To(ContainElement("Available ConfigMap 2"))
 	g.Expect(series.NonZero(g, registry, "capi_talos_addon_jobs")).To(BeEmpty(), "nothing is left to do")
+}
+
+// TestASlowSourceHasAllItsTime: the limit of a reconcile, a minute by default in Cluster API, does
+// not end it before.
+func TestASlowSourceHasAllItsTime(t *testing.T) {
+	g, ctx := NewWithT(t), t.Context()
+	g.SetDefaultEventuallyTimeout(patience)
+	began := time.Now()
+	addon := &addonv1.TalosClusterAddon{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "slow"}, Spec: addonv1.TalosClusterAddonSpec{
+		ClusterSelector: metav1.LabelSelector{MatchLabels: map[string]string{"slow": "on"}},
+		Source:          addonv1.AddonSource{Repository: addonv1.RepositorySource{URL: "https://" + silentHost, Chart: "demo"}},
+	}}
+	g.Eventually(func() error { return management.Create(ctx, addon) }).Should(Succeed())
+	var until time.Time
+	g.Eventually(silentUntil).Should(Receive(&until))
+	g.Expect(until).NotTo(BeTemporally("<", began.Add(2*time.Minute)))
+	g.Eventually(func(g Gomega) {
+		g.Expect(management.Get(ctx, client.ObjectKeyFromObject(addon), addon)).To(Succeed())
+		g.Expect(conditions.GetReason(addon, addonv1.ChartAvailableCondition)).To(Equal(addonv1.SourceUnreachableReason))
+	}).Should(Succeed())
+	g.Expect(management.Delete(ctx, addon)).To(Succeed())
 }
 
 // TestMemoryIsGivenBackBetweenActions, and not while one is under way.

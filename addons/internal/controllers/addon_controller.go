@@ -33,6 +33,10 @@ import (
 // addonControllerName names the controller in logs, events and metrics.
 const addonControllerName = "talosclusteraddon"
 
+// addonTimeout is how long a reconcile of an add-on may take. Cluster API's default of a minute is
+// less than a slow source may, and then nobody could write why there is no chart.
+const addonTimeout = source.ResolveTimeout + time.Minute
+
 // Charts finds and fetches the charts of sources.
 type Charts interface {
 	// Resolve finds the newest chart that a source allows.
@@ -83,6 +87,7 @@ func (r *AddonReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager
 		return errors.New("setting up the TalosClusterAddon controller: a required field is nil")
 	}
 	r.init()
+	options.ReconciliationTimeout = addonTimeout
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", addonControllerName)
 	built, err := capicontroller.NewControllerManagedBy(mgr, log).
 		For(&addonv1.TalosClusterAddon{}).
@@ -157,7 +162,8 @@ func (r *AddonReconciler) Reconcile(ctx context.Context, req ctrl.Request) (resu
 	if !addon.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, r.reconcileDelete(ctx, s)
 	}
-	err := kerrors.NewAggregate([]error{r.reconcileSource(ctx, s), r.reconcileReleases(ctx, s)})
+	// A source may take minutes, and none of the releases waits for what it says now.
+	err := kerrors.NewAggregate([]error{r.reconcileReleases(ctx, s), r.reconcileSource(ctx, s)})
 
 	return requeue.After(r.Random, s.next), err
 }

@@ -47,7 +47,7 @@ func (r *AddonReconciler) reconcileSource(ctx context.Context, s *addonScope) er
 		due, wait := r.due(s, try)
 		if !due {
 			s.again(wait)
-			s.chartFound = r.lastFinding(s, digest)
+			s.chartFound = r.lastFinding(s)
 			return nil
 		}
 		var found addonv1.ChartStatus
@@ -56,7 +56,9 @@ func (r *AddonReconciler) reconcileSource(ctx context.Context, s *addonScope) er
 			r.resolved(s, found, digest)
 			s.again(interval(from))
 		}
-		r.tries.note(client.ObjectKeyFromObject(s.addon), try, err != nil)
+		err = r.unresolved(s, err)
+		r.tries.note(client.ObjectKeyFromObject(s.addon), try, s.chartFound)
+		return err
 	}
 
 	return r.unresolved(s, err)
@@ -89,20 +91,21 @@ func available(chart addonv1.ChartStatus) condition.Finding {
 	return condition.True(addonv1.ChartAvailableReason, fmt.Sprintf("%s %s", chart.Name, chart.Version))
 }
 
-// lastFinding is what was found when the source was asked last.
-func (r *AddonReconciler) lastFinding(s *addonScope, digest string) condition.Finding {
-	if s.chart.SourceDigest == digest && !r.tries.failed(client.ObjectKeyFromObject(s.addon)) {
-		return available(s.chart)
+// lastFinding is what was found when the source was asked last. That may not have been written
+// then: somebody else has changed the add-on meanwhile.
+func (r *AddonReconciler) lastFinding(s *addonScope) condition.Finding {
+	if last, known := r.tries.last(client.ObjectKeyFromObject(s.addon)); known {
+		return last.found
 	}
 
-	return condition.Finding{}
+	return available(s.chart)
 }
 
 // due reports whether a source is to be asked, or how long to wait. It is when it was not
 // asked yet, is another one, can be used by others, or has not been asked for its interval.
 func (r *AddonReconciler) due(s *addonScope, now try) (bool, time.Duration) {
 	last, known := r.tries.last(client.ObjectKeyFromObject(s.addon))
-	if known && last.try == now && last.isFailed {
+	if known && last.try == now && last.isFailed() {
 		wait := last.at.Add(sourceRetryInterval).Sub(r.Clock.Now())
 		return wait <= 0, wait
 	}
@@ -237,9 +240,13 @@ type try struct {
 type lastTry struct {
 	try
 
-	at       time.Time
-	isFailed bool
+	at time.Time
+	// found is what condition ChartAvailable says of it; nothing where it has ended without a
+	// reason.
+	found condition.Finding
 }
+
+func (t lastTry) isFailed() bool { return t.found.Status != metav1.ConditionTrue }
 
 // tries are the last tries to resolve sources. They need not outlive the process: then a
 // source is asked once more.
@@ -254,10 +261,10 @@ func newTries(clock clock.PassiveClock) *tries {
 	return &tries{clock: clock, known: map[types.NamespacedName]lastTry{}}
 }
 
-func (t *tries) note(name types.NamespacedName, made try, isFailed bool) {
+func (t *tries) note(name types.NamespacedName, made try, found condition.Finding) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.known[name] = lastTry{made, t.clock.Now(), isFailed}
+	t.known[name] = lastTry{made, t.clock.Now(), found}
 }
 
 func (t *tries) last(name types.NamespacedName) (lastTry, bool) {
@@ -266,12 +273,6 @@ func (t *tries) last(name types.NamespacedName) (lastTry, bool) {
 	found, known := t.known[name]
 
 	return found, known
-}
-
-func (t *tries) failed(name types.NamespacedName) bool {
-	found, _ := t.last(name)
-
-	return found.isFailed
 }
 
 func (t *tries) forget(name types.NamespacedName) {

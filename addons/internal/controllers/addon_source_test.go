@@ -8,6 +8,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -32,6 +33,39 @@ func TestSourcesThatHaveNoChart(t *testing.T) {
 	b.clock.Step(time.Minute)
 	b.settle()
 	b.Expect(b.deployed("demo", "blue")).To(Equal("2 9.x"))
+}
+
+// TestWhySourcesHaveNoChartIsToldThoughItWasNotWritten: somebody else was faster, and the source is
+// not asked again before its time.
+func TestWhySourcesHaveNoChartIsToldThoughItWasNotWritten(t *testing.T) {
+	b := newBed(t, addonOf("demo"))
+	b.shelf.err = &source.Error{Reason: addonv1.SourceUnreachableReason, Message: "no connection"}
+	b.shelf.whileAsked = func() {
+		edit(b, b.addon("demo"), func(a *addonv1.TalosClusterAddon) { a.Labels = on })
+	}
+	_, err := b.addons.Reconcile(t.Context(), requestFor(b.addon("demo")))
+	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(reason(b.addon("demo"), addonv1.ChartAvailableCondition)).To(Equal("none"))
+	b.settle()
+	b.Expect(b.shelf.asked).To(Equal(1))
+	b.Expect(reason(b.addon("demo"), addonv1.ChartAvailableCondition)).To(Equal("False SourceUnreachable"))
+	b.Expect(message(b.addon("demo"), addonv1.AddonReadyCondition)).To(Equal("no connection"))
+}
+
+// TestASlowSourceHoldsUpNoRelease: releases are made and removed before it is asked.
+func TestASlowSourceHoldsUpNoRelease(t *testing.T) {
+	b := newBed(t, clusterOf("blue", on), addonOf("demo"))
+	b.settle()
+	edit(b, clusterOf("blue", nil), func(c *clusterv1.Cluster) { c.Labels = nil })
+	b.create(clusterOf("red", on))
+	b.shelf.whileAsked = func() {
+		b.Expect(b.release("demo", "red")).NotTo(BeNil())
+		b.Expect(b.release("demo", "blue").DeletionTimestamp).NotTo(BeNil())
+	}
+	b.clock.Step(time.Hour)
+	_, err := b.addons.Reconcile(t.Context(), requestFor(b.addon("demo")))
+	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(b.shelf.asked).To(Equal(2))
 }
 
 // TestAServerOfChartsThatIsGoneIsNoFailureOfTheRelease: it is waited for, however long.

@@ -141,12 +141,17 @@ type shelf struct {
 	asked    int
 	// noArchive is why archives cannot be fetched; nil when they can.
 	noArchive error
+	// whileAsked is called while a source is asked; nil does nothing.
+	whileAsked func()
 }
 
 func (s *shelf) Resolve(_ context.Context, from addonv1.AddonSource, _ source.Access, _ addonv1.ChartStatus) (addonv1.ChartStatus, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked++
+	if s.whileAsked != nil {
+		s.whileAsked()
+	}
 	if s.err != nil {
 		return addonv1.ChartStatus{}, s.err
 	}

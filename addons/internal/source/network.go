@@ -21,6 +21,8 @@ const (
 	handshakeTimeout = 10 * time.Second
 	responseTimeout  = 30 * time.Second
 	fetchTimeout     = 2 * time.Minute
+	// ResolveTimeout is how long Charts.Resolve may take: it finds a chart, and fetches it.
+	ResolveTimeout = 2 * fetchTimeout
 	// maxRedirects is how often a server may send somebody on.
 	maxRedirects = 5
 )
