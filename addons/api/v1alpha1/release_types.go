@@ -283,7 +283,9 @@ type DriftIgnoreRule struct {
 	Name string `json:"name,omitempty"`
 
 	// paths are JSON pointers (RFC 6901) to the fields: /spec/replicas. What is below
-	// them is ignored, too. An empty pointer ignores the whole object.
+	// them is ignored, too. An empty pointer ignores the whole object. An index in a list
+	// is that in the chart: in the cluster, an element with a name is the one of that
+	// name, and any other one that of the same index.
 	// +required
 	// +listType=atomic
 	// +kubebuilder:validation:MinItems=1

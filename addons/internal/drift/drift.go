@@ -11,6 +11,7 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/client-go/util/retry"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
@@ -86,7 +87,7 @@ func (o Objects) correct(ctx context.Context, content release.Content, drifted [
 		if wanted == nil || !slices.ContainsFunc(drifted, func(one addonv1.DriftedObject) bool { return one.Object == release.NameOf(wanted) }) {
 			continue
 		}
-		if err := o.apply(ctx, wanted); err != nil {
+		if err := retry.RetryOnConflict(retry.DefaultBackoff, func() error { return o.changeBack(ctx, wanted) }); err != nil {
 			return fmt.Errorf("changing %s back: %w", release.NameOf(wanted), err)
 		}
 	}
@@ -94,8 +95,8 @@ func (o Objects) correct(ctx context.Context, content release.Content, drifted [
 	return nil
 }
 
-// wanted is an object as it is to be in the cluster, without the fields that others may
-// change; nil when that is all of it. Helm's marks are part of it.
+// wanted is an object as it is to be in the cluster; nil when others may change all of it. Helm's
+// marks are part of it.
 func (o Objects) wanted(object *unstructured.Unstructured, target release.Target) (*unstructured.Unstructured, error) {
 	wanted := object.DeepCopy()
 	namespaced, err := o.Client.IsObjectNamespaced(wanted)
@@ -115,19 +116,40 @@ func (o Objects) wanted(object *unstructured.Unstructured, target release.Target
 		unstructured.RemoveNestedField(wanted.Object, "metadata", field)
 	}
 	unstructured.RemoveNestedField(wanted.Object, "status")
-	for _, rule := range o.Ignore {
-		if (rule.Kind != "" && rule.Kind != wanted.GetKind()) || (rule.Name != "" && rule.Name != wanted.GetName()) {
-			continue
-		}
-		for _, path := range rule.Paths {
-			if path == "" {
-				return nil, nil //nolint:nilnil // Nothing of it is wanted.
-			}
-			remove(wanted.Object, pointer(path))
-		}
+	if slices.ContainsFunc(o.ignored(wanted), func(keys []string) bool { return keys == nil }) {
+		return nil, nil //nolint:nilnil // Nothing of it is wanted.
 	}
 
 	return wanted, nil
+}
+
+// ignored are the pointers to the fields of an object that others may change.
+func (o Objects) ignored(object *unstructured.Unstructured) [][]string {
+	var pointers [][]string
+	for _, rule := range o.Ignore {
+		if (rule.Kind != "" && rule.Kind != object.GetKind()) || (rule.Name != "" && rule.Name != object.GetName()) {
+			continue
+		}
+		for _, path := range rule.Paths {
+			pointers = append(pointers, pointer(path))
+		}
+	}
+	sortForKeep(pointers)
+
+	return pointers
+}
+
+// withIgnored is what is wanted of an object that is there: of the fields that others may change, what
+// they have there. To leave such a field out would not do: one that an earlier correction has
+// written belongs to the manager alone, and the API server deletes or resets what its owner no
+// longer states; and most lists are taken as a whole.
+func (o Objects) withIgnored(wanted, live *unstructured.Unstructured) *unstructured.Unstructured {
+	wanted, has := wanted.DeepCopy(), stripped(live)
+	for _, keys := range o.ignored(wanted) {
+		keep(wanted.Object, has, keys)
+	}
+
+	return wanted
 }
 
 func with(values map[string]string, key, value string) map[string]string {
@@ -141,16 +163,14 @@ func with(values map[string]string, key, value string) map[string]string {
 
 // change says how an object of the cluster differs; empty when it does not.
 func (o Objects) change(ctx context.Context, wanted *unstructured.Unstructured) (string, error) {
-	found := &unstructured.Unstructured{}
-	found.SetGroupVersionKind(wanted.GroupVersionKind())
-	err := o.Client.Get(ctx, client.ObjectKeyFromObject(wanted), found)
-	if apierrors.IsNotFound(err) {
+	found, err := o.live(ctx, wanted)
+	if err != nil {
+		return "", err
+	}
+	if found == nil {
 		return missing, nil
 	}
-	if err != nil {
-		return "", fmt.Errorf("reading %s: %w", release.NameOf(wanted), err)
-	}
-	applied := wanted.DeepCopy()
+	applied := o.withIgnored(wanted, found)
 	err = o.apply(ctx, applied, client.DryRunAll)
 	if apierrors.IsInvalid(err) {
 		// A field that cannot be changed was: somebody has made the object anew.
@@ -167,6 +187,40 @@ func (o Objects) change(ctx context.Context, wanted *unstructured.Unstructured) 
 	}
 
 	return text, nil
+}
+
+// changeBack changes an object back. It returns a conflict when somebody has changed it meanwhile,
+// where there are fields that others may change.
+func (o Objects) changeBack(ctx context.Context, wanted *unstructured.Unstructured) error {
+	if len(o.ignored(wanted)) == 0 {
+		return o.apply(ctx, wanted)
+	}
+	found, err := o.live(ctx, wanted)
+	if err != nil {
+		return err
+	}
+	applied := wanted.DeepCopy()
+	if found != nil {
+		applied = o.withIgnored(wanted, found)
+		applied.SetResourceVersion(found.GetResourceVersion())
+	}
+
+	return o.apply(ctx, applied)
+}
+
+// live is an object as it is in the cluster; nil when it is not there.
+func (o Objects) live(ctx context.Context, wanted *unstructured.Unstructured) (*unstructured.Unstructured, error) {
+	found := &unstructured.Unstructured{}
+	found.SetGroupVersionKind(wanted.GroupVersionKind())
+	err := o.Client.Get(ctx, client.ObjectKeyFromObject(wanted), found)
+	if apierrors.IsNotFound(err) {
+		return nil, nil //nolint:nilnil // There is none.
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", release.NameOf(wanted), err)
+	}
+
+	return found, nil
 }
 
 func (o Objects) apply(ctx context.Context, object *unstructured.Unstructured, options ...client.ApplyOption) error {
