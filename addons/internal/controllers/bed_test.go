@@ -49,6 +49,8 @@ type clusters struct {
 	clock *clocktesting.FakeClock
 	known map[string]*workload
 	gone  map[string]bool
+	// untried says that no connection was tried yet, as after a start.
+	untried bool
 }
 
 // workload is one workload cluster.
@@ -121,6 +123,23 @@ func (c *clusters) GetRESTConfig(_ context.Context, cluster client.ObjectKey) (*
 	}
 
 	return &rest.Config{}, nil
+}
+
+// GetHealthCheckingState implements clustercache.ClusterCache.
+func (c *clusters) GetHealthCheckingState(context.Context, client.ObjectKey) clustercache.HealthCheckingState {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.untried {
+		return clustercache.HealthCheckingState{}
+	}
+
+	return clustercache.HealthCheckingState{LastProbeTime: c.clock.Now()}
+}
+
+func (c *clusters) setUntried(untried bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.untried = untried
 }
 
 func (c *clusters) connect(ctx context.Context, cluster types.NamespacedName, _ []addonv1.DriftIgnoreRule) (Connection, error) {

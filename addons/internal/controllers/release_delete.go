@@ -35,13 +35,13 @@ func (r *ReleaseReconciler) reconcileDelete(ctx context.Context, s *releaseScope
 	if s.release.Status.RemovalStartedAt.IsZero() {
 		s.release.Status.RemovalStartedAt = metav1.NewTime(r.Clock.Now())
 	}
-	if reason, message := r.leftBehind(s); message != "" {
-		return r.leave(ctx, s, reason, message)
-	}
 	if s.removed {
 		r.Recorder.Eventf(s.release, nil, corev1.EventTypeNormal, string(addonv1.ActionUninstall), "Delete", "Release %s/%s is uninstalled from Cluster %s",
 			s.release.Spec.ReleaseNamespace, s.release.Spec.ReleaseName, s.release.Spec.ClusterName)
 		return r.letGo(ctx, s)
+	}
+	if reason, message := leftBehind(s); message != "" {
+		return r.leave(ctx, s, reason, message)
 	}
 	s.again(r.untilLeftBehind(s))
 
@@ -65,7 +65,7 @@ func (r *ReleaseReconciler) leave(ctx context.Context, s *releaseScope, reason m
 
 // leftBehind says why a release is let go without being uninstalled, with an empty reason
 // where nothing stays. Both are empty when it is not.
-func (r *ReleaseReconciler) leftBehind(s *releaseScope) (metrics.LeftBehind, string) {
+func leftBehind(s *releaseScope) (metrics.LeftBehind, string) {
 	_, isForced := s.release.Annotations[addonv1.ForceDeleteAnnotation]
 	_, isMoved := s.release.Annotations[clusterctlv1.DeleteForMoveAnnotation]
 	switch {
@@ -81,8 +81,6 @@ func (r *ReleaseReconciler) leftBehind(s *releaseScope) (metrics.LeftBehind, str
 		return metrics.LeftOrphaned, "its deletionPolicy is Orphan"
 	case isForced:
 		return metrics.LeftForced, "it has the annotation " + addonv1.ForceDeleteAnnotation
-	case r.untilLeftBehind(s) <= 0:
-		return metrics.LeftTimedOut, "it could not be uninstalled in time: " + s.lastProblem()
 	}
 
 	return "", ""
@@ -107,19 +105,31 @@ func (s *releaseScope) lastProblem() string {
 	return "the API server of the Cluster does not answer"
 }
 
-// uninstall starts the job that uninstalls the release, if it is this add-on's.
+// uninstall starts the job that uninstalls the release, if it is this add-on's. A release whose
+// time is over is left behind when that has just failed, and is given another try else: nobody may
+// have tried it since, because the manager was away, or the Cluster was paused.
 func (r *ReleaseReconciler) uninstall(ctx context.Context, s *releaseScope) error {
+	isOver := r.untilLeftBehind(s) <= 0
 	until := s.deadline().UTC().Format(time.RFC3339)
 	s.deleting = condition.True(addonv1.UninstallingReason, "until "+until)
 	if s.release.Status.Failure.Digest == uninstallDigest {
 		s.deleting = condition.True(addonv1.UninstallFailedReason, fmt.Sprintf("it is tried again until %s: %s", until, s.release.Status.Failure.Message))
 	}
 	if hold := r.holds.left(s.key(), uninstallDigest); hold > 0 {
+		if isOver {
+			return r.leaveLate(ctx, s)
+		}
 		s.again(hold)
 		return nil
 	}
 	connection, err := r.Connect(ctx, types.NamespacedName{Namespace: s.cluster.Namespace, Name: s.cluster.Name}, nil)
 	if errors.Is(err, clustercache.ErrClusterNotConnected) {
+		if isOver && r.hasTriedToConnect(ctx, s) {
+			return r.leaveLate(ctx, s)
+		}
+		if isOver {
+			s.again(unreachableInterval)
+		}
 		s.reachable = condition.Unknown(addonv1.ClusterUnreachableReason, "there is no connection to the API server of the Cluster")
 		s.deleting = condition.True(addonv1.UninstallFailedReason, fmt.Sprintf("the API server of the Cluster does not answer; it is waited for until %s, or for the annotation %s", until, addonv1.ForceDeleteAnnotation))
 		return nil
@@ -134,6 +144,16 @@ func (r *ReleaseReconciler) uninstall(ctx context.Context, s *releaseScope) erro
 	})
 
 	return nil
+}
+
+func (r *ReleaseReconciler) leaveLate(ctx context.Context, s *releaseScope) error {
+	return r.leave(ctx, s, metrics.LeftTimedOut, "it could not be uninstalled in time: "+s.lastProblem())
+}
+
+// hasTriedToConnect reports whether a connection to the Cluster was tried since the manager was
+// started.
+func (r *ReleaseReconciler) hasTriedToConnect(ctx context.Context, s *releaseScope) bool {
+	return !r.ClusterCache.GetHealthCheckingState(ctx, client.ObjectKeyFromObject(s.cluster)).LastProbeTime.IsZero()
 }
 
 // removalOf is the job that uninstalls a release.

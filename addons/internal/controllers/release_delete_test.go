@@ -8,6 +8,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
@@ -67,6 +68,72 @@ func TestRemoval(t *testing.T) {
 				b.Expect(reason(b.addon("demo"), addonv1.AddonDeletingCondition)).To(Equal("True WaitingForReleases"))
 				b.Expect(reason(b.release("demo", "blue"), addonv1.ReleaseDeletingCondition)).To(Equal("True UninstallFailed"))
 			}
+		})
+	}
+}
+
+// TestARemovalThatEndsLateHasSucceeded: what is gone is not left behind.
+func TestARemovalThatEndsLateHasSucceeded(t *testing.T) {
+	b := newBed(t, clusterOf("blue", on), addonOf("demo"))
+	b.settle()
+	b.Expect(b.client.Delete(t.Context(), b.addon("demo"))).To(Succeed())
+	b.round()
+	b.Expect(b.deployed("demo", "blue")).To(BeEmpty())
+	b.clock.Step(16 * time.Minute)
+	b.settle()
+	b.Expect(b.allAddons()).To(BeEmpty())
+	b.Expect(b.counted("capi_talos_addon_releases_left_behind_total")).To(BeEmpty())
+}
+
+// TestARemovalIsTriedOnceMoreThoughItsTimeIsOver: nobody has tried it meanwhile.
+func TestARemovalIsTriedOnceMoreThoughItsTimeIsOver(t *testing.T) {
+	for name, tt := range map[string]struct {
+		meanwhile func(b *bed)
+		// then is how it goes on.
+		then func(b *bed)
+		left string
+	}{
+		"the manager was away": {meanwhile: func(b *bed) { b.start() }},
+		"the Cluster was paused": {meanwhile: func(b *bed) {
+			edit(b, clusterOf("blue", nil), func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
+			b.settle()
+		}, then: func(b *bed) {
+			edit(b, clusterOf("blue", nil), func(c *clusterv1.Cluster) { c.Spec.Paused = nil })
+		}},
+		"the manager has not tried to connect yet": {meanwhile: func(b *bed) {
+			b.start()
+			b.clusters.setUntried(true)
+		}, then: func(b *bed) {
+			b.clusters.setReachable("blue", false)
+			b.settle()
+			b.Expect(b.release("demo", "blue")).NotTo(BeNil())
+			result, err := b.releases.Reconcile(b.t.Context(), requestFor(b.release("demo", "blue")))
+			b.Expect(err).NotTo(HaveOccurred())
+			b.Expect(result.RequeueAfter).NotTo(BeZero(), "no event tells that it has tried")
+			b.clusters.setUntried(false)
+			b.clusters.setReachable("blue", true)
+		}},
+		"it cannot connect": {meanwhile: func(b *bed) { b.start() }, then: func(b *bed) { b.clusters.setReachable("blue", false) }, left: "timed_out 1"},
+		"it fails again": {meanwhile: func(b *bed) { b.start() }, then: func(b *bed) {
+			b.clusters.of("blue").Fail(helmfake.Uninstall, helmfake.Fault{Err: errors.New("no")})
+		}, left: "timed_out 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, clusterOf("blue", on), addonOf("demo"))
+			b.settle()
+			b.clusters.setReachable("blue", false)
+			b.Expect(b.client.Delete(t.Context(), b.addon("demo"))).To(Succeed())
+			b.settle()
+			tt.meanwhile(b)
+			b.clock.Step(16 * time.Minute)
+			b.clusters.setReachable("blue", true)
+			if tt.then != nil {
+				tt.then(b)
+			}
+			b.settle()
+			b.Expect(b.allAddons()).To(BeEmpty())
+			b.Expect(b.deployed("demo", "blue") != "").To(Equal(tt.left != ""))
+			b.Expect(strings.Join(b.counted("capi_talos_addon_releases_left_behind_total"), ", ")).To(Equal(tt.left))
 		})
 	}
 }
