@@ -36,9 +36,7 @@ func (r *ReleaseReconciler) reconcileDelete(ctx context.Context, s *releaseScope
 		s.release.Status.RemovalStartedAt = metav1.NewTime(r.Clock.Now())
 	}
 	if s.removed {
-		r.Recorder.Eventf(s.release, nil, corev1.EventTypeNormal, string(addonv1.ActionUninstall), "Delete", "Release %s/%s is uninstalled from Cluster %s",
-			s.release.Spec.ReleaseNamespace, s.release.Spec.ReleaseName, s.release.Spec.ClusterName)
-		return r.letGo(ctx, s)
+		return r.finish(ctx, s)
 	}
 	if reason, message := leftBehind(s); message != "" {
 		return r.leave(ctx, s, reason, message)
@@ -46,6 +44,19 @@ func (r *ReleaseReconciler) reconcileDelete(ctx context.Context, s *releaseScope
 	s.again(r.untilLeftBehind(s))
 
 	return r.uninstall(ctx, s)
+}
+
+// finish lets a release go that is not in the cluster any more. Where nothing was found to uninstall
+// after a try that has failed, that try has deleted the history: Helm does so though objects do not
+// go, or a hook after them fails.
+func (r *ReleaseReconciler) finish(ctx context.Context, s *releaseScope) error {
+	if failure := s.release.Status.Failure; failure.Digest == uninstallDigest && len(s.ended.Done) == 0 {
+		return r.leave(ctx, s, metrics.LeftIncomplete, "its history was deleted, but objects of it may be left: "+failure.Message)
+	}
+	r.Recorder.Eventf(s.release, nil, corev1.EventTypeNormal, string(addonv1.ActionUninstall), "Delete", "Release %s/%s is uninstalled from Cluster %s",
+		s.release.Spec.ReleaseNamespace, s.release.Spec.ReleaseName, s.release.Spec.ClusterName)
+
+	return r.letGo(ctx, s)
 }
 
 // leave lets a release go without uninstalling it.

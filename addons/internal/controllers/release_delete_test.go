@@ -138,6 +138,41 @@ func TestARemovalIsTriedOnceMoreThoughItsTimeIsOver(t *testing.T) {
 	}
 }
 
+// TestARemovalThatHasFailedAfterItsHistoryWasDeletedIsTold: Helm deletes it though objects do not go,
+// or a hook after them fails, and nobody can tell any more what is left.
+func TestARemovalThatHasFailedAfterItsHistoryWasDeletedIsTold(t *testing.T) {
+	for name, tt := range map[string]struct {
+		verb        helmfake.Verb
+		fault       helmfake.Fault
+		event, left string
+	}{
+		"the history is gone": {helmfake.Uninstall, helmfake.Fault{Err: errors.New("the hook says no"), Purged: true},
+			"Warning ReleaseLeftBehind Release default/demo stays in Cluster blue: its history was deleted, but objects of it may be left: the hook says no", "incomplete 1"},
+		"the history is there": {helmfake.Uninstall, helmfake.Fault{Err: errors.New("the hook says no")},
+			"Normal Uninstall Release default/demo is uninstalled from Cluster blue", ""},
+		"there was never one": {helmfake.Install, helmfake.Fault{Err: errors.New("the hook says no")},
+			"Normal Uninstall Release default/demo is uninstalled from Cluster blue", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBed(t, clusterOf("blue", on), addonOf("demo"))
+			b.clusters.of("blue").Fail(tt.verb, tt.fault)
+			b.settle()
+			b.Expect(b.client.Delete(t.Context(), b.addon("demo"))).To(Succeed())
+			b.settle()
+			// What has failed is known to the next manager.
+			b.start()
+			b.settle()
+			b.Expect(b.allAddons()).To(BeEmpty())
+			b.Expect(strings.Join(b.counted("capi_talos_addon_releases_left_behind_total"), ", ")).To(Equal(tt.left))
+			var told []string
+			for len(b.events.Events) > 0 {
+				told = append(told, <-b.events.Events)
+			}
+			b.Expect(told[len(told)-1]).To(Equal(tt.event))
+		})
+	}
+}
+
 // TestWhatWasInstalledUnseenIsUninstalled: the API server was lost in the middle of an
 // installation, and the add-on is deleted before anybody looks again.
 func TestWhatWasInstalledUnseenIsUninstalled(t *testing.T) {

@@ -214,6 +214,21 @@ func TestAReleaseThatCannotBeReadIsNotUninstalled(t *testing.T) {
 	}
 }
 
+// TestHelmDeletesTheHistoryThoughAHookFails after it has deleted the objects: the controllers count
+// on that when they tell what may be left.
+func TestHelmDeletesTheHistoryThoughAHookFails(t *testing.T) {
+	b, ctx := newBed(t), t.Context()
+	hook := charts.Chart{"templates/a.yaml": demo["templates/a.yaml"], "values.yaml": demo["values.yaml"], "templates/hook.yaml": `apiVersion: v1
+kind: ConfigMap
+metadata: {name: NOT-A-NAME, annotations: {helm.sh/hook: post-delete}}
+`}
+	request := b.request(hook.Pack("1.0.0"), nil)
+	_, err := b.helm.Install(ctx, request)
+	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(b.helm.Uninstall(ctx, b.target, request.Options)).To(MatchError(ContainSubstring("NOT-A-NAME")))
+	b.Expect(b.history()).To(BeEmpty())
+}
+
 // TestAnObjectThatAFailedRevisionHasLostIsNoObstacle: Helm compares with the revision that
 // has failed, and neither finds what that has not, nor deletes what only that has made
 // (https://github.com/helm/helm/issues/5595).

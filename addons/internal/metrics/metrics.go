@@ -47,6 +47,8 @@ const (
 	LeftForced LeftBehind = "forced"
 	// LeftTimedOut says that it could not be uninstalled in time.
 	LeftTimedOut LeftBehind = "timed_out"
+	// LeftIncomplete says that its uninstallation has failed after it had deleted the history.
+	LeftIncomplete LeftBehind = "incomplete"
 )
 
 // Metrics are those of a manager. It is a prometheus.Collector, and safe for concurrent
@@ -129,7 +131,7 @@ func (m *Metrics) beginAtZero() {
 	for _, result := range []string{driftNone, driftFound} {
 		m.driftChecks.WithLabelValues(result)
 	}
-	for _, reason := range []LeftBehind{LeftClusterGone, LeftClusterDeleting, LeftMoved, LeftOrphaned, LeftForced, LeftTimedOut} {
+	for _, reason := range []LeftBehind{LeftClusterGone, LeftClusterDeleting, LeftMoved, LeftOrphaned, LeftForced, LeftTimedOut, LeftIncomplete} {
 		m.leftBehind.WithLabelValues(string(reason))
 	}
 }

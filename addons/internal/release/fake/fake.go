@@ -34,6 +34,8 @@ type Fault struct {
 	// Midway lets it fail after the revision was written: as Failed, or as Pending where
 	// the manager dies.
 	Midway, Dies bool
+	// Purged lets an uninstallation fail after the history was deleted.
+	Purged bool
 }
 
 // Helm implements release.Helm. It has no releases at first.
@@ -235,7 +237,7 @@ func (h *Helm) Uninstall(_ context.Context, target release.Target, _ release.Opt
 	case fault.Err != nil && fault.Midway && len(history) > 0:
 		history[0].Status = release.Uninstalling
 		h.set(target, history)
-	case fault.Err == nil:
+	case fault.Err == nil || fault.Purged:
 		delete(h.releases, target)
 	}
 
