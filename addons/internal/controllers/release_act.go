@@ -45,6 +45,7 @@ func (r *ReleaseReconciler) act(ctx context.Context, s *releaseScope) error {
 		return nil
 	}
 	r.heedForce(s)
+	s.heedAbsence()
 	wait, due := r.due(s)
 	s.again(wait)
 	if !due {
@@ -110,8 +111,8 @@ func (r *ReleaseReconciler) fetch(addon *addonv1.TalosClusterAddon) func(ctx con
 	}
 }
 
-// heedForce has a release tried again that was given up, once for each value of the
-// annotation.
+// heedForce has a release tried again that was given up, or looked at whatever its status says,
+// once for each value of the annotation.
 func (r *ReleaseReconciler) heedForce(s *releaseScope) {
 	value := s.release.Annotations[addonv1.ForceAnnotation] + s.addon.Annotations[addonv1.ForceAnnotation]
 	value = condition.Cut(value, maxForced)
@@ -120,7 +121,18 @@ func (r *ReleaseReconciler) heedForce(s *releaseScope) {
 	}
 	s.release.Status.LastForced = value
 	s.release.Status.Failure = addonv1.ReleaseFailure{}
+	s.release.Status.State = ""
 	r.holds.forget(s.key())
+}
+
+// heedAbsence has a release looked at whose cluster was not attended to for a while: its etcd may
+// have been restored from a backup that has another revision, or none. That the state is not known
+// is kept until a job has read the history.
+func (s *releaseScope) heedAbsence() {
+	wasUnreachable := conditions.Has(s.release, addonv1.ClusterReachableCondition) && !conditions.IsTrue(s.release, addonv1.ClusterReachableCondition)
+	if s.isDeployed() && (wasUnreachable || s.wasPaused) {
+		s.release.Status.State = ""
+	}
 }
 
 // maxForced is how much of the annotation is kept.

@@ -8,6 +8,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/addons/internal/release"
@@ -39,6 +40,105 @@ func TestWhatHasNotChangedCostsNoVerb(t *testing.T) {
 	b.Expect(b.clusters.of("blue").Calls()).To(Equal([]helmfake.Verb{helmfake.History}))
 	b.Expect(b.deployed("demo", "blue")).To(Equal("1 1.0.0"), "nothing is installed again")
 	b.Expect(reason(b.release("demo", "blue"), addonv1.ReleaseReadyCondition)).To(Equal("True Ready"))
+}
+
+// TestAReleaseIsLookedAtWhenItsClusterMayHaveAnother: the etcd of the cluster may have been restored
+// from a backup that has a former revision, or none.
+func TestAReleaseIsLookedAtWhenItsClusterMayHaveAnother(t *testing.T) {
+	nothing := func(*bed) {}
+	for name, tt := range map[string]struct{ before, after func(b *bed) }{
+		"it has not answered": {
+			func(b *bed) { b.clusters.setReachable("blue", false); b.settle() },
+			func(b *bed) { b.clusters.setReachable("blue", true) },
+		},
+		"the Cluster was paused": {
+			func(b *bed) {
+				edit(b, clusterOf("blue", nil), func(c *clusterv1.Cluster) { c.Spec.Paused = ptr.To(true) })
+				b.settle()
+			},
+			func(b *bed) { edit(b, clusterOf("blue", nil), func(c *clusterv1.Cluster) { c.Spec.Paused = nil }) },
+		},
+		"a person asks for it": {nothing, func(b *bed) {
+			edit(b, b.addon("demo"), func(a *addonv1.TalosClusterAddon) {
+				a.Annotations = map[string]string{addonv1.ForceAnnotation: "1"}
+			})
+		}},
+	} {
+		for has, restored := range map[string]func(release.Revision) []release.Revision{
+			"the same": func(now release.Revision) []release.Revision { return []release.Revision{now} },
+			"an older one": func(now release.Revision) []release.Revision {
+				now.Digest, now.Version = "older", "0.9.0"
+				return []release.Revision{now}
+			},
+			"none": func(release.Revision) []release.Revision { return nil },
+		} {
+			t.Run(name+"/"+has, func(t *testing.T) {
+				b := newBed(t, clusterOf("blue", on), addonOf("demo"))
+				b.settle()
+				blue := b.clusters.of("blue")
+				tt.before(b)
+				history := restored(blue.Revisions(demoTarget)[0])
+				blue.Set(demoTarget, history...)
+				blue.Calls()
+				tt.after(b)
+				b.settle()
+				b.Expect(b.deployed("demo", "blue")).To(HaveSuffix(" 1.0.0"))
+				b.Expect(reason(b.release("demo", "blue"), addonv1.ReleaseReadyCondition)).To(Equal("True Ready"))
+				b.Expect(b.release("demo", "blue").Status.State).To(Equal(addonv1.StateInSync))
+				if has == "the same" {
+					b.Expect(blue.Calls()).To(Equal([]helmfake.Verb{helmfake.History}), "once")
+				}
+			})
+		}
+	}
+}
+
+// TestADoubtOutlivesTheManager: what was not looked at yet is, by the next one.
+func TestADoubtOutlivesTheManager(t *testing.T) {
+	b := newBed(t, clusterOf("blue", on), addonOf("demo"))
+	b.settle()
+	b.clusters.setReachable("blue", false)
+	b.settle()
+	b.clusters.of("blue").Set(demoTarget)
+	b.clusters.of("blue").Fail(helmfake.History, helmfake.Fault{Err: fmt.Errorf("%w: no connection", release.ErrUnreachable)})
+	b.clusters.setReachable("blue", true)
+	b.settle()
+	b.Expect(b.deployed("demo", "blue")).To(BeEmpty())
+	b.start()
+	b.settle()
+	b.Expect(b.deployed("demo", "blue")).To(Equal("1 1.0.0"))
+}
+
+// TestAManagerThatStartsKeepsWhatItKnows until it has tried to connect: each start would cost two
+// writes for each release, and a look at it.
+func TestAManagerThatStartsKeepsWhatItKnows(t *testing.T) {
+	b := newBed(t, clusterOf("blue", on), addonOf("demo"))
+	b.settle()
+	b.clusters.of("blue").Calls()
+	versions := b.versions()
+	b.start()
+	b.clusters.setUntried(true)
+	b.clusters.setReachable("blue", false)
+	b.settle()
+	b.Expect(b.versions()).To(Equal(versions))
+	result, err := b.releases.Reconcile(t.Context(), requestFor(b.release("demo", "blue")))
+	b.Expect(err).NotTo(HaveOccurred())
+	b.Expect(result.RequeueAfter).To(BeNumerically("~", unreachableInterval, unreachableInterval/3))
+	b.clusters.setUntried(false)
+	b.settle()
+	b.Expect(reason(b.release("demo", "blue"), addonv1.ReleaseReadyCondition)).To(Equal("Unknown ClusterUnreachable"))
+
+	b.clusters.setReachable("blue", true)
+	b.settle()
+	b.clusters.of("blue").Calls()
+	b.start()
+	b.clusters.setUntried(true)
+	b.clusters.setReachable("blue", false)
+	b.settle()
+	b.clusters.setUntried(false)
+	b.clusters.setReachable("blue", true)
+	b.settle()
+	b.Expect(b.clusters.of("blue").Calls()).To(BeEmpty())
 }
 
 func TestAFailedReleaseIsTriedAgainAndGivenUp(t *testing.T) {

@@ -17,6 +17,7 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/controllers/clustercache"
 	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	capicontroller "sigs.k8s.io/cluster-api/util/controller"
 	"sigs.k8s.io/cluster-api/util/predicates"
 	ctrl "sigs.k8s.io/controller-runtime"
@@ -144,6 +145,8 @@ type releaseScope struct {
 	decided condition.Finding
 	// removed reports whether the release was uninstalled, or there was none.
 	removed bool
+	// wasPaused reports whether nobody has looked at it since it was paused.
+	wasPaused bool
 	// gone reports whether the object was let go.
 	gone bool
 	// ended is the result of a job that was taken in; nil when there was none.
@@ -178,6 +181,7 @@ func (r *ReleaseReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 		}
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
+	s.wasPaused = conditions.IsTrue(s.release, clusterv1.PausedCondition)
 	ctx = ctrl.LoggerInto(ctx, ctrl.LoggerFrom(ctx).WithValues("Cluster", klog.KRef(s.release.Namespace, s.release.Spec.ClusterName)))
 	if err := r.gatherOwners(ctx, s); err != nil {
 		return ctrl.Result{}, err

@@ -38,6 +38,11 @@ func (r *ReleaseReconciler) gatherConnection(ctx context.Context, s *releaseScop
 	}
 	_, err := r.ClusterCache.GetRESTConfig(ctx, client.ObjectKeyFromObject(s.cluster))
 	if errors.Is(err, clustercache.ErrClusterNotConnected) {
+		if !r.hasTriedToConnect(ctx, s) {
+			// What was known before the manager was started stays.
+			s.again(unreachableInterval)
+			return false, nil
+		}
 		s.reachable = condition.Unknown(addonv1.ClusterUnreachableReason, "there is no connection to the API server of the Cluster; see condition RemoteConnectionProbe of the Cluster")
 		return false, nil
 	}
