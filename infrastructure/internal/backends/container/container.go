@@ -183,20 +183,16 @@ func (m *Backend) podOf(ctx context.Context, machine *infrav1.TalosMachine) (*co
 	return pod, nil
 }
 
-// isDataGone reports whether the volume claim is gone of a machine that has had a Pod:
-// another one would be empty.
+// isDataGone reports whether the data of a machine that has had a Pod is gone with its
+// volume claim: another one would be empty.
 func (m *Backend) isDataGone(ctx context.Context, machine *infrav1.TalosMachine) (bool, error) {
 	progress := machine.Spec.Pod.Progress
 	if isEphemeral(machine) || (progress != infrav1.PodCreated && progress != infrav1.PodRan) {
 		return false, nil
 	}
-	claim := &corev1.PersistentVolumeClaim{}
-	err := m.APIReader.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machine.Name + infrav1.DataClaimSuffix}, claim)
-	if apierrors.IsNotFound(err) {
-		return true, nil
-	}
+	claim, err := m.dataClaim(ctx, machine)
 
-	return err == nil && claim.Status.Phase == corev1.ClaimLost, err
+	return err == nil && claim == nil, err
 }
 
 // bindPod records which Pod the machine has.
@@ -239,7 +235,7 @@ func lostText(facts podFacts) string {
 	why := "The Pod was deleted, and the data of the machine is lost with it, because its storage is ephemeral"
 	switch pod := facts.pod; {
 	case facts.dataGone:
-		why = "The volume claim of the machine is gone, and its data with it"
+		why = "The volume claim of the machine is gone, or is being deleted, and its data goes with it"
 	case pod != nil && hasFailed(pod) && (pod.DeletionTimestamp.IsZero() || pod.Status.Reason != ""):
 		status := pod.Status.Reason
 		if status == "" {

@@ -2,6 +2,7 @@ package container
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
@@ -37,6 +38,10 @@ type errBeingDeleted struct{ kind, name string }
 
 // Error implements error.
 func (e errBeingDeleted) Error() string { return e.kind + " " + e.name + " is being deleted" }
+
+// errDataGone says that the volume claim of a machine that has had a Pod is gone, or is
+// going.
+var errDataGone = errors.New("the data of the machine is gone")
 
 // createPod makes what the Pod needs, and then the Pod. That it may exist is
 // recorded before.
@@ -151,11 +156,13 @@ func (m *Backend) prepare(ctx context.Context, scope *backends.Scope, b podBuild
 			return false, result, err
 		}
 	}
-	if !isEphemeral(b.machine) {
-		if _, err := ensure(ctx, m, b.machine, b.claim(), &corev1.PersistentVolumeClaim{}); err != nil {
-			result, err := m.observeRefusal(scope, err)
-			return false, result, err
-		}
+	switch err := m.ensureClaim(ctx, b); {
+	case errors.Is(err, errDataGone):
+		result, err := m.losePod(ctx, scope, podFacts{machine: b.machine, dataGone: true})
+		return false, result, err
+	case err != nil:
+		result, err := m.observeRefusal(scope, err)
+		return false, result, err
 	}
 	if b.fromVolume || scope.Observed.Provisioned {
 		return true, ctrl.Result{}, nil
@@ -168,6 +175,44 @@ func (m *Backend) prepare(ctx context.Context, scope *backends.Scope, b podBuild
 	}
 
 	return done, result, err
+}
+
+// ensureClaim makes the claim of a machine that never had a Pod. That of another machine is
+// only read: made again, it would be empty.
+func (m *Backend) ensureClaim(ctx context.Context, b podBuilder) error {
+	if isEphemeral(b.machine) {
+		return nil
+	}
+	if b.machine.Spec.Pod.Progress == infrav1.PodCreating {
+		_, err := ensure(ctx, m, b.machine, b.claim(), &corev1.PersistentVolumeClaim{})
+		return err
+	}
+	claim, err := m.dataClaim(ctx, b.machine)
+	switch {
+	case err != nil:
+		return err
+	case claim == nil:
+		return errDataGone
+	case !metav1.IsControlledBy(claim, b.machine):
+		return errNameConflict{kind: objects.KindOf(claim), name: claim.Name}
+	}
+
+	return nil
+}
+
+// dataClaim reads the claim with the data of a machine, live; nil when the data is gone. One
+// that is being deleted goes as soon as no Pod uses it, and cannot be kept.
+func (m *Backend) dataClaim(ctx context.Context, machine *infrav1.TalosMachine) (*corev1.PersistentVolumeClaim, error) {
+	claim, name := &corev1.PersistentVolumeClaim{}, machine.Name+infrav1.DataClaimSuffix
+	err := m.APIReader.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: name}, claim)
+	if apierrors.IsNotFound(err) || (err == nil && (!claim.DeletionTimestamp.IsZero() || claim.Status.Phase == corev1.ClaimLost)) {
+		return nil, nil //nolint:nilnil // Documented above.
+	}
+	if err != nil {
+		return nil, fmt.Errorf("reading PersistentVolumeClaim %s: %w", name, err)
+	}
+
+	return claim, nil
 }
 
 // prepareUserData makes the Secret that the Pod starts with: a kubelet that finds it at

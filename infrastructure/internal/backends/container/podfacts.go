@@ -49,7 +49,8 @@ type podFacts struct {
 	// nodeNotReady reports whether the node of the Pod is not ready: nobody tells it before
 	// that comes back.
 	nodeNotReady bool
-	// dataGone reports whether the volume claim of a machine that has had a Pod is gone.
+	// dataGone reports whether the volume claim of a machine that has had a Pod is gone, or
+	// is being deleted while there is no Pod.
 	dataGone bool
 }
 
