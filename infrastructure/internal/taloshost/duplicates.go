@@ -42,6 +42,24 @@ func DuplicateInUse(host *infrav1.TalosHost, told infrav1.HostIdentity, others [
 	return nil
 }
 
+// DuplicateAhead finds another host in use to which the machine of a claimed host is left, which
+// is about to be given a configuration; nil when there is none. It is one whose machine was
+// handed over, or is about to be. Where the host itself has no hand-over yet, it is also one that
+// goes before it: of two that were claimed in one moment, one waits from the start.
+func DuplicateAhead(host *infrav1.TalosHost, told infrav1.HostIdentity, others []infrav1.TalosHost, used Used) *infrav1.TalosHost {
+	for i := range others {
+		other := &others[i]
+		if !AreDuplicates(host, told, other, used) || !used(other) {
+			continue
+		}
+		if other.Spec.Handover.ProviderID != "" || (host.Spec.Handover.ProviderID == "" && isFirst(other, host, told, used)) {
+			return other
+		}
+	}
+
+	return nil
+}
+
 // DuplicateText is how the conditions of host call another host. Those of another namespace are
 // none of its users' business.
 func DuplicateText(host, other *infrav1.TalosHost) string {

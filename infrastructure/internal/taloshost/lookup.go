@@ -2,6 +2,7 @@ package taloshost
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -15,7 +16,7 @@ import (
 type Lookup struct {
 	// Cached reads TalosHosts and TalosMachines from the cache.
 	Cached client.Reader
-	// Live reads TalosMachines that the cache does not know.
+	// Live reads TalosHosts as they are now, and TalosMachines that the cache does not know.
 	Live client.Reader
 }
 
@@ -40,19 +41,39 @@ func (l Lookup) DuplicateInUse(ctx context.Context, host *infrav1.TalosHost, tol
 	return DuplicateInUse(host, told, others, l.InUse(ctx, host.Namespace)), err
 }
 
-// DuplicateHandedOver finds another host in use whose machine was handed over, and is the
-// one that has told its identity; nil when there is none.
-func (l Lookup) DuplicateHandedOver(ctx context.Context, host *infrav1.TalosHost, told infrav1.HostIdentity) (*infrav1.TalosHost, error) {
+// DuplicateAhead finds the host to which the machine of a claimed host is left before it is
+// given a configuration, see DuplicateAhead.
+func (l Lookup) DuplicateAhead(ctx context.Context, host *infrav1.TalosHost, told infrav1.HostIdentity) (*infrav1.TalosHost, error) {
 	others, err := l.candidates(ctx, host, told)
-	used := l.InUse(ctx, host.Namespace)
+
+	return DuplicateAhead(host, told, others, l.InUse(ctx, host.Namespace)), err
+}
+
+// DuplicateAheadNow is DuplicateAhead by what the hosts record now: the cache may not show yet
+// what another worker has just written. Which hosts these may be it knows, for a host is claimed
+// by what the cache shows of its machine.
+func (l Lookup) DuplicateAheadNow(ctx context.Context, host *infrav1.TalosHost, told infrav1.HostIdentity) (*infrav1.TalosHost, error) {
+	others, err := l.candidates(ctx, host, told)
+	if err != nil {
+		return nil, err
+	}
+	var current []infrav1.TalosHost
 	for i := range others {
-		other := &others[i]
-		if other.Spec.Handover.ProviderID != "" && AreDuplicates(host, told, other, used) && used(other) {
-			return other, nil
+		key, now := client.ObjectKeyFromObject(&others[i]), infrav1.TalosHost{}
+		if key == client.ObjectKeyFromObject(host) {
+			continue
 		}
+		err := l.Live.Get(ctx, key, &now)
+		if apierrors.IsNotFound(err) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("reading TalosHost %s: %w", key.Name, err)
+		}
+		current = append(current, now)
 	}
 
-	return nil, err
+	return DuplicateAhead(host, told, current, l.InUse(ctx, host.Namespace)), nil
 }
 
 // Affected lists the hosts that stand for the machine of a host, or were found to be a

@@ -101,6 +101,12 @@ func TestTheIndexFindsWhatIsThere(t *testing.T) {
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(nameOf(found)).To(Equal(nameOf(DuplicateInUse(host, told, hosts, used))), "seed %d", seed)
 
+			for _, find := range []func(context.Context, *infrav1.TalosHost, infrav1.HostIdentity) (*infrav1.TalosHost, error){lookup.DuplicateAhead, lookup.DuplicateAheadNow} {
+				found, err = find(t.Context(), host, told)
+				g.Expect(err).NotTo(HaveOccurred())
+				g.Expect(nameOf(found)).To(Equal(nameOf(DuplicateAhead(host, told, hosts, used))), "seed %d", seed)
+			}
+
 			var affected, wanted, ofNamespace []string
 			others, err := lookup.Affected(t.Context(), host)
 			g.Expect(err).NotTo(HaveOccurred())
@@ -200,7 +206,7 @@ func TestARackIsNotLookedThroughForEachOfItsHosts(t *testing.T) {
 		for _, find := range []func() error{
 			func() error { _, err := lookup.Duplicate(t.Context(), of, told); return err },
 			func() error { _, err := lookup.DuplicateInUse(t.Context(), of, told); return err },
-			func() error { _, err := lookup.DuplicateHandedOver(t.Context(), of, told); return err },
+			func() error { _, err := lookup.DuplicateAhead(t.Context(), of, told); return err },
 			func() error { _, err := lookup.Affected(t.Context(), of); return err },
 			func() error { _, err := lookup.AmbiguousUUIDs("ns")(t.Context(), told.UUID); return err },
 		} {

@@ -158,6 +158,10 @@ func consumerRules() []Rule {
 			From: []Phase{Claimed, Provisioning}, To: Provisioning, Text: "the hand-over is recorded",
 		},
 		{
+			Name: "TakeBackHandover", Writer: Consumer, Records: []Record{Handover, Wiped},
+			From: []Phase{Provisioning}, To: Claimed, Text: "nothing was sent, for the machine is another host's",
+		},
+		{
 			Name: "MarkRan", Writer: Consumer, Records: []Record{Handover},
 			From: []Phase{Provisioning}, To: Provisioned, Text: "runs with its configuration",
 		},

@@ -27,7 +27,12 @@ var transitions = map[string]func(*infrav1.TalosHost) error{
 	"GiveBack":       func(h *infrav1.TalosHost) error { return GiveBack(h, time.Unix(1<<30, 0)) },
 	"Disown":         Disown,
 	"RecordHandover": func(h *infrav1.TalosHost) error { return RecordHandover(h, given(infrav1.HandoverStarted, "boot-2")) },
-	"MarkRan":        MarkRan,
+	"TakeBackHandover": func(h *infrav1.TalosHost) error {
+		before := host("h", "192.0.2.1")
+		before.Spec.Wiped = []infrav1.HostWipe{{ProviderID: "talos://1", ProvenAt: metav1.Unix(1, 0)}}
+		return TakeBackHandover(h, &before)
+	},
+	"MarkRan": MarkRan,
 	"RequestRelease": func(h *infrav1.TalosHost) error {
 		return RequestRelease(h, infrav1.HostRelease{Policy: infrav1.ReleaseWipeAll, RequestedAt: metav1.Unix(1<<30, 0)})
 	},

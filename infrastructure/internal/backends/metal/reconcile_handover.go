@@ -29,6 +29,10 @@ import (
 func (m *Backend) reconcileHandover(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData) (ctrl.Result, error) {
 	setIdentity(scope, host)
 	scope.Observed.Running = condition.False(infrav1.NotConfiguredReason, "The machine has no configuration yet")
+	// Once another host's machine has its configuration, it would answer here as a stranger.
+	if left, err := m.isLeftToDuplicate(ctx, scope, host, taloshost.KnownIdentity(host)); err != nil || left {
+		return m.Pacing.Later(), err
+	}
 	target := m.target(host)
 	target.Fingerprint = host.Spec.MaintenanceCertFingerprint
 	answer := m.Probes.Reach(ctx, m.Dialer, client.ObjectKeyFromObject(host), target)
@@ -46,13 +50,10 @@ func (m *Backend) reconcileHandover(ctx context.Context, scope *backends.Scope, 
 func (m *Backend) handOver(
 	ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, data *bootstrapData, answer probe.Answer,
 ) (ctrl.Result, error) {
+	told := taloshost.IdentityOf(answer.Hardware)
 	// The TalosHost controller keeps duplicates from being claimed; two that were claimed
 	// in one moment meet here.
-	if other, err := m.hosts().DuplicateHandedOver(ctx, host, taloshost.IdentityOf(answer.Hardware)); err != nil || other != nil {
-		if other != nil {
-			scope.Observed.Configuration = condition.False(infrav1.HostDuplicateReason, taloshost.DuplicateText(host, other)+
-				" is in use, and stands for the same machine or names the same address; nothing is sent to it. Delete the Machine, and one of the hosts")
-		}
+	if left, err := m.isLeftToDuplicate(ctx, scope, host, told); err != nil || left {
 		return m.Pacing.Later(), err
 	}
 	configuration, err := m.overlaid(ctx, scope, host, data, answer)
@@ -65,11 +66,56 @@ func (m *Backend) handOver(
 	if err := m.Credentials.EnsureAdmin(ctx, clusterKey(scope), host); err != nil {
 		return m.observeNoAdmin(scope, host, err)
 	}
+	before := host.DeepCopy()
 	if err := m.recordHandover(ctx, scope, host, answer, configuration); err != nil {
 		return ctrl.Result{}, err
 	}
+	// Whoever looks for others only after its own record is there is seen by them, or sees them.
+	other, err := m.hosts().DuplicateAheadNow(ctx, host, told)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if other != nil {
+		observeDuplicate(scope, host, other)
+		return m.Pacing.Later(), m.takeBack(ctx, host, before)
+	}
 
 	return m.apply(ctx, scope, host, answer, configuration)
+}
+
+// isLeftToDuplicate reports whether the machine of a host is left to another one, and says so.
+func (m *Backend) isLeftToDuplicate(ctx context.Context, scope *backends.Scope, host *infrav1.TalosHost, told infrav1.HostIdentity) (bool, error) {
+	other, err := m.hosts().DuplicateAhead(ctx, host, told)
+	if other != nil {
+		observeDuplicate(scope, host, other)
+	}
+
+	return other != nil, err
+}
+
+// observeDuplicate says to which host the machine is left.
+func observeDuplicate(scope *backends.Scope, host, other *infrav1.TalosHost) {
+	scope.Observed.Configuration = condition.False(infrav1.HostDuplicateReason, taloshost.DuplicateText(host, other)+
+		" is in use, and stands for the same machine or names the same address; nothing is sent to it. Delete the Machine, and one of the hosts")
+}
+
+// takeBack takes a hand-over back that was recorded just now, and of which nothing was sent. One
+// that was recorded before stays: something may have been sent then.
+func (m *Backend) takeBack(ctx context.Context, host, before *infrav1.TalosHost) error {
+	if before.Spec.Handover.ProviderID != "" {
+		return nil
+	}
+	recorded := host.DeepCopy()
+	if err := taloshost.TakeBackHandover(host, before); err != nil {
+		return err
+	}
+	// Nobody else writes these records now. That somebody has changed another field must not
+	// keep us from it: the next reconciliation does not know any more that nothing was sent.
+	if err := m.Client.Patch(ctx, host, client.MergeFrom(recorded)); client.IgnoreNotFound(err) != nil {
+		return fmt.Errorf("taking the hand-over on TalosHost %s back: %w", host.Name, err)
+	}
+
+	return nil
 }
 
 // observeNoAdmin says why there is no administrator's certificate of a host, without which
