@@ -141,7 +141,8 @@ func setupControllers(ctx context.Context, mgr ctrl.Manager, options Options) er
 	concurrency := options.Controller()
 
 	clusters := &controllers.ClusterReconciler{
-		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterDomain: options.ClusterDomain, WatchFilterValue: options.WatchFilterValue,
+		Client: mgr.GetClient(), APIReader: mgr.GetAPIReader(), ClusterDomain: options.ClusterDomain,
+		Recorder: reconciliation.NewEventRecorder(mgr, "taloscluster-controller"), WatchFilterValue: options.WatchFilterValue,
 	}
 	if err := clusters.SetupWithManager(ctx, mgr, concurrency); err != nil {
 		return err

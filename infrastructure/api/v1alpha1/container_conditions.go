@@ -24,7 +24,7 @@ const (
 	PodRefusedReason = "PodRefused"
 	// PodsNotAllowedReason says that the namespace lacks the label PodSecurityLabel with
 	// the value PodSecurityPrivileged, with which an administrator lets machines be Pods
-	// there.
+	// there, and a TalosCluster make a Service for them.
 	PodsNotAllowedReason = "PodsNotAllowed"
 	// VolumeNotBoundReason says that the volume of the Pod cannot be had, for example
 	// because its storage class is missing.

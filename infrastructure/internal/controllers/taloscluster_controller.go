@@ -12,10 +12,12 @@ import (
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kerrors "k8s.io/apimachinery/pkg/util/errors"
+	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/cluster-api/util/annotations"
+	"sigs.k8s.io/cluster-api/util/conditions"
 	capicontroller "sigs.k8s.io/cluster-api/util/controller"
 	capilabels "sigs.k8s.io/cluster-api/util/labels"
 	"sigs.k8s.io/cluster-api/util/patch"
@@ -34,8 +36,8 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
 )
 
-// ClusterReconciler reconciles TalosClusters. Client, APIReader and ClusterDomain are
-// required.
+// ClusterReconciler reconciles TalosClusters. Client, APIReader, ClusterDomain and Recorder
+// are required.
 type ClusterReconciler struct {
 	// Client reads from the cache of the management cluster.
 	Client client.Client
@@ -43,6 +45,8 @@ type ClusterReconciler struct {
 	APIReader client.Reader
 	// ClusterDomain is the DNS domain of the management cluster.
 	ClusterDomain string
+	// Recorder records events.
+	Recorder events.EventRecorder
 	// WatchFilterValue restricts the controller to objects with this value of
 	// the watch-filter label; empty means all.
 	WatchFilterValue string
@@ -59,7 +63,7 @@ const maxFailureDomains = 100
 
 // SetupWithManager registers the controller with mgr.
 func (r *ClusterReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager, options controller.Options) error {
-	if r.Client == nil || r.APIReader == nil || r.ClusterDomain == "" {
+	if r.Client == nil || r.APIReader == nil || r.ClusterDomain == "" || r.Recorder == nil {
 		return errors.New("setting up the TalosCluster controller: a required field is nil")
 	}
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", "taloscluster")
@@ -192,16 +196,19 @@ func (r *ClusterReconciler) reconcileContainer(ctx context.Context, cluster *clu
 		}
 		found = condition.True(infrav1.ClusterReadyReason, unreached)
 	}
+	if found.Reason == infrav1.PodsNotAllowedReason && conditions.GetReason(talosCluster, infrav1.ReadyCondition) != found.Reason {
+		r.Recorder.Eventf(talosCluster, nil, corev1.EventTypeWarning, infrav1.EventAttention, "Observe", "%s: %s", found.Reason, found.Message)
+	}
 	condition.Set(talosCluster, infrav1.ReadyCondition, found)
 
 	return util.LowestNonZeroResult(retryRefused(found), retryRefused(budget)), budgetErr
 }
 
 // retryRefused asks again for what was refused: nothing tells when an address, a
-// quota or a name becomes free.
+// quota or a name becomes free, or an administrator labels a namespace.
 func retryRefused(found condition.Finding) ctrl.Result {
 	switch found.Reason {
-	case infrav1.ServiceRefusedReason, infrav1.ServiceNameConflictReason, infrav1.BudgetMissingReason:
+	case infrav1.ServiceRefusedReason, infrav1.ServiceNameConflictReason, infrav1.BudgetMissingReason, infrav1.PodsNotAllowedReason:
 		return ctrl.Result{RequeueAfter: pacing.RefusedInterval}
 	}
 

@@ -20,6 +20,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/objects"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/endpoint"
 )
 
@@ -101,15 +102,40 @@ func (r *ClusterReconciler) ensureService(ctx context.Context, cluster *clusterv
 	if !differs {
 		return service, condition.Finding{}, nil
 	}
-	if err := objects.Patch(ctx, r.Client, service, mended); err != nil {
-		found := refusedService(wanted.Name, err)
-		if found.Status != "" && leadsThere(service, mended) {
-			found.Status = metav1.ConditionTrue
-		}
-		return service, found, clientError(err)
+	found, err := r.mendService(ctx, talosCluster, service, mended)
+	switch {
+	case err != nil || found.Status == "":
+		return mended, found, err
+	case leadsThere(service, mended):
+		found.Status = metav1.ConditionTrue
 	}
 
-	return mended, condition.Finding{}, nil
+	return service, found, nil
+}
+
+// mendService makes a Service what it is to be. It finds what speaks against that.
+func (r *ClusterReconciler) mendService(ctx context.Context, talosCluster *infrav1.TalosCluster, service, mended *corev1.Service) (condition.Finding, error) {
+	if found, err := r.notAllowed(ctx, talosCluster); err != nil || found.Status != "" {
+		return found, err
+	}
+	if err := objects.Patch(ctx, r.Client, service, mended); err != nil {
+		return refusedService(service.Name, err), clientError(err)
+	}
+
+	return condition.Finding{}, nil
+}
+
+// notAllowed says that no administrator lets the control plane be in Pods in the namespace; the
+// zero Finding when one does. What a Service is to be like is chosen by users whom RBAC may deny
+// one.
+func (r *ClusterReconciler) notAllowed(ctx context.Context, talosCluster *infrav1.TalosCluster) (condition.Finding, error) {
+	allowed, err := backends.AllowsPods(ctx, r.APIReader, talosCluster.Namespace)
+	if err != nil || allowed {
+		return condition.Finding{}, err
+	}
+
+	return condition.False(infrav1.PodsNotAllowedReason,
+		"The namespace does not ask for privileged Pods, and the Service of a control plane in Pods is neither made nor changed there: "+backends.HowToAllowPods), nil
 }
 
 // leadsThere reports whether a Service leads to the same machines as it is to. The cluster
@@ -122,6 +148,9 @@ func leadsThere(service, mended *corev1.Service) bool {
 // createService creates the Service at the endpoint that is recorded now: the cache may
 // not have it yet, and at another address nobody would find the cluster.
 func (r *ClusterReconciler) createService(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) (*corev1.Service, condition.Finding, error) {
+	if found, err := r.notAllowed(ctx, talosCluster); err != nil || found.Status != "" {
+		return nil, found, err
+	}
 	current := &infrav1.TalosCluster{}
 	if err := r.APIReader.Get(ctx, client.ObjectKeyFromObject(talosCluster), current); err != nil {
 		return nil, condition.Finding{}, fmt.Errorf("reading TalosCluster %s: %w", talosCluster.Name, err)

@@ -1,6 +1,10 @@
 package controllers_test
 
 import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,6 +15,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/harness"
@@ -287,6 +292,82 @@ func TestTheServiceOfTheControlPlaneCannotBeHad(t *testing.T) {
 		w, _ := harness.WithPods(t, func(c *infrav1.TalosCluster) {
 			c.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: harness.MadeService + "." + harness.TestNamespace + ".svc", Port: 6443}
 		})
+		w.ExpectReady()
+	})
+}
+
+// TestBadInputServiceInANamespaceThatDoesNotAskForPrivilegedPods: whoever may make TalosClusters
+// chooses type, annotations and address of a Service, which RBAC may deny to them.
+func TestBadInputServiceInANamespaceThatDoesNotAskForPrivilegedPods(t *testing.T) {
+	const allows = "pod-security.kubernetes.io/enforce: privileged"
+	chosen := func(c *infrav1.TalosCluster) {
+		c.Spec.Container.ControlPlaneService = infrav1.ControlPlaneServiceSpec{Type: infrav1.ControlPlaneServiceLoadBalancer, Annotations: map[string]string{"note": "x"}}
+	}
+	for name, level := range map[string]string{"no label": "", "baseline": "baseline", "another case": "Privileged"} {
+		t.Run("none is made: "+name, func(t *testing.T) {
+			g := NewWithT(t)
+			w := harness.NewWithPods(t)
+			w.Enforce(level)
+			harness.Change(w, w.TalosCluster(), func(c *infrav1.TalosCluster) {
+				chosen(c)
+				c.Spec.ControlPlaneEndpoint = clusterv1.APIEndpoint{Host: "172.20.0.10", Port: 6443}
+			})
+			m := w.Manager()
+			w.Live(m, 5*time.Minute)
+			w.ExpectNotReady(infrav1.PodsNotAllowedReason, "an administrator", allows)
+			g.Expect(w.Exists(&corev1.Service{}, harness.MadeService)).To(BeFalse())
+			warnings := slices.DeleteFunc(w.Recorded(), func(event string) bool { return !strings.HasPrefix(event, "Warning NeedsAttention PodsNotAllowed: ") })
+			g.Expect(warnings).To(HaveLen(1))
+			result, err := m.Clusters.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(w.TalosCluster())})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(result.RequeueAfter).To(BeNumerically(">", 0), "no label of a namespace wakes anybody")
+			w.Enforce("privileged")
+			w.Live(m, time.Minute)
+			g.Expect(w.Service().Annotations).To(HaveKeyWithValue("note", "x"))
+			g.Expect(w.Service().Spec.LoadBalancerIP).To(Equal("172.20.0.10"))
+		})
+	}
+	t.Run("one that is there stays as it is", func(t *testing.T) {
+		g := NewWithT(t)
+		w, m := harness.WithPods(t, nil)
+		before := w.Service()
+		w.Enforce("")
+		w.Live(m, time.Minute)
+		w.ExpectReady()
+		g.Expect(conditions.GetReason(w.TalosCluster(), infrav1.ReadyCondition)).To(Equal(infrav1.ClusterReadyReason))
+
+		harness.Change(w, w.TalosCluster(), chosen)
+		w.Live(m, time.Minute)
+		w.ExpectReady()
+		g.Expect(conditions.Get(w.TalosCluster(), infrav1.ReadyCondition)).To(And(HaveField("Reason", infrav1.PodsNotAllowedReason), HaveField("Message", ContainSubstring(allows))))
+		g.Expect(w.Service().ResourceVersion).To(Equal(before.ResourceVersion))
+
+		w.Remove(w.Service())
+		w.Live(m, time.Minute)
+		w.ExpectNotReady(infrav1.PodsNotAllowedReason, allows)
+		g.Expect(w.Exists(&corev1.Service{}, harness.MadeService)).To(BeFalse())
+		harness.Change(w, w.TalosCluster(), harness.OfType(infrav1.ControlPlaneServiceClusterIP))
+		w.Enforce("privileged")
+		w.Live(m, time.Minute)
+		w.ExpectReady()
+		g.Expect(w.Service().Spec.ClusterIP).To(Equal(before.Spec.ClusterIP))
+	})
+	t.Run("the namespace cannot be read", func(t *testing.T) {
+		w := harness.NewWithPods(t)
+		fails, broken := true, errors.New("the connection was reset")
+		w.Client = interceptor.NewClient(w.Client, interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+				if _, isNamespace := into.(*corev1.Namespace); isNamespace && fails {
+					return broken
+				}
+				return c.Get(ctx, key, into, opts...)
+			},
+		})
+		m := w.Manager()
+		w.RoundWith(m, func(err error) bool { return errors.Is(err, broken) })
+		NewWithT(t).Expect(w.Exists(&corev1.Service{}, harness.MadeService)).To(BeFalse())
+		fails = false
+		w.Settle(m)
 		w.ExpectReady()
 	})
 }

@@ -200,7 +200,7 @@ func (w *Environment) Manager() *Manager {
 	m.machineWatcher = machinewatch.New(w.T.Context(), watches, controllers.TalosMachineOf)
 	m.hostWatcher = machinewatch.New(w.T.Context(), watches, controllers.HostOf)
 	m.Probes, m.Counts = probe.NewLog(w.Clock), metrics.NewCounts()
-	m.Clusters = &controllers.ClusterReconciler{Client: c, APIReader: live, ClusterDomain: "example.local"}
+	m.Clusters = &controllers.ClusterReconciler{Client: c, APIReader: live, ClusterDomain: "example.local", Recorder: w.events}
 	m.Machines = &controllers.MachineReconciler{
 		Client: c, APIReader: live, Changes: m.machineWatcher.Events(),
 		Metal: &metal.Backend{

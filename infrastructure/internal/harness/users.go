@@ -108,6 +108,20 @@ func (w *Environment) SetReady(name string, status corev1.ConditionStatus) {
 	g.Expect(w.Client.Status().Update(w.T.Context(), node)).To(Succeed())
 }
 
+// Enforce sets the level of Pod Security that the namespace asks for, as an administrator would;
+// none takes the label away.
+func (w *Environment) Enforce(level string) {
+	w.T.Helper()
+	namespace := &corev1.Namespace{}
+	NewWithT(w.T).Expect(w.Client.Get(w.T.Context(), client.ObjectKey{Name: TestNamespace}, namespace)).To(Succeed())
+	Change(w, namespace, func(n *corev1.Namespace) {
+		n.Labels = map[string]string{infrav1.PodSecurityLabel: level}
+		if level == "" {
+			n.Labels = nil
+		}
+	})
+}
+
 // Balance is what the controller of a load balancer does.
 func (w *Environment) Balance(address string) {
 	w.T.Helper()

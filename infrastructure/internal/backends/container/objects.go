@@ -91,30 +91,17 @@ func (m *Backend) createPod(ctx context.Context, scope *backends.Scope) (ctrl.Re
 	return ctrl.Result{}, m.recordCreated(ctx, scope, pod)
 }
 
-// allowsPods reports whether an administrator lets machines be Pods in a namespace. The
-// manager may make Pods everywhere, and most API servers forbid none: without a word of
-// theirs whoever may make TalosMachines would have the nodes.
-func (m *Backend) allowsPods(ctx context.Context, name string) (bool, error) {
-	namespace := &corev1.Namespace{}
-	if err := m.APIReader.Get(ctx, client.ObjectKey{Name: name}, namespace); err != nil {
-		return false, fmt.Errorf("reading Namespace %s: %w", name, err)
-	}
-
-	return namespace.Labels[infrav1.PodSecurityLabel] == infrav1.PodSecurityPrivileged, nil
-}
-
 // observeAllowed says why no Pod is made in the namespace: nobody allows that, or it is not
 // known whether anybody does.
 func (m *Backend) observeAllowed(ctx context.Context, scope *backends.Scope) (bool, error) {
 	name := scope.TalosMachine.Namespace
-	allowed, err := m.allowsPods(ctx, name)
+	allowed, err := backends.AllowsPods(ctx, m.APIReader, name)
 	switch {
 	case err != nil:
 		scope.Observed.Claim = condition.False(infrav1.PodPreparingReason,
 			objects.Explain("Namespace "+name+" cannot be read, which has to ask for privileged Pods; it is tried again", err))
 	case !allowed:
-		scope.Observed.Claim = condition.False(infrav1.PodsNotAllowedReason, "The namespace does not ask for privileged Pods, which run as root on the nodes of the management cluster: "+
-			"an administrator allows machines in Pods there with the label "+infrav1.PodSecurityLabel+": "+infrav1.PodSecurityPrivileged+"; it is looked at again")
+		scope.Observed.Claim = condition.False(infrav1.PodsNotAllowedReason, "The namespace does not ask for privileged Pods, which run as root on the nodes of the management cluster: "+backends.HowToAllowPods)
 	}
 
 	return allowed, err

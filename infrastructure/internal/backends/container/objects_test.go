@@ -67,29 +67,19 @@ func TestBadInputNamespaceThatDoesNotAskForPrivilegedPods(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			w := harness.NewWithPods(t, harness.NewPodControlPlane(t, "a", harness.OnVolume)...)
-			label := func(level string) {
-				namespace := &corev1.Namespace{}
-				g.Expect(w.Client.Get(t.Context(), client.ObjectKey{Name: harness.TestNamespace}, namespace)).To(Succeed())
-				harness.Change(w, namespace, func(n *corev1.Namespace) {
-					n.Labels = map[string]string{"pod-security.kubernetes.io/enforce": level}
-					if level == "" {
-						n.Labels = nil
-					}
-				})
-			}
-			label(level)
+			w.Enforce(level)
 			m := w.Manager()
 			w.Live(m, 5*time.Minute)
 			w.ExpectTold("a", infrav1.AllocatedCondition, infrav1.PodsNotAllowedReason, "an administrator", "pod-security.kubernetes.io/enforce: privileged")
 			g.Expect(w.PodRuntime.Created).To(BeEmpty())
 			g.Expect(w.LeftOf("a")).To(Equal([]string{"*v1alpha1.TalosMachine"}), "nothing is made for the Pod either")
 			g.Expect(w.Recorded()).To(ContainElement(HavePrefix("Warning NeedsAttention PodsNotAllowed: ")))
-			label("privileged")
+			w.Enforce("privileged")
 			w.Live(m, time.Minute)
 			harness.ExpectRuns(w, "a")
 
 			// A machine that is there goes on without it, but none is made.
-			label(level)
+			w.Enforce(level)
 			w.Live(m, time.Minute)
 			harness.ExpectRuns(w, "a")
 		})
