@@ -88,7 +88,7 @@ type Environment struct {
 	// Terminating reports whether the namespace is being deleted: nothing can be made.
 	Terminating bool
 
-	// beforeUpdate, when set, runs before the next update of an object.
+	// BeforeUpdate, when set, runs before the next update of an object.
 	BeforeUpdate func(client.Object)
 
 	// PodRuntime runs Pods, and gives Services addresses.

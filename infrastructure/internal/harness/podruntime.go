@@ -31,13 +31,13 @@ const kubeletFinalizer = "test/kubelet"
 type PodRuntime struct {
 	Environment *Environment
 
-	// refuse, when set, decides what the API server does not take.
+	// Refuse, when set, decides what the API server does not take.
 	Refuse func(client.Object) error
 	// Full keeps the scheduler from finding a node.
 	Full bool
 	// Stuck keeps kubelets from doing anything.
 	Stuck bool
-	// pull, when set, is why no image can be pulled.
+	// Pull, when set, is why no image can be pulled.
 	Pull string
 	// Release is what an image is instead of what its tag says; "none" is no Talos.
 	Release string

@@ -230,7 +230,7 @@ func (b podBuilder) etcdServiceName() string {
 	return endpoint.NameOf(b.machine.Name, infrav1.EtcdServiceSuffix)
 }
 
-// etcdService gives etcd of a control plane machine an address for podFacts, ready or
+// etcdService gives etcd of a control plane machine an address for life, ready or
 // not: the Pod gets another one with each sandbox, and once all members have,
 // etcd never finds together again. Made again it asks for the address that the other
 // members know.

@@ -18,7 +18,7 @@ import (
 )
 
 // reconcileReprovision begins to delete the Pod and its data when somebody asks for
-// it (design D15), and says how far that is. The podBuilder is the annotation; once it is
+// it (design D15), and says how far that is. The wish is the annotation; once it is
 // begun, the record on the TalosMachine goes on without it. It is taken away before
 // the machine is recorded to run.
 func (m *Backend) reconcileReprovision(ctx context.Context, scope *backends.Scope) (ctrl.Result, error) {
