@@ -16,9 +16,10 @@ const (
 
 	// HostRetryAnnotation is put on a TalosHost by a person: it ends the quarantine
 	// of the host, lets a release that has failed be tried again at once (on a
-	// machine in maintenance mode it has the partitions wiped that are left), and
-	// lets a free host stand for the machine that answers now although another
-	// one answered before. Its value does not matter; the provider removes it.
+	// machine in maintenance mode it has the partitions wiped that are left, and
+	// says that a system disk that is missing needs no wipe), and lets a free host
+	// stand for the machine that answers now although another one answered before.
+	// Its value does not matter; the provider removes it.
 	HostRetryAnnotation = "infrastructure.cluster.x-k8s.io/talos-host-retry"
 
 	// ReprovisionAnnotation is put on a TalosMachine by a person, or by a restore:

@@ -6,12 +6,14 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/cluster-api/util/conditions"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	talosfake "github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient/fake"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/harness"
 )
 
@@ -177,4 +179,27 @@ func TestAWholeDiskIsToldToBeWipedAsADisk(t *testing.T) {
 			harness.ExpectFree(w, "h1")
 		})
 	}
+}
+
+// TestAMachineWithoutTheDiskOfItsSystemIsNotProvenWiped: the disk may come back with the
+// keys and the data of etcd.
+func TestAMachineWithoutTheDiskOfItsSystemIsNotProvenWiped(t *testing.T) {
+	g := NewWithT(t)
+	w, m, metal := harness.Provisioned(t)
+	metal.Boot(true, nil)
+	metal.Update(func(s *talosfake.State) { s.Volumes = nil })
+	w.Remove(w.Machine("a"))
+	w.Settle(m)
+	g.Expect(w.Exists(&infrav1.TalosMachine{}, "a")).To(BeFalse(), "it waits for nothing")
+	g.Expect(w.Host("h1").Status.State).To(Equal(infrav1.HostError))
+	g.Expect(released(w).Reason).To(Equal(infrav1.NotWipedReason))
+	g.Expect(w.Host("h1").Spec.Wiped).To(BeEmpty())
+	g.Expect(w.Exists(&corev1.Secret{}, credentials.AdminName("h1"))).To(BeTrue(), "it is wiped with it when the disk comes back")
+
+	harness.Change(w, w.Host("h1"), func(h *infrav1.TalosHost) {
+		metav1.SetMetaDataAnnotation(&h.ObjectMeta, infrav1.HostRetryAnnotation, "")
+	})
+	w.Settle(m)
+	harness.ExpectFree(w, "h1")
+	g.Expect(w.Host("h1").Annotations).NotTo(HaveKey(infrav1.HostRetryAnnotation))
 }

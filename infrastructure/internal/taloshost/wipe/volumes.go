@@ -250,10 +250,22 @@ func isClaimed(facts Facts, volume talosclient.Volume) bool {
 	if isRecorded(facts.Release, volume) {
 		return isWholeDisk(volume) || hasTalosLabel(volume.ID) || isSystemVolume(volume.ID) || facts.Release.Policy == infrav1.ReleaseWipeAll
 	}
-	hasRun := !facts.Release.ResetAt.IsZero() || facts.Handover.Progress == infrav1.HandoverRan
 	system := systemDisk(facts.Volumes)
 
-	return hasRun && system != "" && volume.ParentLocation == system && hasTalosLabel(volume.ID)
+	return hasRun(facts) && system != "" && volume.ParentLocation == system && hasTalosLabel(volume.ID)
+}
+
+// hasRun reports whether the machine was seen running with a configuration.
+func hasRun(facts Facts) bool {
+	return !facts.Release.ResetAt.IsZero() || facts.Handover.Progress == infrav1.HandoverRan
+}
+
+// lacksSystem reports whether the disk on which the system of a machine was is not there:
+// a wipe of the system keeps META, which each installation has. Talos looks for it
+// before it goes into maintenance mode (internal/app/machined/pkg/runtime/v1alpha1:
+// ReloadMeta in the sequence Initialize, Installed).
+func lacksSystem(facts Facts) bool {
+	return hasRun(facts) && !facts.Container && facts.Release.Policy == infrav1.ReleaseWipeSystem && systemDisk(facts.Volumes) == ""
 }
 
 // systemDisk is the disk on which Talos has found its META; empty when it has not.

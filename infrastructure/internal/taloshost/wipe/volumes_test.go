@@ -177,6 +177,9 @@ func TestWhatIsLeftInMaintenanceMode(t *testing.T) {
 	blank = append(blank, managed("META", "/dev/vda4", "/dev/vda", 4, "meta")...)
 	blank = append(blank, talosclient.Volume{ID: "STATE", Type: talosclient.VolumePartition, Phase: "missing", Filesystem: "none"}, found("theirs", "/dev/vdb9", "/dev/vdb", 9, "x"))
 	old := found("u-old", "/dev/vda7", "/dev/vda", 7, "old")
+	withoutSystem := func(f *Facts) {
+		f.Volumes = []talosclient.Volume{{ID: "META", Type: talosclient.VolumePartition, Phase: "missing"}, content("/dev/vdb", "gpt", "table")}
+	}
 
 	tests := map[string]struct {
 		volumes []talosclient.Volume
@@ -304,6 +307,61 @@ func TestWhatIsLeftInMaintenanceMode(t *testing.T) {
 		},
 		"a container's host is none of its business": {
 			volumes: []talosclient.Volume{old}, change: (func(f *Facts) { f.Container = true }), action: Done, reason: infrav1.NothingToReleaseReason,
+		},
+		"a machine without the disk of its system may have everything on it": {
+			change: withoutSystem, action: Wait, reason: infrav1.NotWipedReason, message: infrav1.HostRetryAnnotation,
+		},
+		"also one that ran and was not told": {
+			change: func(f *Facts) {
+				withoutSystem(f)
+				f.Release.ResetAt, f.Handover.Progress = metav1.Time{}, infrav1.HandoverRan
+			},
+			action: Wait, reason: infrav1.NotWipedReason, message: "disk of its system",
+		},
+		"also where the META that was found is one of an earlier life": {
+			change: func(f *Facts) {
+				f.Volumes = []talosclient.Volume{found("META", "/dev/vdb4", "/dev/vdb", 4, "old")}
+			},
+			action: Wait, reason: infrav1.NotWipedReason, message: "disk of its system",
+		},
+		"what is left on other disks comes first": {
+			volumes: []talosclient.Volume{found("u-old", "/dev/vdb1", "/dev/vdb", 1, "recorded")},
+			change:  func(f *Facts) { f.Volumes = f.Volumes[len(blank):] }, action: WipeDevices, reason: infrav1.ResettingReason, devices: []string{"/dev/vdb1"},
+		},
+		"a person may say that it was wiped as a whole": {
+			change: func(f *Facts) {
+				withoutSystem(f)
+				f.RetryNow = true
+			},
+			action: Done, reason: infrav1.NothingToReleaseReason,
+		},
+		"WipeAll wipes it as a whole": {
+			change: func(f *Facts) {
+				withoutSystem(f)
+				f.Release.Policy = infrav1.ReleaseWipeAll
+			},
+			action: Done, reason: infrav1.NothingToReleaseReason,
+		},
+		"where it is retained, a person wipes it": {
+			change: func(f *Facts) {
+				withoutSystem(f)
+				f.Release.Policy = infrav1.ReleaseRetain
+			},
+			action: Done, reason: infrav1.NothingToReleaseReason,
+		},
+		"a machine that never ran has none": {
+			change: func(f *Facts) {
+				withoutSystem(f)
+				f.Release.ResetAt, f.Handover.Progress = metav1.Time{}, infrav1.HandoverStarted
+			},
+			action: Done, reason: infrav1.NothingToReleaseReason,
+		},
+		"nor has a container": {
+			change: func(f *Facts) {
+				withoutSystem(f)
+				f.Container = true
+			},
+			action: Done, reason: infrav1.NothingToReleaseReason,
 		},
 		"nothing is wiped while the configuration may still be taken": {
 			volumes: []talosclient.Volume{old}, change: (func(f *Facts) {

@@ -186,7 +186,8 @@ func votes(facts Facts) Decision {
 	return decision
 }
 
-// inMaintenance looks for the proof: a new boot, and nothing in the volumes.
+// inMaintenance looks for the proof: a new boot, nothing in the volumes, and the disk on
+// which they were.
 func inMaintenance(facts Facts) Decision {
 	switch {
 	case !facts.VolumesKnown || facts.Stage != talosclient.StageMaintenance:
@@ -206,6 +207,14 @@ func inMaintenance(facts Facts) Decision {
 	}
 	if !isNewBoot(facts) {
 		return Decision{Action: Done, Reason: infrav1.NothingToReleaseReason, Message: "The machine has never taken the configuration"}
+	}
+	if lacksSystem(facts) && !facts.RetryNow {
+		return Decision{
+			Action: Wait, Reason: infrav1.NotWipedReason, Failed: true,
+			Message: "The machine is in maintenance mode, but does not find the disk of its system: META, which a wipe of the system keeps, is on none of its disks. " +
+				"STATE and EPHEMERAL may be on a disk that is missing. Put it back, and restart the machine; " +
+				"where it was wiped as a whole, or is gone for good, give the host the annotation " + infrav1.HostRetryAnnotation,
+		}
 	}
 
 	return Decision{Action: Done, Reason: infrav1.NothingToReleaseReason, Message: "The machine is proven wiped"}

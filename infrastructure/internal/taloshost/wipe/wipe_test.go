@@ -123,7 +123,7 @@ func TestDecide(t *testing.T) {
 		"maintenance in another boot without content is the proof": {
 			facts: Facts{
 				Release: told(time.Minute), Handover: handover, Outcome: probe.InMaintenance, Stage: talosclient.StageMaintenance, Fingerprint: "boot-2",
-				VolumesKnown: true, Volumes: []talosclient.Volume{{ID: "STATE", Phase: "missing"}, {ID: "META", Location: "/dev/vda4", Filesystem: "talosmeta"}},
+				VolumesKnown: true, Volumes: []talosclient.Volume{{ID: "STATE", Phase: "missing"}, {ID: "META", Location: "/dev/vda4", ParentLocation: "/dev/vda", Filesystem: "talosmeta"}},
 			},
 			action: Done, reason: infrav1.NothingToReleaseReason, says: "proven wiped",
 		},

@@ -5,6 +5,11 @@ import (
 	"fmt"
 	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/test/sim/talossim"
 )
 
@@ -57,7 +62,7 @@ func (r *run) strike() error {
 	}
 	switch {
 	case r.fault.wipes:
-		return r.await("the disk to be empty", momentTimeout, often, func() error {
+		err := r.await("the disk to be empty", momentTimeout, often, func() error {
 			if r.victim.Configuration() == nil {
 				return nil
 			}
@@ -66,6 +71,10 @@ func (r *run) strike() error {
 			r.victim.LoseDisk()
 			return fmt.Errorf("%s still has its configuration", r.victim.Spec().Name)
 		})
+		if err != nil {
+			return err
+		}
+		return r.vouch()
 	case r.fault.everywhere:
 		for _, m := range r.machines() {
 			m.Break(r.fault.breaks)
@@ -77,6 +86,16 @@ func (r *run) strike() error {
 		r.victim.PowerCycle()
 	}
 	return nil
+}
+
+// vouch is what a person does whose machine has another disk: its host is not proven wiped
+// by itself.
+func (r *run) vouch() error {
+	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:""}}}`, infrav1.HostRetryAnnotation))
+	return r.await("the host to be annotated", momentTimeout, seldom, func() error {
+		host := &infrav1.TalosHost{ObjectMeta: metav1.ObjectMeta{Namespace: r.name(), Name: r.victim.Spec().Name}}
+		return world.Client.Patch(r.ctx, host, patch)
+	})
 }
 
 // broken is nil once the fault has come into effect. An alarm needs an etcd that runs;
