@@ -171,7 +171,8 @@ const (
 	ReprovisioningBlockedReason = "ReprovisioningBlocked"
 	// EtcdQuorumAtRiskReason says that nothing is done because the other control plane
 	// machines that answer have no majority of etcd's votes, or their data may be
-	// corrupt: what the machine has might be the last of it.
+	// corrupt: what the machine has might be the last of it. Released has it too, where
+	// that is so only once the machine answers.
 	EtcdQuorumAtRiskReason = "EtcdQuorumAtRisk"
 	// ReprovisionDataMissingReason says that nothing is done because the Secret
 	// with the machine configuration is missing: the machine could not be

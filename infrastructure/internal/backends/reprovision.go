@@ -7,6 +7,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/ptr"
+	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -31,15 +32,14 @@ type Etcd struct {
 	Credentials *credentials.Store
 }
 
-// refuse says what etcd has against the wipe of a machine, by what the other control
-// plane machines of its Cluster say now. Before the API server of a cluster has ever
-// answered there is nothing to lose.
-func (e Etcd) refuse(ctx context.Context, scope *Scope) (reprovision.Refusal, error) {
-	if !util.IsControlPlaneMachine(scope.Machine) || !ptr.Deref(scope.Cluster.Status.Initialization.ControlPlaneInitialized, false) ||
-		reprovision.IsDespiteOthers(scope.TalosMachine) {
+// Refuse says what etcd has against the wipe of a control plane machine that is
+// re-provisioned, by what the other ones of its Cluster say now. Before the API server of
+// a cluster has ever answered there is nothing to lose.
+func (e Etcd) Refuse(ctx context.Context, of *clusterv1.Cluster, machine *infrav1.TalosMachine) (reprovision.Refusal, error) {
+	if !ptr.Deref(of.Status.Initialization.ControlPlaneInitialized, false) || reprovision.IsDespiteOthers(machine) {
 		return reprovision.Refusal{}, nil
 	}
-	cluster := client.ObjectKeyFromObject(scope.Cluster)
+	cluster := client.ObjectKeyFromObject(of)
 	creds, err := e.Credentials.OfCluster(ctx, cluster)
 	if errors.Is(err, secrets.ErrBundleMissing) {
 		return reprovision.RefuseForEtcd(etcd.Health{}), nil // Nobody can be asked.
@@ -47,7 +47,7 @@ func (e Etcd) refuse(ctx context.Context, scope *Scope) (reprovision.Refusal, er
 	if err != nil {
 		return reprovision.Refusal{}, err
 	}
-	others, err := quorum.Without(ctx, e.Live, e.Dialer, creds, cluster, scope.TalosMachine.Spec.ProviderID)
+	others, err := quorum.Without(ctx, e.Live, e.Dialer, creds, cluster, machine.Spec.ProviderID)
 	if err != nil {
 		return reprovision.Refusal{}, err
 	}
@@ -67,8 +67,8 @@ func (r *Reprovisioner) Begin(
 	defer r.locks.lock(client.ObjectKeyFromObject(scope.Cluster))()
 
 	refusal, err := judge()
-	if err == nil && refusal.Reason == "" {
-		refusal, err = others.refuse(ctx, scope)
+	if err == nil && refusal.Reason == "" && util.IsControlPlaneMachine(scope.Machine) {
+		refusal, err = others.Refuse(ctx, scope.Cluster, scope.TalosMachine)
 	}
 	if err != nil {
 		return false, err

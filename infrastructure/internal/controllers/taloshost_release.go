@@ -74,6 +74,9 @@ func (r *HostReconciler) decideRelease(ctx context.Context, s *hostScope, answer
 	if held, err := r.leftToItsClaim(ctx, s, answer); err != nil || held.Action != "" {
 		return held, err
 	}
+	if held, err := r.leftToEtcd(ctx, s); err != nil || held.Action != "" {
+		return held, err
+	}
 
 	return decision, nil
 }

@@ -8,12 +8,14 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/etcd"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 	controlplanev1 "github.com/capi-talos/capi-talos/controlplane/api/v1beta1"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/quorum"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/wipe"
@@ -139,4 +141,28 @@ func (r *HostReconciler) voteByOthers(ctx context.Context, host *infrav1.TalosHo
 	}
 
 	return wipe.NoVote, nil
+}
+
+// leftToEtcd says why a machine that was about to be wiped, to be configured again, is
+// not: etcd cannot do without it by now. The machine may have been silent for long since
+// that was asked for, and another one may have died. One whose Machine is not there
+// counts as one of the control plane.
+func (r *HostReconciler) leftToEtcd(ctx context.Context, s *hostScope) (wipe.Decision, error) {
+	if !taloshost.IsReprovisioned(s.host) || s.consumer == nil || s.cluster == nil {
+		return wipe.Decision{}, nil
+	}
+	machine, err := util.GetOwnerMachine(ctx, r.Client, s.consumer.ObjectMeta)
+	if client.IgnoreNotFound(err) != nil {
+		return wipe.Decision{}, fmt.Errorf("reading the Machine of TalosMachine %s: %w", s.consumer.Name, err)
+	}
+	if machine != nil && !util.IsControlPlaneMachine(machine) {
+		return wipe.Decision{}, nil
+	}
+	others := backends.Etcd{Live: r.APIReader, Dialer: r.Dialer, Credentials: r.Credentials}
+	refusal, err := others.Refuse(ctx, s.cluster, s.consumer)
+	if err != nil || refusal.Reason == "" {
+		return wipe.Decision{}, err
+	}
+
+	return wipe.Decision{Action: wipe.Wait, Reason: refusal.Reason, Message: refusal.Message}, nil
 }

@@ -7,6 +7,7 @@ import (
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
+	"sigs.k8s.io/cluster-api/util/conditions"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/secrets"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
@@ -90,4 +91,83 @@ func TestAMachineThatEtcdNeedsIsReprovisionedOnceItCanBe(t *testing.T) {
 	w.Wait(time.Minute)
 	w.Settle(m)
 	g.Expect(metal.Resets()).To(HaveLen(1))
+}
+
+// TestAMachineThatEtcdNeedsByNowIsNotReprovisioned: between the wish and the wipe of a
+// machine that was silent another one may have died, and its data are the last then.
+func TestAMachineThatEtcdNeedsByNowIsNotReprovisioned(t *testing.T) {
+	for name, tt := range map[string]struct {
+		act  func(w *harness.Environment, b *talosfake.Machine)
+		held bool
+	}{
+		"the others have a majority": {},
+		"another one has died":       {act: func(_ *harness.Environment, b *talosfake.Machine) { b.SetSilent(true) }, held: true},
+		"nobody can be asked any more": {act: func(w *harness.Environment, _ *talosfake.Machine) {
+			w.Remove(harness.Get(w, &corev1.Secret{}, secrets.BundleName(harness.TestCluster)))
+		}, held: true},
+		"a person wipes it all the same": {act: func(w *harness.Environment, b *talosfake.Machine) {
+			b.SetSilent(true)
+			w.Wish("a", infrav1.ReprovisionDespiteOthers)
+		}},
+		"it is a worker": {act: func(w *harness.Environment, b *talosfake.Machine) {
+			b.SetSilent(true)
+			harness.Change(w, harness.Get(w, &clusterv1.Machine{}, "a"), func(m *clusterv1.Machine) { delete(m.Labels, clusterv1.MachineControlPlaneLabel) })
+		}},
+		"its TalosMachine is deleted by now, which is no matter of etcd's": {act: func(w *harness.Environment, b *talosfake.Machine) {
+			b.SetSilent(true)
+			w.Remove(w.Machine("a"))
+		}},
+		"its Machine is gone": {act: func(w *harness.Environment, b *talosfake.Machine) {
+			b.SetSilent(true)
+			w.Remove(harness.Get(w, &clusterv1.Machine{}, "a"))
+		}, held: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			g := NewWithT(t)
+			w, m, metal := harness.Provisioned(t)
+			w.ControlPlane()
+			b, _ := w.Voters()
+			metal.SetSilent(true)
+			w.Wish("a", "")
+			w.Settle(m)
+			g.Expect(w.Host("h1").Spec.Release.Policy).To(Equal(infrav1.ReleaseWipeSystem), "it is wiped once it answers")
+
+			if tt.act != nil {
+				tt.act(w, b)
+			}
+			metal.SetSilent(false)
+			w.Wait(time.Hour)
+			w.Settle(m)
+			if !tt.held {
+				g.Expect(metal.Resets()).To(HaveLen(1))
+				return
+			}
+			g.Expect(metal.Resets()).To(BeEmpty())
+			released := conditions.Get(w.Host("h1"), infrav1.ReleasedCondition)
+			g.Expect(released.Reason).To(Equal(infrav1.EtcdQuorumAtRiskReason))
+			g.Expect(released.Message).To(And(ContainSubstring("no majority"), ContainSubstring(infrav1.ReprovisionDespiteOthers)))
+		})
+	}
+}
+
+func TestAMachineThatEtcdNeedsNoMoreIsReprovisioned(t *testing.T) {
+	g := NewWithT(t)
+	w, m, metal := harness.Provisioned(t)
+	w.ControlPlane()
+	b, _ := w.Voters()
+	before := w.Machine("a")
+	metal.SetSilent(true)
+	w.Wish("a", "")
+	w.Settle(m)
+	b.SetSilent(true)
+	metal.SetSilent(false)
+	w.Wait(time.Hour)
+	w.Settle(m)
+	g.Expect(metal.Resets()).To(BeEmpty())
+	g.Expect(w.Reprovisioning("a").Message).To(ContainSubstring("no majority"))
+	b.SetSilent(false)
+	w.Wait(time.Minute)
+	w.Settle(m)
+	g.Expect(metal.Resets()).To(HaveLen(1))
+	harness.ExpectReprovisioned(w, before, "a", "h1")
 }
