@@ -150,7 +150,7 @@ func consumerRules() []Rule {
 			From: []Phase{Claimed}, To: Free, Text: "given back before it was configured",
 		},
 		{
-			Name: "Disown", Writer: Consumer, Records: []Record{ConsumerRef},
+			Name: "Disown", Writer: Consumer, Records: []Record{ConsumerRef, Reprovision},
 			From: []Phase{Claimed}, To: Free, Text: "given back without a record of its hand-over",
 		},
 		{

@@ -81,6 +81,8 @@ func Disown(host *infrav1.TalosHost) error {
 		return err
 	}
 	host.Spec.ConsumerRef = infrav1.ConsumerReference{}
+	host.Spec.Reprovision = infrav1.HostReprovision{}
+	setBlockMove(host, false)
 
 	return nil
 }

@@ -147,6 +147,28 @@ func TestTransitionsKeepToTheTable(t *testing.T) {
 	g.Expect(transitions).To(HaveLen(len(Rules())))
 }
 
+// TestWhatBecomesFreeIsFree: nothing of a claim is left on a host that anybody may have
+// next, or that nobody has.
+func TestWhatBecomesFreeIsFree(t *testing.T) {
+	g := NewWithT(t)
+	for _, rule := range Rules() {
+		if rule.To != Free {
+			continue
+		}
+		for _, hosts := range hostsOf() {
+			for _, host := range hosts {
+				metav1.SetMetaDataAnnotation(&host.ObjectMeta, infrav1.BlockMoveAnnotation, "")
+				if !rule.Allows(&host) || rule.Name == "EndQuarantine" {
+					continue
+				}
+				g.Expect(transitions[rule.Name](&host)).To(Succeed())
+				g.Expect(RecordsOf(&host.Spec)).To(Or(BeEmpty(), HaveEach(BeElementOf(Quarantine, Wiped))), rule.Name)
+				g.Expect(host.Annotations).NotTo(HaveKey(infrav1.BlockMoveAnnotation), rule.Name)
+			}
+		}
+	}
+}
+
 // TestAnUnknownTransitionIsRefused: what has no row is not allowed.
 func TestAnUnknownTransitionIsRefused(t *testing.T) {
 	free := host("h", "192.0.2.1")

@@ -127,13 +127,15 @@ func (m *Backend) paced(scope *backends.Scope, kind string, status metav1.Condit
 	return m.Pacing.Unreachable(since, least)
 }
 
-// runningHost is the host of a TalosMachine that has run, out of the cache; nil
-// when the cache does not say so. What has run is changed by a release alone,
-// so nothing is missed.
+// runningHost is the host of a TalosMachine that has run, out of the cache; nil when the
+// cache does not say so. What has run is changed by a release alone, so nothing is missed.
+// That it has run stands on the TalosMachine too: where that is to be recorded, the host
+// is read live, since a wipe may have been asked for that the cache has not heard of.
 func (m *Backend) runningHost(ctx context.Context, machine *infrav1.TalosMachine) *infrav1.TalosHost {
 	host := &infrav1.TalosHost{}
-	if machine.Spec.HostRef.Claim != infrav1.HostClaimBound ||
-		m.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: machine.Spec.HostRef.Name}, host) != nil {
+	ref := machine.Spec.HostRef
+	if ref.Claim != infrav1.HostClaimBound || ref.Progress != infrav1.HostRan ||
+		m.Client.Get(ctx, client.ObjectKey{Namespace: machine.Namespace, Name: ref.Name}, host) != nil {
 		return nil
 	}
 	ran := host.Spec.Handover.ProviderID == machine.Spec.ProviderID && host.Spec.Handover.Progress == infrav1.HandoverRan

@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	metalbackend "github.com/capi-talos/capi-talos/infrastructure/internal/backends/metal"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/harness"
 )
@@ -284,6 +285,30 @@ func TestAWishIsNotCarriedOutTwiceWhenTheCacheIsBehind(t *testing.T) {
 	}
 	g.Expect(metal.Resets()).To(HaveLen(1))
 	g.Expect(w.Host("h1").Spec.Release).To(BeZero())
+}
+
+// TestAMachineIsNotLostWhenTheCacheOfHostsIsBehind: the cache has the TalosMachine that was
+// written first, and not yet its host.
+func TestAMachineIsNotLostWhenTheCacheOfHostsIsBehind(t *testing.T) {
+	g := NewWithT(t)
+	w, m, metal := harness.Provisioned(t)
+	before, old := w.Machine("a"), w.Host("h1")
+	metal.SetSilent(true)
+	w.Wish("a", "")
+	w.Settle(m)
+	g.Expect(w.Host("h1").Spec.Release.Policy).To(Equal(infrav1.ReleaseWipeSystem))
+
+	backend, ok := m.Machines.Metal.(*metalbackend.Backend)
+	g.Expect(ok).To(BeTrue())
+	cache := backend.Client
+	backend.Client = harness.Behind[*infrav1.TalosHost]{Client: cache, Old: old}
+	w.RoundWith(m, apierrors.IsConflict)
+	backend.Client = cache
+	g.Expect(w.Machine("a").Spec.HostRef.Progress).To(BeEmpty())
+	metal.SetSilent(false)
+	w.Wait(time.Minute)
+	w.Settle(m)
+	harness.ExpectReprovisioned(w, before, "a", "h1")
 }
 
 func TestAMachineBackInMaintenanceIsReprovisioned(t *testing.T) {
