@@ -34,6 +34,7 @@ import (
 	"github.com/capi-talos/capi-talos/infrastructure/internal/credentials"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/metrics"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost/probe"
 )
 
@@ -146,7 +147,7 @@ func (r *HostReconciler) reconcileHost(ctx context.Context, s *hostScope) (ctrl.
 		r.Tracker.Forget(client.ObjectKeyFromObject(s.host))
 	}
 	switch {
-	case metav1.HasAnnotation(s.host.ObjectMeta, infrav1.DeleteForMoveAnnotation):
+	case taloshost.IsMoved(s.host):
 		s.available = condition.False(infrav1.DeletedForMoveReason, "The host was moved to another management cluster")
 		s.deletion = condition.True(infrav1.DeletedForMoveReason, "The host was moved to another management cluster; its machine is left alone here")
 		return ctrl.Result{}, nil

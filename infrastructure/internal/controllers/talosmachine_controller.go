@@ -28,6 +28,7 @@ import (
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/backends"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/reprovision"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 )
 
 // MachineReconciler reconciles TalosMachines. All fields but WatchFilterValue
@@ -246,7 +247,7 @@ func (r *MachineReconciler) reconcileDelete(ctx context.Context, scope *backends
 	if !controllerutil.ContainsFinalizer(talosMachine, infrav1.TalosMachineFinalizer) {
 		return ctrl.Result{}, nil
 	}
-	if metav1.HasAnnotation(talosMachine.ObjectMeta, infrav1.DeleteForMoveAnnotation) {
+	if taloshost.IsMoved(talosMachine) {
 		scope.Observed.Deleting = condition.True(infrav1.DeletedForMoveReason, "The TalosMachine was moved to another management cluster")
 		return ctrl.Result{}, nil
 	}

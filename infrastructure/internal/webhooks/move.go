@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 )
 
 // moveVerb is the verb on taloshosts of whoever may bring hosts with the records of the
@@ -21,34 +22,10 @@ import (
 // everything may do that too.
 const moveVerb = "move"
 
-// recordsOf names the fields of a host that belong to the manager and are set.
-func recordsOf(spec *infrav1.TalosHostSpec) []string {
-	var names []string
-	for _, record := range []struct {
-		name string
-		set  bool
-	}{
-		{"consumerRef", spec.ConsumerRef != infrav1.ConsumerReference{}},
-		{"handover", spec.Handover.ProviderID != "" || spec.Handover.Progress != ""},
-		{"release", spec.Release.Policy != "" || !spec.Release.RequestedAt.IsZero()},
-		{"quarantine", !spec.Quarantine.Since.IsZero()},
-		{"reprovision", spec.Reprovision.ClusterName != "" || spec.Reprovision.Previous.ProviderID != ""},
-		{"wiped", len(spec.Wiped) > 0},
-	} {
-		if record.set {
-			names = append(names, "spec."+record.name)
-		}
-	}
-
-	return names
-}
-
 // stripsHostInUse reports whether a change takes our finalizer from a host that has, or has
 // had, a configuration of ours.
 func stripsHostInUse(before, after *infrav1.TalosHost) bool {
-	inUse := before.Spec.ConsumerRef.Name != "" || before.Spec.Handover.ProviderID != "" || before.Spec.Release.Policy != ""
-
-	return inUse && controllerutil.ContainsFinalizer(before, infrav1.TalosHostFinalizer) && !controllerutil.ContainsFinalizer(after, infrav1.TalosHostFinalizer)
+	return taloshost.RecordsUse(before) && controllerutil.ContainsFinalizer(before, infrav1.TalosHostFinalizer) && !controllerutil.ContainsFinalizer(after, infrav1.TalosHostFinalizer)
 }
 
 // demandMove refuses what only whoever may move the host may do.
@@ -84,7 +61,10 @@ func (w *TalosHost) demandMove(ctx context.Context, host *infrav1.TalosHost, wha
 // refuseRecords refuses the records of the manager in a new host: with them its user would
 // decide to whom keys are given, and which machine is wiped.
 func (w *TalosHost) refuseRecords(ctx context.Context, host *infrav1.TalosHost) error {
-	names := recordsOf(&host.Spec)
+	var names []string
+	for _, record := range taloshost.RecordsOf(&host.Spec) {
+		names = append(names, "spec."+string(record))
+	}
 	if len(names) == 0 {
 		return nil
 	}
@@ -95,7 +75,7 @@ func (w *TalosHost) refuseRecords(ctx context.Context, host *infrav1.TalosHost) 
 // isMoved reports whether clusterctl deletes a host because it has moved it: it says so in
 // an annotation, and pauses the Cluster before.
 func (w *TalosHost) isMoved(ctx context.Context, host *infrav1.TalosHost, consumer *infrav1.TalosMachine) (bool, error) {
-	if _, annotated := host.Annotations[infrav1.DeleteForMoveAnnotation]; !annotated {
+	if !taloshost.IsMoved(host) {
 		return false, nil
 	}
 	clusters := &clusterv1.ClusterList{}

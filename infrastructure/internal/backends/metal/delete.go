@@ -37,7 +37,7 @@ func (m *Backend) Delete(ctx context.Context, scope *backends.Scope) (backends.D
 		return backends.Released, ctrl.Result{}, nil
 	}
 	switch phase := taloshost.PhaseOf(host); {
-	case metav1.HasAnnotation(host.ObjectMeta, infrav1.DeleteForMoveAnnotation):
+	case taloshost.IsMoved(host):
 		scope.Observed.Deleting = condition.True(infrav1.DeletedForMoveReason, "The host was moved to another management cluster; it is not released here")
 		return backends.Releasing, ctrl.Result{}, nil
 	case phase == taloshost.Claimed && recordLost(machine, host):
