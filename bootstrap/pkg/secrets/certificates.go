@@ -12,7 +12,8 @@ import (
 )
 
 // certificateLife is how long a client certificate of a ClientCertificates is valid.
-// It is replaced at half of that.
+// It is replaced when half of its life is over, by its own times: a process that was
+// suspended, or whose clock was set, measures others.
 const certificateLife = time.Hour
 
 // ClientCertificates keeps the client certificates with which a manager talks to the
@@ -33,7 +34,6 @@ type certificateKey struct {
 
 type certificate struct {
 	digest      string
-	renewAt     time.Time
 	credentials talosclient.Credentials
 }
 
@@ -49,15 +49,15 @@ func (c *ClientCertificates) For(cluster client.ObjectKey, bundle *Bundle, role 
 	defer c.mu.Unlock()
 
 	now, digest, key := c.clock.Now(), bundle.Digest(), certificateKey{cluster, role}
-	if found, ok := c.kept[key]; ok && found.digest == digest && now.Before(found.renewAt) {
+	if found, ok := c.kept[key]; ok && found.digest == digest && IsFresh(found.credentials, now) {
 		return found.credentials, nil
 	}
 	credentials, err := bundle.ClientCredentials(role, now, certificateLife)
 	if err != nil {
 		return talosclient.Credentials{}, err
 	}
-	maps.DeleteFunc(c.kept, func(_ certificateKey, found certificate) bool { return !now.Before(found.renewAt) })
-	c.kept[key] = certificate{digest: digest, renewAt: now.Add(certificateLife / 2), credentials: credentials}
+	maps.DeleteFunc(c.kept, func(_ certificateKey, found certificate) bool { return !IsFresh(found.credentials, now) })
+	c.kept[key] = certificate{digest: digest, credentials: credentials}
 
 	return credentials, nil
 }

@@ -42,6 +42,25 @@ func TestClientCertificatesOfClustersThatAreGoneAreForgotten(t *testing.T) {
 	g.Expect(kept.kept).To(HaveLen(1), "nobody has asked for the other cluster for half an hour")
 }
 
+// TestClientCertificatesOfAClockThatWasAheadAreNotKept: nodes do not take them yet.
+func TestClientCertificatesOfAClockThatWasAheadAreNotKept(t *testing.T) {
+	g := NewWithT(t)
+	clock := clocktesting.NewFakePassiveClock(time.Unix(1<<31, 0))
+	bundle, err := NewBundle(clock.Now(), "v1.13", nil)
+	g.Expect(err).NotTo(HaveOccurred())
+	kept := NewClientCertificates(clock)
+	for _, step := range []time.Duration{3 * time.Hour, -2 * time.Hour} {
+		clock.SetTime(clock.Now().Add(step))
+		creds, err := kept.For(clusterOne, bundle, RoleReader)
+		g.Expect(err).NotTo(HaveOccurred())
+		notBefore, notAfter, err := Validity(creds)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(notBefore).To(BeTemporally("<", clock.Now()))
+		g.Expect(notAfter).To(BeTemporally(">=", clock.Now().Add(certificateLife/2)))
+	}
+	g.Expect(kept.kept).To(HaveLen(1))
+}
+
 func TestClientCertificatesAreOfOneClusterRoleAndBundle(t *testing.T) {
 	g := NewWithT(t)
 	clock := clocktesting.NewFakePassiveClock(time.Unix(1<<31, 0))
