@@ -14,14 +14,6 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 )
 
-// etcdService is the service of Talos that runs etcd, stateRunning its state while it does, and
-// stateFailed that when it cannot be started, or not be restored.
-const (
-	etcdService  = "etcd"
-	stateRunning = "Running"
-	stateFailed  = "Failed"
-)
-
 // lookTimeout bounds a look at a node: one whose etcd does not answer holds nobody up.
 const lookTimeout = 10 * time.Second
 
@@ -41,10 +33,9 @@ type Node struct {
 	// Votes reports whether its member votes, and follows the leader.
 	Votes bool
 
-	// runs reports whether its etcd runs, and view is what that says; nil when it does not
-	// answer.
-	runs bool
-	view *etcd.View
+	// service runs its etcd, and view is what that says; nil when it does not answer.
+	service talosclient.Service
+	view    *etcd.View
 }
 
 // Nodes are the nodes of the control plane of a cluster.
@@ -95,7 +86,7 @@ func Look(ctx context.Context, dialer talosclient.Dialer, reader talosclient.Cre
 			if err == nil {
 				found.ByMachine[machine.Name] = node
 			}
-			if err != nil || node.runs && node.view == nil {
+			if err != nil || node.mayRun() {
 				found.Unseen = append(found.Unseen, machine.Name)
 			}
 		})
@@ -123,6 +114,20 @@ func (n *Nodes) judge() {
 	}
 }
 
+// mayRun reports whether etcd of a node that has not answered may run, or will without
+// anybody's help: Talos has not come to start it, or is about to. One that has ended, that
+// crashes, or that waits for its bootstrap does not.
+func (n *Node) mayRun() bool {
+	switch {
+	case n.view != nil || n.service.HasEnded():
+		return false
+	case n.service.IsPreparing():
+		return n.HasData
+	default:
+		return n.service.State != "Waiting" || n.service.WaitsToStart()
+	}
+}
+
 // Reach opens a connection to the node of a Machine.
 func Reach(ctx context.Context, dialer talosclient.Dialer, credentials talosclient.Credentials, machine *clusterv1.Machine) (*talosclient.Reached, error) {
 	return talosclient.Reach(ctx, dialer, credentials, talosclient.Target{Addresses: capimachine.Addresses(machine), Hostname: machine.Name})
@@ -145,8 +150,8 @@ func look(ctx context.Context, dialer talosclient.Dialer, reader talosclient.Cre
 		return nil, err
 	}
 	for _, service := range services {
-		if service.ID == etcdService {
-			found.runs, found.EtcdFailed = service.State == stateRunning, service.State == stateFailed
+		if service.ID == talosclient.EtcdService {
+			found.service, found.EtcdFailed = service, service.HasFailed()
 			found.EtcdMessage, found.EtcdStarted = service.LastMessage, service.Started
 		}
 	}

@@ -20,8 +20,16 @@ func TestWhetherEtcdMayHaveItsQuorum(t *testing.T) {
 	members := []talosclient.EtcdMember{{ID: 1}, {ID: 2}, {ID: 3}}
 	alone := func(s *fake.State) { s.EtcdData, s.Members = true, members }
 	follows := func(s *fake.State) { alone(s); s.EtcdStatus.Leader = 2 }
-	crashed := func(s *fake.State) { s.EtcdData, s.Services[0].State = true, "Waiting" }
-	wiped := func(s *fake.State) { s.EtcdData, s.Services[0].State = false, "Preparing" }
+	// in is a node whose etcd does not answer, in a state as Talos tells it.
+	in := func(state, message string, data bool) func(*fake.State) {
+		return func(s *fake.State) {
+			s.EtcdData, s.Services = data, []talosclient.Service{{ID: "etcd", State: state, LastMessage: message}}
+		}
+	}
+	crashed := in("Waiting", "Error running Containerd(etcd), going to restart forever: task failed", true)
+	wiped := in("Preparing", "Running pre state", false)
+	boots := in("Waiting", "Waiting for volume mount, time sync", false)
+	loads := func(s *fake.State) { s.EtcdData, s.Services = false, nil }
 	for name, tc := range map[string]struct {
 		nodes              []func(*fake.State)
 		silent, mute       []int
@@ -38,6 +46,14 @@ func TestWhetherEtcdMayHaveItsQuorum(t *testing.T) {
 		"etcd runs, and does not answer":         {nodes: []func(*fake.State){alone, alone, alone}, mute: []int{0, 1}, mayHave: true, unseen: []string{"cp-0", "cp-1"}},
 		"etcd has crashed":                       {nodes: []func(*fake.State){crashed, crashed, crashed}, mute: []int{0, 1, 2}},
 		"its data is gone":                       {nodes: []func(*fake.State){wiped, wiped, wiped}},
+		"it has failed":                          {nodes: []func(*fake.State){in("Failed", "", true), in("Finished", "", true), in("Skipped", "", true)}, mute: []int{0, 1, 2}},
+		"all boot":                               {nodes: []func(*fake.State){boots, boots, boots}, mayHave: true, unseen: []string{"cp-0", "cp-1", "cp-2"}},
+		"it is not loaded yet":                   {nodes: []func(*fake.State){loads, loads, loads}, mayHave: true, unseen: []string{"cp-0", "cp-1", "cp-2"}},
+		"it begins to start":                     {nodes: []func(*fake.State){in("Starting", "Starting service", false), crashed, crashed}, mute: []int{1, 2}, mayHave: true, unseen: []string{"cp-0"}},
+		"its image is pulled":                    {nodes: []func(*fake.State){in("Preparing", "Running pre state", true), crashed, crashed}, mute: []int{0, 1, 2}, mayHave: true, unseen: []string{"cp-0"}},
+		"it is stopped":                          {nodes: []func(*fake.State){in("Stopping", "Sending SIGTERM", true), crashed, crashed}, mute: []int{0, 1, 2}, mayHave: true, unseen: []string{"cp-0"}},
+		"one is alone, one boots, one is silent": {nodes: []func(*fake.State){alone, boots, alone}, silent: []int{2}, mayHave: true, unseen: []string{"cp-1", "cp-2"}},
+		"one is alone, and one boots":            {nodes: []func(*fake.State){alone, boots, crashed}, mute: []int{2}, unseen: []string{"cp-1"}},
 		"nobody tells how many there are":        {nodes: []func(*fake.State){wiped, wiped, wiped}, silent: []int{1}, mayHave: true, unseen: []string{"cp-1"}},
 		"no address is known":                    {nodes: []func(*fake.State){follows, follows, follows}, lost: []int{0, 1, 2}, mayHave: true, unseen: []string{"cp-0", "cp-1", "cp-2"}},
 		"one knows nobody, of two no address is": {nodes: []func(*fake.State){alone, alone, alone}, lost: []int{1, 2}, mayHave: true, unseen: []string{"cp-1", "cp-2"}},

@@ -401,21 +401,6 @@ type EtcdAlarm struct {
 	Alarm    string
 }
 
-// Service is a Talos system service.
-type Service struct {
-	ID string
-	// State is the service's state ("Running", "Waiting", "Preparing", …).
-	State string
-	// HealthKnown reports whether Healthy was measured.
-	HealthKnown bool
-	Healthy     bool
-	// LastMessage is the last event of the service.
-	LastMessage string
-	// Started is when the service began to start, for the last time: its first event
-	// since then, by the clock of the node. It is zero when the node does not tell.
-	Started time.Time
-}
-
 // StaticPod is a static Pod of a control plane node.
 type StaticPod struct {
 	// Name is the Pod's name without namespace ("kube-apiserver-node1").

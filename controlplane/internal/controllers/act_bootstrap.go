@@ -169,7 +169,7 @@ func (r *Reconciler) restartNode(ctx context.Context, s *scope) error {
 	}
 	found := health.LookAtEtcd(ctx, node)
 	isUp := status.Stage == talosclient.StageBooting || status.Stage == talosclient.StageRunning
-	if !isUp || found.Data != health.EtcdDataPresent || !health.WasStopped(found.Service) {
+	if !isUp || found.Data != health.EtcdDataPresent || !found.Service.WasStopped() {
 		return nil
 	}
 	r.restarts.Note(nodes.KeyOf(machine), found.Service)

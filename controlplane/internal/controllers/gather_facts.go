@@ -73,7 +73,7 @@ func (r *Reconciler) gatherFacts(ctx context.Context, s *scope) error {
 		facts.Machines[i].Leaving = r.leaves.Running(key)
 		facts.Machines[i].LeaveStopped = r.leaves.Unsettled(key)
 		facts.Machines[i].EtcdUpFor = r.etcdUpFor(service)
-		facts.Machines[i].Bootstrapping = r.bootstraps.Pending(key, service) && !health.HasEnded(service)
+		facts.Machines[i].Bootstrapping = r.bootstraps.Pending(key, service) && !service.HasEnded()
 		facts.Machines[i].Restarting = r.restarts.Pending(key, service)
 	}
 	facts.OrphanFor = r.memberGrace(s, controlplanev1.WithoutMachineGracePeriod, facts.Orphans())
@@ -115,7 +115,7 @@ func (r *Reconciler) machineFacts(s *scope, machine *clusterv1.Machine, judged e
 		Marked:        metav1.HasAnnotation(machine.ObjectMeta, clusterv1.DeleteMachineAnnotation),
 		Answers:       node.Err == nil,
 		EtcdData:      node.EtcdData,
-		EtcdStopped:   health.WasStopped(node.EtcdService()),
+		EtcdStopped:   node.EtcdService().WasStopped(),
 		MemberID:      memberID(machine, node),
 		Addresses:     r.peerAddresses(machine, s.parts[machine.Name].infraMachine, node),
 		Deleting:      !machine.DeletionTimestamp.IsZero(),

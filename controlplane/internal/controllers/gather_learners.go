@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
-	"github.com/capi-talos/capi-talos/controlplane/internal/health"
 )
 
 // neverPromoted is what is wrong with a member that will not vote, and the way out.
@@ -15,7 +14,7 @@ const neverPromoted = "The etcd member is a learner, and has been for so long th
 // knows. It is measured from what the node tells, so that a restart of the manager does
 // not begin it anew.
 func (r *Reconciler) etcdUpFor(service talosclient.Service) time.Duration {
-	if service.Started.IsZero() || health.HasEnded(service) {
+	if service.Started.IsZero() || service.HasEnded() {
 		return 0
 	}
 

@@ -118,15 +118,15 @@ func etcdServiceCondition(facts Facts) metav1.Condition {
 
 		return condition
 	}
-	service, loaded := facts.Services[etcdService]
+	service, loaded := facts.Services[talosclient.EtcdService]
 	switch {
 	case !loaded:
 		condition.Reason = controlplanev1.MachinePodDoesNotExistReason
 		condition.Message = "The Talos service etcd does not exist"
-	case service.State == serviceRunning && service.HealthKnown && service.Healthy:
+	case service.IsRunning() && service.HealthKnown && service.Healthy:
 		condition.Status = metav1.ConditionTrue
 		condition.Reason = controlplanev1.MachinePodRunningReason
-	case service.State == serviceRunning && service.HealthKnown:
+	case service.IsRunning() && service.HealthKnown:
 		condition.Reason = controlplanev1.MachinePodFailedReason
 		condition.Message = "The Talos service etcd runs and is not healthy"
 	case slices.Contains([]string{"Failed", "Finished", "Stopping"}, service.State):

@@ -2,7 +2,6 @@ package health
 
 import (
 	"context"
-	"slices"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/talosclient"
 )
@@ -29,17 +28,8 @@ func LookAtEtcd(ctx context.Context, node Node) EtcdState {
 		return EtcdState{Data: EtcdDataUnknown}
 	}
 
-	return EtcdState{Data: etcdData(ctx, node, found), Service: found[etcdService]}
+	return EtcdState{Data: etcdData(ctx, node, found), Service: found[talosclient.EtcdService]}
 }
 
 // EtcdService is the Talos service etcd of a node; the zero one when it is not known.
-func (f Facts) EtcdService() talosclient.Service { return f.Services[etcdService] }
-
-// HasEnded reports whether a service is down, and Talos does not start it again before
-// the next boot (internal/app/machined/pkg/system/service_runner.go, StateEventDown).
-func HasEnded(service talosclient.Service) bool {
-	return slices.Contains([]string{"Failed", "Finished", "Skipped"}, service.State)
-}
-
-// WasStopped reports whether a service has ended because somebody stopped it.
-func WasStopped(service talosclient.Service) bool { return service.State == "Finished" }
+func (f Facts) EtcdService() talosclient.Service { return f.Services[talosclient.EtcdService] }

@@ -16,12 +16,6 @@ import (
 // DefaultTimeout bounds the questions to one node altogether.
 const DefaultTimeout = 20 * time.Second
 
-// etcdService is the Talos system service that runs etcd.
-const etcdService = "etcd"
-
-// serviceRunning is the state of a Talos system service that runs.
-const serviceRunning = "Running"
-
 // EtcdData reports whether a node has etcd data.
 type EtcdData int
 
@@ -135,8 +129,8 @@ func etcdData(ctx context.Context, node Node, services map[string]talosclient.Se
 	case exists:
 		return EtcdDataPresent
 	}
-	service, loaded := services[etcdService]
-	if !loaded || service.State == serviceRunning {
+	service, loaded := services[talosclient.EtcdService]
+	if !loaded || service.IsRunning() {
 		return EtcdDataUnknown
 	}
 
@@ -145,7 +139,7 @@ func etcdData(ctx context.Context, node Node, services map[string]talosclient.Se
 
 func etcdView(ctx context.Context, node etcd.Node, services map[string]talosclient.Service) (*etcd.View, error) {
 	// etcd does not answer then, and the call would only take its time.
-	if services != nil && services[etcdService].State != serviceRunning {
+	if services != nil && !services[talosclient.EtcdService].IsRunning() {
 		return nil, errors.New("the etcd service does not run")
 	}
 
