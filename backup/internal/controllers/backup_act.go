@@ -229,7 +229,7 @@ func (r *BackupReconciler) identify(ctx context.Context, s *backupScope, bundle 
 // takeOf gathers what a snapshot is taken with.
 func (r *BackupReconciler) takeOf(ctx context.Context, s *backupScope, bundle *secrets.Bundle) error {
 	cluster := client.ObjectKeyFromObject(s.cluster)
-	found := &take{taker: r.Taker, recipients: s.opened.Recipients, keys: s.opened.Keys}
+	found := &take{taker: r.Taker, failures: s.backup.Status.Failure.Count, recipients: s.opened.Recipients, keys: s.opened.Keys}
 	if s.includesSecrets() {
 		found.secrets = bundle.YAML()
 	}
@@ -255,8 +255,10 @@ type take struct {
 	taker       *snapshot.Taker
 	machines    []*clusterv1.Machine
 	credentials snapshot.Credentials
-	recipients  []age.Recipient
-	keys        []string
+	// failures is how many attempts have failed.
+	failures   int32
+	recipients []age.Recipient
+	keys       []string
 	// secrets is the secrets bundle; empty means that it is not stored.
 	secrets []byte
 }

@@ -211,7 +211,7 @@ func (a *attempt) backUp(ctx context.Context) (*archive.Manifest, error) {
 	defer cancel()
 	draft := a.draft
 	draft.Begun = a.clock.Now().UTC()
-	taken, err := a.take.taker.Take(ctx, a.take.machines, a.take.credentials)
+	taken, err := a.take.taker.Take(ctx, a.take.machines, a.take.credentials, a.take.failures)
 	if err != nil {
 		return nil, err
 	}
@@ -220,7 +220,7 @@ func (a *attempt) backUp(ctx context.Context) (*archive.Manifest, error) {
 	draft.Recipients = a.take.keys
 	manifest, err := a.archive.Write(ctx, draft, a.name, archive.Contents{Snapshot: taken, Secrets: a.take.secrets, Recipients: a.take.recipients, Ended: a.clock.Now})
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("storing the snapshot of Machine %s: %w", taken.Machine.Name, err)
 	}
 	a.metrics.Stored(manifest.Data.PlainBytes, manifest.Data.StoredBytes)
 

@@ -245,8 +245,14 @@ func TestASnapshotThatIsCutIsNoBackup(t *testing.T) {
 	}
 	b.backup("one")
 	b.settle()
-	b.Expect(b.theBackup("one").Status.Failure.Message).To(ContainSubstring("does not end with its own checksum"))
+	b.Expect(b.theBackup("one").Status.Failure.Message).To(And(ContainSubstring("does not end with its own checksum"), HavePrefix("storing the snapshot of Machine cp-1: ")))
 	b.Expect(b.keys()).To(BeEmpty())
+
+	// The next attempt is another member's.
+	b.clock.Step(firstRetry)
+	b.settle()
+	b.Expect(says(b.theBackup("one"), backupv1.BackupReadyCondition)).To(Equal("True Ready"))
+	b.Expect(b.theBackup("one").Status.Snapshot.MachineName).To(Equal("cp-2"))
 }
 
 // TestANameThatIsTaken: the store has another backup of the name, which stays as it is.

@@ -67,10 +67,11 @@ type member struct {
 	talos   string
 }
 
-// Take begins a snapshot of the etcd of the control plane Machines of a cluster. It fails
-// with ErrNoQuorum, or with what is wrong with each member that could have given one. The
-// snapshot ends with ctx.
-func (t *Taker) Take(ctx context.Context, machines []*clusterv1.Machine, credentials Credentials) (*Snapshot, error) {
+// Take begins a snapshot of the etcd of the control plane Machines of a cluster, after so many
+// attempts that have failed: a snapshot may fail long after it has begun, so that the next one is
+// another member's. It fails with ErrNoQuorum, or with what is wrong with each member that could
+// have given one. The snapshot ends with ctx.
+func (t *Taker) Take(ctx context.Context, machines []*clusterv1.Machine, credentials Credentials, failures int32) (*Snapshot, error) {
 	members, err := t.look(ctx, machines, credentials.Reader)
 	views := make([]etcd.View, 0, len(members))
 	for _, found := range members {
@@ -81,7 +82,7 @@ func (t *Taker) Take(ctx context.Context, machines []*clusterv1.Machine, credent
 		return nil, errors.Join(ErrNoQuorum, err)
 	}
 	var failed []error
-	for _, candidate := range candidates(members, health) {
+	for _, candidate := range candidates(members, health, failures) {
 		snapshot, err := t.begin(ctx, candidate, credentials.Backup)
 		if err == nil {
 			return snapshot, nil
@@ -140,8 +141,9 @@ func (t *Taker) ask(ctx context.Context, machine *clusterv1.Machine, reader talo
 
 // candidates are the members that may give the snapshot, the best first: voters that follow
 // the leader, none of whose data is known to be corrupt. The leader, who has the most to
-// do, comes last, and one that is behind after one that is not.
-func candidates(members []member, health etcd.Health) []member {
+// do, comes last, and one that is behind after one that is not. The others go round with each
+// failure.
+func candidates(members []member, health etcd.Health, failures int32) []member {
 	found := slices.DeleteFunc(slices.Clone(members), func(m member) bool {
 		isCorrupt := slices.ContainsFunc(health.Alarms, func(alarm etcd.Alarm) bool {
 			return alarm.MemberID == m.view.Self && alarm.Alarm == etcd.AlarmCorrupt
@@ -159,8 +161,16 @@ func candidates(members []member, health etcd.Health) []member {
 	slices.SortFunc(found, func(a, b member) int {
 		return cmp.Or(cmp.Compare(leads(a), leads(b)), cmp.Compare(a.view.Lag, b.view.Lag), cmp.Compare(a.machine.Name, b.machine.Name))
 	})
+	followers := slices.IndexFunc(found, func(m member) bool { return leads(m) > 0 })
+	if followers < 0 {
+		followers = len(found)
+	}
+	if followers == 0 {
+		return found
+	}
+	first := int(failures) % followers
 
-	return found
+	return slices.Concat(found[first:followers], found[:first], found[followers:])
 }
 
 // begin begins a snapshot of a member, and waits for its first bytes: a node that refuses

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"testing"
 	"time"
 
@@ -55,11 +56,11 @@ func newCluster(t *testing.T) *cluster {
 
 func nameOf(id uint64) string { return []string{"a", "b", "c"}[id] }
 
-// take takes a snapshot, and returns it with all that it holds.
-func (c *cluster) take(t *testing.T) (*Snapshot, string, error) {
+// take takes a snapshot after so many failures, and returns it with all that it holds.
+func (c *cluster) take(t *testing.T, failures int32) (*Snapshot, string, error) {
 	t.Helper()
 	taker := &Taker{Dialer: c.dialer, Patience: time.Second}
-	taken, err := taker.Take(t.Context(), c.machines, Credentials{})
+	taken, err := taker.Take(t.Context(), c.machines, Credentials{}, failures)
 	if err != nil {
 		return nil, "", err
 	}
@@ -71,7 +72,7 @@ func (c *cluster) take(t *testing.T) (*Snapshot, string, error) {
 
 func TestASnapshotIsOfAVoterThatDoesNotLead(t *testing.T) {
 	c := newCluster(t)
-	taken, data, err := c.take(t)
+	taken, data, err := c.take(t, 0)
 	c.Expect(err).NotTo(HaveOccurred())
 	c.Expect(data).To(Equal("of b"))
 	c.Expect(taken.Machine.Name).To(Equal("b"))
@@ -125,11 +126,34 @@ func TestWhoGivesTheSnapshot(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t)
 			tt.change(c)
-			_, data, err := c.take(t)
+			_, data, err := c.take(t, 0)
 			c.Expect(err).NotTo(HaveOccurred())
 			c.Expect(data).To(Equal(tt.want))
 		})
 	}
+}
+
+// TestEachAttemptBeginsWithAnotherMember: what is wrong with one may show late in its snapshot. The
+// leader comes last each time.
+func TestEachAttemptBeginsWithAnotherMember(t *testing.T) {
+	c := newCluster(t)
+	refuses := func(context.Context, *fake.Machine) (io.ReadCloser, error) { return nil, errors.New("refused") }
+	for failures, want := range []string{"of b", "of c", "of b", "of c"} {
+		_, data, err := c.take(t, int32(failures))
+		c.Expect(err).NotTo(HaveOccurred())
+		c.Expect(data).To(Equal(want))
+	}
+	c.nodes[2].OnSnapshot = refuses
+	_, data, err := c.take(t, 1)
+	c.Expect(err).NotTo(HaveOccurred())
+	c.Expect(data).To(Equal("of b"))
+	c.nodes[1].SetSilent(true)
+	_, data, err = c.take(t, 3)
+	c.Expect(err).NotTo(HaveOccurred())
+	c.Expect(data).To(Equal("of a"))
+	c.nodes[0].OnSnapshot = refuses
+	_, _, err = c.take(t, math.MaxInt32)
+	c.Expect(err).To(MatchError(And(ContainSubstring("Machine c: refused"), ContainSubstring("Machine a: refused"))))
 }
 
 // TestTheMemberIsAskedWhoItIs: between the look and the snapshot, the node at the address
@@ -148,11 +172,11 @@ func TestWithoutAQuorumThereIsNoSnapshot(t *testing.T) {
 	c := newCluster(t)
 	c.nodes[1].SetSilent(true)
 	c.nodes[2].SetSilent(true)
-	_, _, err := c.take(t)
+	_, _, err := c.take(t, 0)
 	c.Expect(err).To(MatchError(ErrNoQuorum))
 	c.Expect(err).To(MatchError(ContainSubstring("asking Machine b: ")), "and who does not answer is named")
 	c.machines = nil
-	_, _, err = c.take(t)
+	_, _, err = c.take(t, 0)
 	c.Expect(err).To(MatchError(ErrNoQuorum))
 }
 
@@ -165,7 +189,7 @@ func TestANodeThatFallsSilentIsNotWaitedFor(t *testing.T) {
 	}
 	c := newCluster(t)
 	c.nodes[1].OnSnapshot = hangs
-	_, data, err := c.take(t)
+	_, data, err := c.take(t, 0)
 	c.Expect(err).NotTo(HaveOccurred())
 	c.Expect(data).To(Equal("of c"))
 
@@ -176,7 +200,7 @@ func TestANodeThatFallsSilentIsNotWaitedFor(t *testing.T) {
 			io.Closer
 		}{io.MultiReader(bytes.NewBufferString("the beginning"), silent), silent}, err
 	}
-	_, data, err = c.take(t)
+	_, data, err = c.take(t, 0)
 	c.Expect(data).To(Equal("the beginning"))
 	c.Expect(err).To(MatchError(errSilent))
 }
