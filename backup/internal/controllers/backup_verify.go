@@ -74,7 +74,7 @@ func (r *BackupReconciler) gatherVerification(ctx context.Context, s *backupScop
 	work.identities, err = r.Stores.Identities(ctx, s.store, "")
 	if invalid := (*stores.InvalidError)(nil); errors.As(err, &invalid) {
 		s.fail(r.Clock.Now(), err)
-		s.verified = condition.Unknown(backupv1.NoIdentityReason, invalid.Message)
+		s.unverified(backupv1.NoIdentityReason, invalid.Message)
 		s.again(retryAfter(s.backup.Status.Failure.Count))
 
 		return false, nil
@@ -111,7 +111,14 @@ func (r *BackupReconciler) takeVerification(s *backupScope, result *Result) {
 		r.Recorder.Eventf(s.backup, nil, corev1.EventTypeWarning, backupv1.DamagedReason, "Verify", "%s", s.verified.Message)
 	default:
 		s.fail(r.Clock.Now(), result.Err)
-		s.verified = condition.Unknown(verificationReason(result), result.Err.Error()+"; it is tried again")
+		s.unverified(verificationReason(result), result.Err.Error()+"; it is tried again")
+	}
+}
+
+// unverified says why a verification cannot be made. What is known to be damaged stays so.
+func (s *backupScope) unverified(reason, message string) {
+	if conditions.GetReason(s.backup, backupv1.VerifiedCondition) != backupv1.DamagedReason {
+		s.verified = condition.Unknown(reason, message)
 	}
 }
 

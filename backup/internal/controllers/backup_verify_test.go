@@ -127,8 +127,12 @@ func TestABackupThatIsNotSound(t *testing.T) {
 			b.clock.Step(time.Hour)
 			b.settle()
 			b.Expect(b.verifier.asked).To(HaveLen(1), "it stays so until somebody asks again")
-			b.verifier.err = nil
+			b.verifier.err = scratch.ErrShort
 			b.ask("Snapshot/2")
+			b.Expect(says(b.theBackup("one"), backupv1.VerifiedCondition)).To(Equal("False Damaged"), "which is known until another one has found it sound")
+			b.verifier.err = nil
+			b.clock.Step(firstRetry)
+			b.settle()
 			b.Expect(says(b.theBackup("one"), backupv1.VerifiedCondition)).To(Equal("True Verified"))
 		})
 	}

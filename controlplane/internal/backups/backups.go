@@ -85,8 +85,10 @@ func (b Backups) stateOf(backup *backupv1.TalosEtcdBackup, policy controlplanev1
 	completed := conditions.Get(backup, backupv1.CompletedCondition)
 	late := b.Clock.Since(backup.CreationTimestamp.Time) >= BestEffortTime
 	switch {
-	case completed != nil && completed.Status == metav1.ConditionTrue, late && policy == controlplanev1.BackupBestEffort:
+	case late && policy == controlplanev1.BackupBestEffort:
 		return plan.BackupFacts{State: plan.BackupMade, Begun: true}
+	case completed != nil && completed.Status == metav1.ConditionTrue:
+		return soundness(backup, policy)
 	case completed == nil:
 		return plan.BackupFacts{State: plan.BackupUnderWay, Begun: true, Message: "TalosEtcdBackup " + backup.Name + " is not begun yet; the backup provider makes it"}
 	case completed.Status == metav1.ConditionFalse && backup.Annotations[backupv1.OutcomeAnnotation] != "":
@@ -94,6 +96,24 @@ func (b Backups) stateOf(backup *backupv1.TalosEtcdBackup, policy controlplanev1
 	}
 
 	return plan.BackupFacts{State: plan.BackupUnderWay, Begun: true, Message: "TalosEtcdBackup " + backup.Name + " is not complete: " + completed.Message}
+}
+
+// soundness is the state by what is known of a backup that is in its store. Each one is read back
+// there. Later verifications may not be possible, and damage that was found stays known.
+func soundness(backup *backupv1.TalosEtcdBackup, policy controlplanev1.BackupPolicy) plan.BackupFacts {
+	verified := conditions.Get(backup, backupv1.VerifiedCondition)
+	switch {
+	case verified != nil && verified.Status == metav1.ConditionFalse:
+		return without(policy, true, "TalosEtcdBackup "+backup.Name+" is damaged: "+verified.Message+"; delete it to have another one made")
+	case verified != nil && (verified.Status == metav1.ConditionTrue || backup.Status.Verification.Level != ""):
+		return plan.BackupFacts{State: plan.BackupMade, Begun: true}
+	}
+	why := ""
+	if verified != nil {
+		why = ": " + verified.Message
+	}
+
+	return plan.BackupFacts{State: plan.BackupUnderWay, Begun: true, Message: "TalosEtcdBackup " + backup.Name + " is not read back yet" + why}
 }
 
 // Create creates a backup of a name, as the schedule says. It is no error if there is one of

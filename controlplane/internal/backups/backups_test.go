@@ -56,6 +56,15 @@ func backup(status metav1.ConditionStatus, outcome string) *backupv1.TalosEtcdBa
 	return before
 }
 
+// verified is a backup that is complete, and was verified at a level, or was not.
+func verified(status metav1.ConditionStatus, level backupv1.VerificationLevel) *backupv1.TalosEtcdBackup {
+	before := backup(metav1.ConditionTrue, "Completed")
+	before.Status.Verification.Level = level
+	conditions.Set(before, metav1.Condition{Type: backupv1.VerifiedCondition, Status: status, Reason: "Some", Message: "this was found"})
+
+	return before
+}
+
 // made is when the backups are created, and asked about.
 var made = metav1.Unix(1<<30, 0)
 
@@ -85,7 +94,17 @@ func TestState(t *testing.T) {
 		"an attempt has failed": {"before", []client.Object{schedule(), backup(metav1.ConditionFalse, "")}, plan.BackupFacts{
 			State: plan.BackupUnderWay, Begun: true, Message: "TalosEtcdBackup before is not complete: the store is away",
 		}, plan.BackupUnderWay},
-		"complete": {"before", []client.Object{backup(metav1.ConditionTrue, "Completed")}, plan.BackupFacts{State: plan.BackupMade, Begun: true}, plan.BackupMade},
+		"complete, and not looked at": {"before", []client.Object{backup(metav1.ConditionTrue, "Completed")}, plan.BackupFacts{
+			State: plan.BackupUnderWay, Begun: true, Message: "TalosEtcdBackup before is not read back yet",
+		}, plan.BackupUnderWay},
+		"complete, and cannot be read": {"before", []client.Object{verified(metav1.ConditionUnknown, "")}, plan.BackupFacts{
+			State: plan.BackupUnderWay, Begun: true, Message: "TalosEtcdBackup before is not read back yet: this was found",
+		}, plan.BackupUnderWay},
+		"complete, and cannot be looked at once more": {"before", []client.Object{verified(metav1.ConditionUnknown, backupv1.VerificationDigest)}, plan.BackupFacts{State: plan.BackupMade, Begun: true}, plan.BackupMade},
+		"damaged": {"before", []client.Object{schedule(), verified(metav1.ConditionFalse, backupv1.VerificationDigest)}, plan.BackupFacts{
+			State: plan.BackupUnderWay, Begun: true, Message: "TalosEtcdBackup before is damaged: this was found; delete it to have another one made",
+		}, plan.BackupMade},
+		"complete": {"before", []client.Object{verified(metav1.ConditionTrue, backupv1.VerificationDigest)}, plan.BackupFacts{State: plan.BackupMade, Begun: true}, plan.BackupMade},
 		"complete, and looked for": {"before", []client.Object{backup(metav1.ConditionUnknown, "Completed")}, plan.BackupFacts{
 			State: plan.BackupUnderWay, Begun: true, Message: "TalosEtcdBackup before is not complete: the store is away",
 		}, plan.BackupUnderWay},
@@ -110,7 +129,7 @@ func TestState(t *testing.T) {
 
 // TestABackupIsNotWaitedForForever where the best is enough: its provider may not run.
 func TestABackupIsNotWaitedForForever(t *testing.T) {
-	for _, status := range []metav1.ConditionStatus{"", metav1.ConditionUnknown, metav1.ConditionFalse} {
+	for _, status := range []metav1.ConditionStatus{"", metav1.ConditionUnknown, metav1.ConditionFalse, metav1.ConditionTrue} {
 		for late, effort := range map[time.Duration]plan.BackupState{10*time.Minute - time.Second: plan.BackupUnderWay, 10 * time.Minute: plan.BackupMade} {
 			g := NewWithT(t)
 			asked := newBackups(t, interceptor.Funcs{}, schedule(), backup(status, ""))

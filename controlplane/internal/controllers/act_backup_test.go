@@ -50,6 +50,9 @@ func (w *world) complete(status metav1.ConditionStatus) {
 	backups := w.backups()
 	backup := &backups[len(backups)-1]
 	conditions.Set(backup, metav1.Condition{Type: backupv1.CompletedCondition, Status: status, Reason: "Some", Message: "the store is away"})
+	if status == metav1.ConditionTrue {
+		conditions.Set(backup, metav1.Condition{Type: backupv1.VerifiedCondition, Status: status, Reason: "Some"})
+	}
 	if status == metav1.ConditionFalse {
 		backup.Annotations = map[string]string{backupv1.OutcomeAnnotation: "Failed"}
 	}
@@ -88,6 +91,7 @@ func TestARolloutWaitsForItsBackup(t *testing.T) {
 	for _, backup := range w.backups() {
 		if backup.Name == w.controlPlane().Annotations[controlplanev1.BackupBeforeAnnotation] {
 			conditions.Set(&backup, metav1.Condition{Type: backupv1.CompletedCondition, Status: metav1.ConditionTrue, Reason: "Completed"})
+			conditions.Set(&backup, metav1.Condition{Type: backupv1.VerifiedCondition, Status: metav1.ConditionTrue, Reason: "Verified"})
 			g.Expect(w.client.Update(t.Context(), &backup)).To(Succeed())
 		}
 	}
