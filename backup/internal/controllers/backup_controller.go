@@ -200,6 +200,7 @@ func (r *BackupReconciler) Reconcile(ctx context.Context, req ctrl.Request) (res
 		return ctrl.Result{}, err
 	}
 	s.before = s.backup.DeepCopy()
+	notAhead(r.Clock.Now(), &s.backup.Status.StartedAt, &s.backup.Status.Failure.At)
 	defer func() {
 		if s.gone {
 			r.Jobs.Drop(req.NamespacedName)
@@ -222,6 +223,16 @@ func (r *BackupReconciler) Reconcile(ctx context.Context, req ctrl.Request) (res
 	err := act(ctx, s)
 
 	return requeue.After(r.Random, s.next), err
+}
+
+// notAhead puts times that were recorded by a clock that was ahead back to now: what is waited for
+// since then is due as if it had happened now.
+func notAhead(now time.Time, recorded ...*metav1.Time) {
+	for _, at := range recorded {
+		if at.After(now) {
+			*at = metav1.NewTime(now.Truncate(time.Second))
+		}
+	}
 }
 
 // gatherOthers reads the Cluster and the store.

@@ -203,6 +203,7 @@ func (r *RestoreReconciler) Reconcile(ctx context.Context, req ctrl.Request) (re
 		return ctrl.Result{}, err
 	}
 	s.before = s.restore.DeepCopy()
+	notAhead(r.Clock.Now(), &s.restore.Status.StartedAt, &s.restore.Status.Failure.At)
 	defer func() {
 		if s.gone {
 			r.Jobs.Drop(req.NamespacedName)

@@ -188,7 +188,7 @@ func (r *StoreReconciler) reconcileCheck(ctx context.Context, s *storeScope) err
 	if last.err != nil {
 		wait = min(interval, recheckInterval)
 	}
-	if age := r.Clock.Since(last.at); known && age < wait {
+	if age := r.Clock.Since(last.at); known && age >= 0 && age < wait {
 		s.next = wait - age
 	} else {
 		last.at = r.Clock.Now()
