@@ -27,11 +27,8 @@ const (
 // nobody knows: once for a store, or at each check, as it says. It takes only so long at a time:
 // what is imported by then is known at the next check, which goes on behind it.
 func (r *StoreReconciler) reconcileImport(ctx context.Context, s *storeScope) error {
-	policy := s.store.Spec.ImportPolicy
 	_, done := s.store.Annotations[backupv1.ImportedAnnotation]
-	// What could not be imported is tried again with the next check.
-	isDue := !done && !conditions.IsFalse(s.before, backupv1.ImportedCondition) || s.checked && (!done || policy == backupv1.ImportAlways)
-	if s.opened == nil || policy == backupv1.ImportNever || !isDue {
+	if s.opened == nil || !s.isImportDue(done) {
 		return nil
 	}
 	within, cancel := context.WithTimeout(ctx, r.importTimeout)
@@ -64,6 +61,17 @@ func (r *StoreReconciler) reconcileImport(ctx context.Context, s *storeScope) er
 	s.store.Status = status
 
 	return nil
+}
+
+// isImportDue reports whether backups are to be imported, which was done or not. What could not be
+// imported is tried again with the next check.
+func (s *storeScope) isImportDue(done bool) bool {
+	policy := s.store.Spec.ImportPolicy
+	if policy == backupv1.ImportNever {
+		return false
+	}
+
+	return !done && !conditions.IsFalse(s.before, backupv1.ImportedCondition) || s.checked && (!done || policy == backupv1.ImportAlways)
 }
 
 // refused are backups that cannot be imported: as many as somebody has put there, so that only
