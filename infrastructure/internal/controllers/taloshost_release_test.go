@@ -278,6 +278,13 @@ func leftEtcd(t *testing.T) (*harness.Environment, *harness.Manager, *harness.Ba
 	return w, m, metal
 }
 
+// noEtcdData is a machine that shows no data of etcd, while the service is in a state.
+func noEtcdData(state string) func(*talosfake.State) {
+	return func(s *talosfake.State) {
+		s.EtcdData, s.Services = false, []talosclient.Service{{ID: talosclient.EtcdService, State: state}}
+	}
+}
+
 // TestAMachineThatVotesAgainIsNotWiped: a machine that has left etcd, and was
 // restarted before it was reset, is wiped once its member was removed, or the Cluster
 // goes.
@@ -287,7 +294,10 @@ func TestAMachineThatVotesAgainIsNotWiped(t *testing.T) {
 			metal.Update(func(s *talosfake.State) { s.EtcdStatus.Learner = true })
 		},
 		"its data is gone": func(_ *harness.Environment, metal *harness.BareMetal) {
-			metal.Update(func(s *talosfake.State) { s.EtcdData = false })
+			metal.Update(noEtcdData("Preparing"))
+		},
+		"it was stopped, and its data is gone": func(_ *harness.Environment, metal *harness.BareMetal) {
+			metal.Update(noEtcdData("Finished"))
 		},
 		"the Cluster is gone": func(w *harness.Environment, _ *harness.BareMetal) { w.Remove(harness.NewCluster()) },
 	} {
@@ -337,6 +347,12 @@ func TestTheOthersTellWhetherASilentEtcdVotes(t *testing.T) {
 		"it votes, as its own etcd says": {leader: 7, member: at("10.9.0.9", false), act: func(_ *harness.Environment, metal *harness.BareMetal) {
 			metal.Fail("EtcdStatus", nil)
 			metal.Update(func(s *talosfake.State) { s.EtcdStatus = talosclient.EtcdStatus{MemberID: 1, Learner: true} })
+		}},
+		"it boots, and its volumes are not mounted": {leader: 7, member: at("10.9.0.1", false), act: func(_ *harness.Environment, metal *harness.BareMetal) {
+			metal.Update(noEtcdData("Waiting"))
+		}},
+		"it boots, and nobody else has a leader": {member: at("10.9.0.1", false), act: func(_ *harness.Environment, metal *harness.BareMetal) {
+			metal.Update(func(s *talosfake.State) { s.EtcdData, s.Services = false, nil })
 		}},
 		"it learns in another network":     {leader: 7, member: at("10.9.0.1", true), wiped: true},
 		"it has no member":                 {leader: 7, member: at("10.0.0.9", false), wiped: true},

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -33,7 +34,7 @@ func (r *HostReconciler) vote(ctx context.Context, host *infrav1.TalosHost, node
 	case err != nil:
 		return wipe.NoVote, fmt.Errorf("reading Cluster %s: %w", host.Spec.Release.LeftEtcdOf, err)
 	}
-	if exists, err := node.EtcdDataExists(ctx); err == nil && !exists {
+	if lacksEtcdData(ctx, node) {
 		return wipe.NoVote, nil
 	}
 	known, err := r.known(ctx, host, cluster, node)
@@ -51,6 +52,19 @@ func (r *HostReconciler) vote(ctx context.Context, host *infrav1.TalosHost, node
 	default:
 		return wipe.Votes, nil
 	}
+}
+
+// lacksEtcdData reports whether a machine is known to have no data of etcd. A machine that
+// boots shows none before its volumes are mounted, which is when Talos prepares etcd.
+func lacksEtcdData(ctx context.Context, node talosclient.Node) bool {
+	if exists, err := node.EtcdDataExists(ctx); err != nil || exists {
+		return false
+	}
+	services, err := node.Services(ctx)
+
+	return err == nil && slices.ContainsFunc(services, func(service talosclient.Service) bool {
+		return service.ID == talosclient.EtcdService && (service.IsPreparing() || service.HasEnded())
+	})
 }
 
 // knownMember is by what the etcd member of a machine is known.
