@@ -263,11 +263,12 @@ func TestCallsTranslateTalosAnswers(t *testing.T) {
 		exists  bool
 		fails   bool
 	}{
-		"an absent directory is no data":     {end: status.Error(codes.Unknown, "lstat /var/lib/etcd/member: no such file or directory")},
-		"the directory alone is no data":     {entries: []*machine.FileInfo{{Name: "/var/lib/etcd/member", RelativeName: "."}}},
-		"a file below it is data":            {entries: []*machine.FileInfo{{Name: "/var/lib/etcd/member", RelativeName: "."}, {Name: "/var/lib/etcd/member/wal", RelativeName: "wal"}}, exists: true},
-		"any other error is not an answer":   {end: status.Error(codes.Unavailable, "gone"), fails: true},
-		"an error of one entry is no answer": {entries: []*machine.FileInfo{{Metadata: &common.Metadata{}, Error: "permission denied"}}, fails: true},
+		"an absent directory is no data":      {end: status.Error(codes.Unknown, "lstat /var/lib/etcd/member: no such file or directory")},
+		"the directory alone is no data":      {entries: []*machine.FileInfo{{Name: "/var/lib/etcd/member", RelativeName: "."}}},
+		"a file below it is data":             {entries: []*machine.FileInfo{{Name: "/var/lib/etcd/member", RelativeName: "."}, {Name: "/var/lib/etcd/member/wal", RelativeName: "wal"}}, exists: true},
+		"any other error is not an answer":    {end: status.Error(codes.Unavailable, "gone"), fails: true},
+		"a service that is away is no answer": {end: status.Error(codes.Unavailable, "dial unix /system/run/machined/machine.sock: connect: no such file or directory"), fails: true},
+		"an error of one entry is no answer":  {entries: []*machine.FileInfo{{Metadata: &common.Metadata{}, Error: "permission denied"}}, fails: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)

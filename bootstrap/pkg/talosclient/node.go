@@ -171,9 +171,10 @@ func (n *node) EtcdDataExists(ctx context.Context) (bool, error) {
 }
 
 // isNoSuchFile reads ENOENT out of the text: Talos passes the walk's error
-// through without a code of its own.
+// through without a code of its own. What answers instead of Talos when the
+// socket of its API is missing has the same words, and a code.
 func isNoSuchFile(err error) bool {
-	return err != nil && strings.Contains(err.Error(), "no such file or directory")
+	return err != nil && status.Code(err) != codes.Unavailable && strings.Contains(err.Error(), "no such file or directory")
 }
 
 // isEntry tells a file below the directory from the directory itself, which
