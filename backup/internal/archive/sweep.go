@@ -120,6 +120,9 @@ func (a *Archive) list(ctx context.Context, folder string) (map[string]files, er
 	return found, nil
 }
 
+// errNotListed says that a list lacks a manifest that is there.
+var errNotListed = errors.New("the list of the server lacks the manifest, which is there; nothing is deleted")
+
 // Delete deletes a backup: its manifest first, then all versions of all its files. It is
 // no error if there is none. If the manifest can't be deleted, as when it is locked, all
 // of it stays.
@@ -133,6 +136,11 @@ func (a *Archive) Delete(ctx context.Context, backup string) error {
 		return err
 	}
 	all := found[backup]
+	if !slices.ContainsFunc(all, isManifest) {
+		if _, err := a.Read(ctx, backup); store.ReasonOf(err) != store.NotFound {
+			return errors.Join(errNotListed, err)
+		}
+	}
 	slices.SortStableFunc(all, func(a, b store.Object) int { return cmp.Compare(order(a), order(b)) })
 	for _, object := range all {
 		if err := a.store.Delete(ctx, object.Key, object.VersionID); err != nil {

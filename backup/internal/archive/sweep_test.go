@@ -116,6 +116,23 @@ func TestAListThatLacksAManifestCostsNoBackup(t *testing.T) {
 	g.Expect(keys(t, open(t, config))).To(HaveLen(2), "what an attempt has left is gone")
 }
 
+// TestADeletionBeginsWithTheManifest, and not with the data where a list lacks the manifest: a
+// backup would be left without its data.
+func TestADeletionBeginsWithTheManifest(t *testing.T) {
+	g := NewWithT(t)
+	config := bucket(t, false)
+	archive := archiveOf(t, someCluster, config)
+	written, err := archive.Write(t.Context(), draft("a", "1"), "x", contents(snapshot(1000)))
+	g.Expect(err).ToNot(HaveOccurred())
+	lacking, err := Of(someCluster, forgetful{Store: open(t, config), key: "some/prefix/clusters/team/prod/0123abcd/a/" + manifestFile}, "some/prefix/")
+	g.Expect(err).ToNot(HaveOccurred())
+	g.Expect(lacking.Delete(t.Context(), "a")).To(MatchError(errNotListed))
+	g.Expect(archive.Check(t.Context(), written)).To(Succeed())
+	g.Expect(archive.Delete(t.Context(), "a")).To(Succeed())
+	g.Expect(keys(t, open(t, config))).To(BeEmpty())
+	g.Expect(archive.Delete(t.Context(), "a")).To(Succeed(), "there is none")
+}
+
 // blind is a store that says of each object that is read that there is none.
 type blind struct{ Store }
 
