@@ -240,8 +240,7 @@ type ScheduledCluster struct {
 	// +kubebuilder:validation:MaxLength=63
 	Name string `json:"name,omitempty"`
 
-	// scheduledAt is the time of the schedule for which the last backup was begun, or was
-	// missed.
+	// scheduledAt is the time of the schedule for which the last backup was begun.
 	// +optional
 	ScheduledAt metav1.Time `json:"scheduledAt,omitempty,omitzero"`
 

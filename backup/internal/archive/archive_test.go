@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -318,6 +319,23 @@ func whole(g Gomega, archive *Archive, manifest *Manifest, plain []byte, key age
 	g.Expect(archive.Restore(context.Background(), manifest, back, key)).To(Succeed())
 	g.Expect(bytes.Equal(back.Bytes(), plain)).To(BeTrue())
 	g.Expect(archive.Secrets(context.Background(), manifest, key)).To(Equal(bundle))
+}
+
+// Names returns the names of the backups of the cluster, as a list has them.
+func (a *Archive) Names(ctx context.Context) ([]string, error) {
+	folders, err := a.list(ctx, a.folder)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for name, files := range folders {
+		if files.isBackup() {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+
+	return names, nil
 }
 
 // collectAll collects as if a day had passed.

@@ -69,23 +69,6 @@ func All(ctx context.Context, in Store, prefix, namespace string) iter.Seq2[Foun
 	}
 }
 
-// Names returns the names of the backups of the cluster.
-func (a *Archive) Names(ctx context.Context) ([]string, error) {
-	folders, err := a.list(ctx, a.folder)
-	if err != nil {
-		return nil, err
-	}
-	var names []string
-	for name, files := range folders {
-		if files.isBackup() {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
-
-	return names, nil
-}
-
 // files are all versions of all files of a backup, or of what is left of one.
 type files []store.Object
 

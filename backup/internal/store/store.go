@@ -28,8 +28,8 @@ const (
 	// defaultPatience is for how long a server may neither take nor send anything: longer than
 	// most networks take to come back. What waits for it may have the only turn at scratch space.
 	defaultPatience = 2 * time.Minute
-	// checkTimeout is how long another manager may take for a check.
-	checkTimeout = time.Hour
+	// checkLeftover is how old the upload of another manager's check is that was left behind.
+	checkLeftover = time.Hour
 	// defaultAttempts is how often a request is made that fails in a way that may pass.
 	defaultAttempts = 4
 	// defaultRegion is what servers of a single region call it.
@@ -220,7 +220,7 @@ func (s *Store) checkUpload(ctx context.Context, key string) error {
 		return err
 	}
 	for _, upload := range left {
-		if upload.Key != key || s.now().Sub(upload.Begun) < checkTimeout {
+		if upload.Key != key || s.now().Sub(upload.Begun) < checkLeftover {
 			continue
 		}
 		if err := s.Abort(ctx, upload.Key, upload.ID); err != nil {

@@ -42,7 +42,6 @@ const (
 const (
 	RoleReader     = string(role.Reader)
 	RoleEtcdBackup = string(role.EtcdBackup)
-	RoleOperator   = string(role.Operator)
 	RoleAdmin      = string(role.Admin)
 )
 
