@@ -44,6 +44,9 @@ const (
 	// how long one manifest may, of which there are thousands.
 	importTimeout = 5 * time.Minute
 	readTimeout   = 30 * time.Second
+	// storeTimeout is how long a reconcile of a store may take. Cluster API's default of a minute
+	// is less than a check and an import may, and then nobody could write how they have ended.
+	storeTimeout = checkTimeout + importTimeout + time.Minute
 	// recheckInterval is how soon a store is checked again that could not be used.
 	recheckInterval = time.Minute
 )
@@ -88,6 +91,7 @@ func (r *StoreReconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager
 		return errors.New("setting up the TalosBackupStore controller: a required field is nil")
 	}
 	r.init()
+	options.ReconciliationTimeout = storeTimeout
 	log := ctrl.LoggerFrom(ctx).WithValues("controller", storeControllerName)
 	built, err := capicontroller.NewControllerManagedBy(mgr, log).
 		For(&backupv1.TalosBackupStore{}).
