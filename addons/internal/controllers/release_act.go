@@ -16,6 +16,7 @@ import (
 	ctrl "sigs.k8s.io/controller-runtime"
 
 	addonv1 "github.com/capi-talos/capi-talos/addons/api/v1alpha1"
+	"github.com/capi-talos/capi-talos/addons/internal/order"
 	"github.com/capi-talos/capi-talos/addons/internal/release"
 	"github.com/capi-talos/capi-talos/addons/internal/source"
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/condition"
@@ -129,8 +130,7 @@ func (r *ReleaseReconciler) heedForce(s *releaseScope) {
 // have been restored from a backup that has another revision, or none. That the state is not known
 // is kept until a job has read the history.
 func (s *releaseScope) heedAbsence() {
-	wasUnreachable := conditions.Has(s.release, addonv1.ClusterReachableCondition) && !conditions.IsTrue(s.release, addonv1.ClusterReachableCondition)
-	if s.isDeployed() && (wasUnreachable || s.wasPaused) {
+	if s.isDeployed() && (order.IsUnreachable(s.release) || s.wasPaused) {
 		s.release.Status.State = ""
 	}
 }

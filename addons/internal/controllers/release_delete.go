@@ -157,14 +157,9 @@ func (r *ReleaseReconciler) uninstall(ctx context.Context, s *releaseScope) erro
 	return nil
 }
 
+// leaveLate lets a release go whose time is over.
 func (r *ReleaseReconciler) leaveLate(ctx context.Context, s *releaseScope) error {
 	return r.leave(ctx, s, metrics.LeftTimedOut, "it could not be uninstalled in time: "+s.lastProblem())
-}
-
-// hasTriedToConnect reports whether a connection to the Cluster was tried since the manager was
-// started.
-func (r *ReleaseReconciler) hasTriedToConnect(ctx context.Context, s *releaseScope) bool {
-	return !r.ClusterCache.GetHealthCheckingState(ctx, client.ObjectKeyFromObject(s.cluster)).LastProbeTime.IsZero()
 }
 
 // removalOf is the job that uninstalls a release.

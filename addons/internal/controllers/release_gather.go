@@ -54,6 +54,12 @@ func (r *ReleaseReconciler) gatherConnection(ctx context.Context, s *releaseScop
 	return true, nil
 }
 
+// hasTriedToConnect reports whether a connection to the Cluster was tried since the manager was
+// started.
+func (r *ReleaseReconciler) hasTriedToConnect(ctx context.Context, s *releaseScope) bool {
+	return !r.ClusterCache.GetHealthCheckingState(ctx, client.ObjectKeyFromObject(s.cluster)).LastProbeTime.IsZero()
+}
+
 // gatherDigest makes the values and the digest of what is asked for. It reports whether
 // there is one.
 func (r *ReleaseReconciler) gatherDigest(ctx context.Context, s *releaseScope) (bool, error) {

@@ -129,7 +129,7 @@ func Next(bounds addonv1.RolloutSpec, releases []addonv1.TalosClusterAddonReleas
 		case HasFailed(&releases[i]):
 			failed++
 		case IsCurrent(&releases[i]):
-		case admitted == status.DesiredDigest && isUnreachable(&releases[i]):
+		case admitted == status.DesiredDigest && IsUnreachable(&releases[i]):
 			// Nothing changes there, and nobody waits for it. When it answers again, there may
 			// be one more at a time than the bound.
 		case admitted == status.DesiredDigest:
@@ -149,9 +149,9 @@ func Next(bounds addonv1.RolloutSpec, releases []addonv1.TalosClusterAddonReleas
 	return waiting[:free], false
 }
 
-// isUnreachable reports whether the API server of a release's cluster does not answer, or is not
+// IsUnreachable reports whether the API server of a release's cluster does not answer, or is not
 // there yet. A release that was not looked at yet is not.
-func isUnreachable(release *addonv1.TalosClusterAddonRelease) bool {
+func IsUnreachable(release *addonv1.TalosClusterAddonRelease) bool {
 	return conditions.Has(release, addonv1.ClusterReachableCondition) && !conditions.IsTrue(release, addonv1.ClusterReachableCondition)
 }
 

@@ -119,12 +119,12 @@ func (n *Nodes) judge() {
 // crashes, or that waits for its bootstrap does not.
 func (n *Node) mayRun() bool {
 	switch {
-	case n.view != nil || n.service.HasEnded():
+	case n.view != nil, n.service.HasEnded(), n.service.IsRestarting():
 		return false
 	case n.service.IsPreparing():
 		return n.HasData
 	default:
-		return n.service.State != "Waiting" || n.service.WaitsToStart()
+		return true
 	}
 }
 

@@ -165,10 +165,7 @@ func candidates(members []member, health etcd.Health, failures int32) []member {
 	if followers < 0 {
 		followers = len(found)
 	}
-	if followers == 0 {
-		return found
-	}
-	first := int(failures) % followers
+	first := int(failures) % max(followers, 1)
 
 	return slices.Concat(found[first:followers], found[:first], found[followers:])
 }

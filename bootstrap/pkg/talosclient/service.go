@@ -1,7 +1,6 @@
 package talosclient
 
 import (
-	"slices"
 	"strings"
 	"time"
 )
@@ -43,13 +42,10 @@ func (s Service) HasEnded() bool {
 // pulled, and etcd waits here for its bootstrap, or to be taken in by the others.
 func (s Service) IsPreparing() bool { return s.State == "Preparing" }
 
-// WaitsToStart reports whether Talos has not begun to prepare a service since the node has
-// booted: it waits for its volumes, for other services, the time or the network. What is not
-// found in its volumes may be there. A service whose program has ended waits to be started again
-// in the same state, with other words (service_runner.go, waitFor; runner/restart/restart.go).
-func (s Service) WaitsToStart() bool {
-	const waitsFor = "Waiting for "
-
-	return slices.Contains([]string{"", "Initialized", "Starting"}, s.State) ||
-		s.State == "Waiting" && (s.LastMessage == "" || strings.HasPrefix(s.LastMessage, waitsFor))
+// IsRestarting reports whether the program of a service has ended, and Talos waits to start it
+// again. A service that has not been started since the node has booted waits in the same state,
+// with other words: for its volumes, for other services, the time or the network
+// (service_runner.go, waitFor; runner/restart/restart.go).
+func (s Service) IsRestarting() bool {
+	return s.State == "Waiting" && s.LastMessage != "" && !strings.HasPrefix(s.LastMessage, "Waiting for ")
 }

@@ -10,7 +10,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kerrors "k8s.io/apimachinery/pkg/util/errors"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/ptr"
@@ -34,6 +33,7 @@ import (
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/reconciliation"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/pacing"
+	"github.com/capi-talos/capi-talos/infrastructure/internal/taloshost"
 )
 
 // ClusterReconciler reconciles TalosClusters. Client, APIReader, ClusterDomain and Recorder
@@ -260,7 +260,7 @@ func isFree(host *infrav1.TalosHost) bool {
 // reconcileDelete lets a TalosCluster go once its TalosMachines are gone. The Cluster
 // may be gone before it.
 func (r *ClusterReconciler) reconcileDelete(ctx context.Context, cluster *clusterv1.Cluster, talosCluster *infrav1.TalosCluster) error {
-	if metav1.HasAnnotation(talosCluster.ObjectMeta, infrav1.DeleteForMoveAnnotation) {
+	if taloshost.IsMoved(talosCluster) {
 		condition.Set(talosCluster, infrav1.DeletingCondition, condition.True(infrav1.DeletedForMoveReason, "The TalosCluster was moved to another management cluster"))
 		return nil
 	}

@@ -1,7 +1,6 @@
 package controllers_test
 
 import (
-	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -15,7 +14,6 @@ import (
 	"sigs.k8s.io/cluster-api/util/conditions"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/harness"
@@ -354,19 +352,12 @@ func TestBadInputServiceInANamespaceThatDoesNotAskForPrivilegedPods(t *testing.T
 	})
 	t.Run("the namespace cannot be read", func(t *testing.T) {
 		w := harness.NewWithPods(t)
-		fails, broken := true, errors.New("the connection was reset")
-		w.Client = interceptor.NewClient(w.Client, interceptor.Funcs{
-			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
-				if _, isNamespace := into.(*corev1.Namespace); isNamespace && fails {
-					return broken
-				}
-				return c.Get(ctx, key, into, opts...)
-			},
-		})
+		broken := errors.New("the connection was reset")
+		mend := w.HideNamespaces(broken)
 		m := w.Manager()
 		w.RoundWith(m, func(err error) bool { return errors.Is(err, broken) })
 		NewWithT(t).Expect(w.Exists(&corev1.Service{}, harness.MadeService)).To(BeFalse())
-		fails = false
+		mend()
 		w.Settle(m)
 		w.ExpectReady()
 	})

@@ -1,12 +1,15 @@
 package harness
 
 import (
+	"context"
+
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/capi-talos/capi-talos/bootstrap/pkg/configgen"
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
@@ -120,6 +123,21 @@ func (w *Environment) Enforce(level string) {
 			n.Labels = nil
 		}
 	})
+}
+
+// HideNamespaces has no Namespace be read, with an error, until the function that it returns is
+// called.
+func (w *Environment) HideNamespaces(with error) (end func()) {
+	w.Client = interceptor.NewClient(w.Client, interceptor.Funcs{
+		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
+			if _, isNamespace := into.(*corev1.Namespace); isNamespace && with != nil {
+				return with
+			}
+			return c.Get(ctx, key, into, opts...)
+		},
+	})
+
+	return func() { with = nil }
 }
 
 // Balance is what the controller of a load balancer does.

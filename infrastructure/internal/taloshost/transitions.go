@@ -67,11 +67,16 @@ func GiveBack(host *infrav1.TalosHost, now time.Time) error {
 		return err
 	}
 	rememberWipe(host, host.Spec.ConsumerRef.ProviderID, now)
+	clearConsumer(host)
+
+	return nil
+}
+
+// clearConsumer takes away what a host records for its consumer.
+func clearConsumer(host *infrav1.TalosHost) {
 	host.Spec.ConsumerRef = infrav1.ConsumerReference{}
 	host.Spec.Reprovision = infrav1.HostReprovision{}
 	setBlockMove(host, false)
-
-	return nil
 }
 
 // Disown makes a host free that knows nothing of the machine that its consumer has had:
@@ -80,9 +85,7 @@ func Disown(host *infrav1.TalosHost) error {
 	if err := check(host, "Disown"); err != nil {
 		return err
 	}
-	host.Spec.ConsumerRef = infrav1.ConsumerReference{}
-	host.Spec.Reprovision = infrav1.HostReprovision{}
-	setBlockMove(host, false)
+	clearConsumer(host)
 
 	return nil
 }
@@ -96,6 +99,19 @@ func RecordHandover(host *infrav1.TalosHost, handover infrav1.HostHandover) erro
 	host.Spec.Handover = handover
 	forgetWipe(host, handover.ProviderID)
 	setBlockMove(host, true)
+
+	return nil
+}
+
+// TakeBackHandover takes a hand-over back that was recorded just now, and of which nothing was
+// sent: the records are again what they were before.
+func TakeBackHandover(host, before *infrav1.TalosHost) error {
+	if err := check(host, "TakeBackHandover"); err != nil {
+		return err
+	}
+	host.Spec.Handover = infrav1.HostHandover{}
+	host.Spec.Wiped = before.Spec.Wiped
+	setBlockMove(host, metav1.HasAnnotation(before.ObjectMeta, infrav1.BlockMoveAnnotation))
 
 	return nil
 }

@@ -1,7 +1,6 @@
 package container_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"testing"
@@ -16,7 +15,6 @@ import (
 	clusterv1 "sigs.k8s.io/cluster-api/api/core/v1beta2"
 	"sigs.k8s.io/cluster-api/util/conditions"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	infrav1 "github.com/capi-talos/capi-talos/infrastructure/api/v1alpha1"
 	"github.com/capi-talos/capi-talos/infrastructure/internal/harness"
@@ -107,22 +105,15 @@ func TestAWebhookThatDoesNotAnswer(t *testing.T) {
 func TestANamespaceThatCannotBeRead(t *testing.T) {
 	g := NewWithT(t)
 	w := harness.NewWithPods(t, harness.NewPodControlPlane(t, "a", harness.OnVolume)...)
-	fails, broken := true, errors.New("the connection was reset")
-	w.Client = interceptor.NewClient(w.Client, interceptor.Funcs{
-		Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, into client.Object, opts ...client.GetOption) error {
-			if _, isNamespace := into.(*corev1.Namespace); isNamespace && fails {
-				return broken
-			}
-			return c.Get(ctx, key, into, opts...)
-		},
-	})
+	broken := errors.New("the connection was reset")
+	mend := w.HideNamespaces(broken)
 	m := w.Manager()
 	for range harness.Rounds {
 		w.RoundWith(m, func(err error) bool { return errors.Is(err, broken) })
 	}
 	w.ExpectTold("a", infrav1.AllocatedCondition, infrav1.PodPreparingReason, "Namespace", "cannot be read", "it is tried again")
 	g.Expect(w.Recorded()).NotTo(ContainElement(ContainSubstring(infrav1.EventAttention)))
-	fails = false
+	mend()
 	w.Live(m, time.Minute)
 	harness.ExpectRuns(w, "a")
 }
